@@ -1,0 +1,1 @@
+"""mqtool: read, check and search the store of an Apache RocketMQ broker."""

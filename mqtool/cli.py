@@ -1,0 +1,153 @@
+"""The table of subcommands, and the one place that ends the program."""
+
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from mqtool.errors import MqtoolError, Status
+
+
+class Entry(NamedTuple):
+    """Where a subcommand lives, and its line of help."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "info": Entry("info", "Tell what this store is."),
+    "dump": Entry("dump", "List the records of one kind of file."),
+    "get": Entry("get", "Show one message."),
+    "find": Entry("find", "Find messages by key, tag, body, property or time."),
+    "pull": Entry("pull", "Read messages of one queue as a consumer would."),
+    "stats": Entry("stats", "Count messages and bytes by topic, queue, tag, hour, size or producer."),
+    "verify": Entry("verify", "Check a store and list what is wrong."),
+    "explain": Entry("explain", "Tell what a check means and what to do."),
+}
+
+
+class Commands(click.Group):
+    """A group whose commands are loaded when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Load a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"mqtool.commands.{COMMANDS[cmd_name].module}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without loading them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        click.echo(f"mqtool {version('mqtool')}")
+        ctx.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version.")
+def cli() -> None:
+    """Read, check and search the store of an Apache RocketMQ broker.
+
+    The store is -s DIR, else MQTOOL_STORE, else ./store, else ~/store.
+    """
+
+
+def main() -> None:
+    """Run the command line and end the program with its status."""
+    if "_MQTOOL_COMPLETE" in os.environ or not hasattr(os, "fork"):
+        sys.exit(run(sys.argv[1:]))
+    sys.exit(_run_in_child(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command in this process and return its status."""
+    try:
+        result = cli.main(arguments, prog_name="mqtool", standalone_mode=False)
+        sys.stdout.flush()
+        return int(result or Status.OK)
+    except MqtoolError as error:
+        return _complain(str(error), error.exit_code)
+    except click.Abort:
+        return Status.INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return Status.USAGE
+    except KeyboardInterrupt:
+        return Status.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone; what is left in the buffer must not complain at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Status.OK
+    except MemoryError:
+        return _complain("there is not enough memory for this", Status.FAULT)
+    except PermissionError as error:
+        return _complain(f"{error.filename} may not be read or written by this user", Status.NOT_PERMITTED)
+    except OSError as error:
+        return _complain(f"{error.filename or 'a file'}: {error.strerror or error}", Status.IO_ERROR)
+    except Exception as error:
+        return _fault(error)
+
+
+def _complain(sentence: str, status: Status) -> Status:
+    sys.stdout.flush()
+    click.echo(f"mqtool: {sentence}", err=True)
+    return status
+
+
+def _fault(error: Exception) -> Status:
+    """Keep the traceback in a file and tell where."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqtool"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(".txt", "fault-", folder)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        where = f"please report it with {name}"
+    except OSError:
+        where = text
+    return _complain(f"a fault in mqtool itself ({type(error).__name__}): {where}", Status.FAULT)
+
+
+def _run_in_child(arguments: list[str]) -> int:
+    """Run a command in a child, so that a mapped file that shrinks ends in a status and not in a crash."""
+    child = os.fork()
+    if not child:
+        status: int = Status.FAULT
+        try:
+            status = run(arguments)
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+    # The terminal sends Ctrl-C to both; the child answers it. What is sent to this process goes on to the child.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: os.kill(child, received))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status >= 0:
+        return status
+    if status == -signal.SIGBUS:
+        return _complain("a file became shorter, or its disk failed, while it was read: try again", Status.BUSY)
+    return _complain(f"ended by {signal.Signals(-status).name}", Status.FAULT) if status != -signal.SIGTERM else 143
+
+

@@ -1,0 +1,1 @@
+"""Arguments in, rows out: one module for each subcommand."""

@@ -1,0 +1,172 @@
+"""Arguments and options that several commands share, and the values they take."""
+
+import datetime
+import difflib
+import fnmatch
+import functools
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqtool.commands._output import Format, Output
+from mqtool.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.reader import StoreReader
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_SPAN = re.compile(r"(\d+)(ms|s|m|h|d)")
+_SPAN_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"(\d+)\s*(KiB|MiB|GiB|TiB|B)?", re.IGNORECASE)
+_SIZE_BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+
+
+class Time(click.ParamType):
+    """A moment: ISO 8601 (UTC unless it says otherwise), milliseconds since 1970, or a span back from now."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return milliseconds since 1970."""
+        if isinstance(value, int):
+            return value
+        if span := _SPAN.fullmatch(value):
+            return int(time.time() * 1000) - int(span[1]) * _SPAN_MS[span[2]]
+        if value.lstrip("-").isdigit():
+            return int(value)
+        try:
+            moment = datetime.datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value} is no time: give ISO 8601 (2026-11-21T03:00:00Z), milliseconds, or a span like 2h", param, ctx)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        return round(moment.timestamp() * 1000)
+
+
+class Offset(click.ParamType):
+    """A number of bytes or of units, decimal, hexadecimal with ``0x``, or with ``KiB``, ``MiB``, ``GiB``."""
+
+    name = "offset"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        if isinstance(value, int):
+            return value
+        if re.fullmatch(r"0x[0-9a-fA-F]+", value):
+            return int(value, 16)
+        if size := _SIZE.fullmatch(value.replace(",", "")):
+            return int(size[1]) * _SIZE_BYTES[(size[2] or "b").lower()]
+        self.fail(f"{value} is no number of bytes: give 4096, 0x1000 or 4KiB", param, ctx)
+
+
+TIME = Time()
+OFFSET = Offset()
+
+
+def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``-s``, ``-c`` and ``--set``; the command receives the opened store as ``store``."""
+
+    @click.option("-s", "--store", type=click.Path(path_type=Path), help="The store's directory, or one file of it.")
+    @click.option("-c", "--config", type=click.Path(path_type=Path), help="The broker's configuration file.")
+    @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, store: Path | None, config: Path | None, settings: tuple[str, ...], **kwargs: Any) -> Any:
+        return command(*args, store=open_store(store, config, settings), **kwargs)
+
+    return wrapped
+
+
+def open_store(store: Path | None, config: Path | None, settings: tuple[str, ...]) -> "StoreReader":
+    """Open the store that the options, the environment or the working directory name."""
+    from mqtool.engine.store.paths import StoreConfig
+    from mqtool.engine.store.reader import StoreReader
+
+    overrides = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {setting}: give it as KEY=VALUE, with a broker's key")
+        overrides[key] = value
+    return StoreReader(store or _default_store(), StoreConfig.load(config, overrides))
+
+
+def _default_store() -> Path:
+    named = os.environ.get("MQTOOL_STORE")
+    if named:
+        return Path(named)
+    here = Path("store")
+    if (here / "commitlog").is_dir() or (here / "consumequeue").is_dir():
+        return here
+    home = Path.home() / "store"
+    if home.is_dir():
+        return home
+    raise NotFoundError("no store is named: give -s DIR or set MQTOOL_STORE (neither ./store nor ~/store is one)")
+
+
+def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``-o``; the command receives an ``Output`` as ``output``, closed when it is done."""
+
+    @click.option(
+        "-o", "--output", type=click.Choice([one.value for one in Format]), help="Default: a table on a terminal, JSON lines in a pipe."
+    )
+    @functools.wraps(command)
+    def wrapped(*args: Any, output: str | None, **kwargs: Any) -> Any:
+        out = Output(output)
+        try:
+            return command(*args, output=out, **kwargs)
+        finally:
+            out.close()
+
+    return wrapped
+
+
+def jobs_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``-j``."""
+    return click.option(
+        "-j", "--jobs", type=click.IntRange(1), default=lambda: len(os.sched_getaffinity(0)),
+        help="How much runs at once. Default: every core.",
+    )(command)
+
+
+def limit_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--limit``."""
+    return click.option("--limit", type=click.IntRange(0), help="Stop after so many.")(command)
+
+
+def body_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--body``."""
+    return click.option(
+        "--body", type=click.Choice(["auto", "text", "json", "hex", "base64", "none"]), default="auto",
+        show_default=True, help="How bodies are shown.",
+    )(command)
+
+
+def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--since`` and ``--until``: store times, the second excluded."""
+    command = click.option("--until", type=TIME, help="Only what was stored before this time.")(command)
+    return click.option("--since", type=TIME, help="Only what was stored at this time or later.")(command)
+
+
+def matching(patterns: Iterable[str], names: Iterable[str], what: str) -> set[str]:
+    """Return the names that glob patterns select.
+
+    Raises:
+        NotFoundError: a pattern selects none; the sentence lists near names.
+    """
+    known = sorted(set(names))
+    chosen: set[str] = set()
+    for pattern in patterns:
+        # RocketMQ's names hold no brackets, but %RETRY% and the like are to be taken as they are.
+        found = [name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            near = difflib.get_close_matches(pattern, known, 5, 0.4) or known[:5]
+            hint = f"; near it: {', '.join(near)}" if near else ""
+            raise NotFoundError(f"no {what} matches {pattern}{hint}")
+        chosen.update(found)
+    return chosen

@@ -1,0 +1,217 @@
+"""Rows to standard output: a table for people, JSON lines or CSV for programs; remarks to standard error."""
+
+import contextlib
+import datetime
+import enum
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+import orjson
+
+Row = Mapping[str, Any]
+_BLOCK = 200
+_LEAST = 20
+
+
+class Format(enum.StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+def iso_time(timestamp: int) -> str | None:
+    """Return milliseconds since 1970 as ISO 8601 in UTC, None for what no calendar holds."""
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp / 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def with_times(row: Row) -> dict[str, Any]:
+    """Put beside each ``.._timestamp`` the same moment as ``.._time``."""
+    out: dict[str, Any] = {}
+    for name, value in row.items():
+        out[name] = value
+        if name.endswith("_timestamp") and isinstance(value, int):
+            out[f"{name.removesuffix('_timestamp')}_time"] = iso_time(value)
+    return out
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` without anything that would move a terminal's cursor.
+
+    >>> printable("a\x1b[2Jb\n")
+    'a\\x1b[2Jb\\n'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return printable(" ".join(f"{name}={one}" for name, one in value.items()))
+    if isinstance(value, list | tuple):
+        return printable(" ".join(map(str, value)))
+    return printable(str(value))
+
+
+class Output:
+    """Where a command writes its rows.
+
+    Give ``columns`` before the first row: those a table shows, the most important first; a narrow terminal leaves out
+    the last. JSON lines and CSV have every field of a row, and beside each ``.._timestamp`` a ``.._time``.
+    """
+
+    def __init__(self, chosen: str | None) -> None:
+        self.format = Format(chosen) if chosen else Format.TABLE if sys.stdout.isatty() else Format.JSONL
+        self.columns: Sequence[str] = ()
+        self.count = 0
+        self._block: list[dict[str, Any]] = []
+        self._widths: dict[str, int] = {}
+        self._csv: Any = None
+
+    @property
+    def is_table(self) -> bool:
+        """Whether a person reads this."""
+        return self.format is Format.TABLE
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal."""
+        return shutil.get_terminal_size((200, 24)).columns if sys.stdout.isatty() else 200
+
+    def row(self, row: Row) -> None:
+        """Write one row."""
+        self.count += 1
+        values = with_times(row)
+        if self.format is Format.JSONL:
+            sys.stdout.buffer.write(orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS) + b"\n")
+        elif self.format is Format.CSV:
+            self._write_csv(values)
+        else:
+            self._block.append(values)
+            if len(self._block) == _BLOCK:
+                self._write_block()
+
+    def line(self, row: Row, text: str, style: str | None = None) -> None:
+        """Write one row that a person reads as a sentence of its own."""
+        if self.is_table:
+            self.count += 1
+            click.echo(click.style(printable(text), fg=style) if style else printable(text))
+        else:
+            self.row(row)
+
+    def text(self, text: str = "") -> None:
+        """Write a line that is no row: for people only."""
+        if self.is_table:
+            self.close()
+            click.echo(text)
+
+    def remark(self, text: str) -> None:
+        """Say something beside the results."""
+        self.close()
+        sys.stdout.flush()
+        click.echo(click.style(f"mqtool: {printable(text)}", dim=True), err=True)
+
+    def close(self) -> None:
+        """Write what is still held back."""
+        if self._block:
+            self._write_block()
+
+    def flush(self) -> None:
+        """Show everything now: somebody is waiting for the next row."""
+        self.close()
+        sys.stdout.flush()
+
+    def _write_csv(self, values: dict[str, Any]) -> None:
+        import csv
+
+        flat = {
+            name: orjson.dumps(value).decode() if isinstance(value, dict | list) else value
+            for name, value in values.items()
+        }
+        if self._csv is None:
+            self._csv = csv.DictWriter(sys.stdout, flat, extrasaction="ignore")
+            self._csv.writeheader()
+        self._csv.writerow(flat)
+
+    def _write_block(self) -> None:
+        """Write rows in columns as wide as the first block needs, as many columns as the terminal has room for."""
+        block, self._block = self._block, []
+        numbers = {name for name in block[0] if all(isinstance(row.get(name), int | None) for row in block)}
+        cells = [{name: _cell(row.get(name)) for name in self.columns or block[0]} for row in block]
+        first = not self._widths
+        if first:
+            self._widths = self._fit(cells)
+            self._echo({name: name for name in self._widths}, numbers, fg="cyan")
+        for row in cells:
+            self._echo(row, numbers)
+
+    def _fit(self, cells: list[dict[str, str]]) -> dict[str, int]:
+        from rich.cells import cell_len
+
+        room = self.width
+        widths: dict[str, int] = {}
+        for name in cells[0]:
+            needed = max(cell_len(row[name]) for row in [{name: name}, *cells])
+            if room < min(needed, max(len(name), _LEAST)):
+                break
+            widths[name] = min(needed, room)
+            room -= widths[name] + 2
+        return widths
+
+    def _echo(self, row: dict[str, str], numbers: set[str], fg: str | None = None) -> None:
+        line = "  ".join(_pad(row[name], width, name in numbers) for name, width in self._widths.items()).rstrip()
+        click.echo(click.style(line, fg=fg, bold=True) if fg else line)
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(text, width - 1) + "…"
+    gap = " " * (width - size)
+    return gap + text if right else text + gap
+
+
+@contextlib.contextmanager
+def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error for work that takes over a second: done, rate, time left.
+
+    Yields a function that is told how many bytes are done in all.
+    """
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    started = time.monotonic()
+    bar: Any = None
+
+    def advance(done: int) -> None:
+        nonlocal bar
+        if bar is None and time.monotonic() - started > 1 and done < total:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+            bar = Progress(
+                "[cyan]{task.description}", BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(),
+                TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+            )
+            bar.add_task(what, total=total)
+            bar.start()
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=done)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.stop()

@@ -1,0 +1,69 @@
+"""Messages as rows: the fields of ``message`` in every output."""
+
+import base64
+from typing import Any
+
+import orjson
+
+from mqtool.errors import FormatError
+from mqtool.formats.message import Message
+
+MESSAGE_COLUMNS = (
+    "physical_offset", "size", "topic", "queue_id", "queue_offset", "store_time", "tags", "keys", "body",
+    "unique_key", "born_host", "reconsume_times", "sys_flag", "message_id",
+)  # fmt: skip
+
+
+def shown_body(message: Message, mode: str) -> dict[str, Any]:
+    """Return ``body`` and how it is written: the body as the producer gave it, or, unreadable, as it is stored."""
+    if mode == "none":
+        return {}
+    encoding = mode
+    try:
+        body = message.plain_body()
+    except FormatError:
+        body, encoding = message.body, "base64"
+    if encoding == "json":
+        try:
+            return {"body": orjson.loads(body), "body_encoding": "json"}
+        except orjson.JSONDecodeError:
+            encoding = "auto"
+    if encoding == "auto":
+        try:
+            return {"body": body.decode(), "body_encoding": "text"}
+        except UnicodeDecodeError:
+            encoding = "base64"
+    if encoding == "text":
+        return {"body": body.decode("utf-8", "replace"), "body_encoding": "text"}
+    return {
+        "body": body.hex() if encoding == "hex" else base64.b64encode(body).decode(),
+        "body_encoding": encoding,
+    }
+
+
+def message_row(message: Message, body: str = "auto") -> dict[str, Any]:
+    """Return the fields of a message; ``body`` is the mode of ``--body``."""
+    return {
+        "physical_offset": message.physical_offset,
+        "size": message.size,
+        "magic_code": message.magic_code,
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_timestamp": message.born_timestamp,
+        "born_host": message.born_host,
+        "store_timestamp": message.store_timestamp,
+        "store_host": message.store_host,
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+        "body_crc": message.body_crc,
+        "body_size": message.body_size,
+        **shown_body(message, body),
+        "properties": message.properties,
+        "tags": message.tags,
+        "keys": message.keys,
+        "unique_key": message.unique_key,
+        "message_id": message.message_id,
+    }

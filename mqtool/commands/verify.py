@@ -1,0 +1,70 @@
+"""``mqtool verify``."""
+
+import collections
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from mqtool.commands._options import jobs_option, output_option, store_options
+from mqtool.commands._output import Output, progress
+from mqtool.errors import Status
+
+if TYPE_CHECKING:
+    from mqtool.engine.repair.findings import Finding
+    from mqtool.engine.store.reader import StoreReader
+
+_STYLES = {"error": "red", "warning": "yellow", "note": None}
+
+
+@click.command(short_help="Check a store and list what is wrong.")
+@click.option(
+    "--level", type=click.Choice(["quick", "full"]), default="full", show_default=True,
+    help="quick: all but the messages, units and entries inside.",
+)
+@jobs_option
+@store_options
+@output_option
+def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
+    """Check every file of the store and list what is wrong, without writing anything.
+
+    Ends with status 0 when the store is sound, 3 when data is lost or at risk, 4 when there are only warnings.
+    `mqtool explain CODE` tells what a finding means. A store in use may be checked; what its broker is just
+    writing is not judged.
+    """
+    from mqtool.engine.repair.verify import Level, verify_store
+    from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
+
+    total = store.commit_log.total_size
+    if total >= COMPILE_FROM and compiles_first_time():
+        output.remark("this first run compiles its kernels, which takes some seconds")
+    counts: collections.Counter[str] = collections.Counter()
+    with progress(total, "verify") as advance:
+        for found in verify_store(store, Level(level), jobs, lambda done, _: advance(done)):
+            counts[found.severity] += 1
+            output.line(dataclasses.asdict(found), _sentence(found), _STYLES[found.severity])
+    for remark in store.remarks:
+        output.remark(remark)
+    output.remark(_summary(counts, total))
+    return Status.DAMAGE if counts["error"] else Status.WARNINGS if counts["warning"] else Status.OK
+
+
+def _sentence(found: "Finding") -> str:
+    place = found.file or ""
+    if found.offset is not None:
+        place += f"@{found.offset}"
+    facts = []
+    if found.topic is not None and found.queue_id is not None:
+        offset = "" if found.queue_offset is None else f" {found.queue_offset:,}"
+        facts.append(f"{found.topic} {found.queue_id}{offset}")
+    if found.expected is not None and found.found is not None:
+        facts.append(f"expected {found.expected}, found {found.found}")
+    return f"{found.code} {found.severity} {place} {found.message}" + (f" ({'; '.join(facts)})" if facts else "")
+
+
+def _summary(counts: "collections.Counter[str]", total: int) -> str:
+    said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in _STYLES]
+    verdict = f"{total:,} bytes of log: {', '.join(said)}"
+    if counts["error"] or counts["warning"]:
+        return f"{verdict}; `mqtool explain CODE` tells what a finding means and what to do"
+    return f"{verdict}; the store is sound"

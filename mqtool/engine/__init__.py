@@ -1,0 +1,1 @@
+"""What mqtool does with the values of ``formats``: read, judge, mend, serve."""

@@ -1,0 +1,1 @@
+"""Judges a store, and mends it."""

@@ -1,0 +1,120 @@
+"""``verify_store``: every check of a store, in one pass over the log.
+
+The stretches of the log are judged side by side, each by itself, and taken in order by those who judge the whole.
+"""
+
+import collections
+import enum
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from mqtool.engine.repair import verify_index, verify_log, verify_queues, verify_tables, verify_timer
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.verify_index import IndexJudge
+from mqtool.engine.repair.verify_log import LogJudge, Part, PartReport, Rules, Run, check_part
+from mqtool.engine.repair.verify_queues import QueueChecker
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import scan
+
+PART = 16 << 20
+Progress = Callable[[int, int], None]
+
+
+class Level(enum.StrEnum):
+    """How much of a store is looked at."""
+
+    QUICK = "quick"
+    """All but the messages, units and entries inside; of the log the last two segments."""
+    FULL = "full"
+    """Every byte that says something."""
+
+
+FILE_CHECKS: list[Callable[[StoreReader], Iterator[Finding]]] = [
+    verify_log.check_files,
+    verify_queues.check_files,
+    verify_index.check_folder,
+    verify_tables.check_small_files,
+    verify_timer.check_files,
+    verify_tables.check_config,
+]
+"""Checks that need no message."""
+
+
+def verify_store(
+    reader: StoreReader,
+    level: Level = Level.FULL,
+    jobs: int = 1,
+    progress: Progress = lambda done, total: None,
+) -> Iterator[Finding]:
+    """Run every check and yield what is wrong; an empty result is a sound store.
+
+    Args:
+        reader: of the store; it may be in use.
+        level: how much to look at.
+        jobs: how many threads share the work.
+        progress: is told how many bytes of the log are done, and how many there are.
+    """
+    live = reader.is_live
+    queues = QueueChecker(reader, live)
+    index = IndexJudge(reader, live)
+    log = LogJudge(reader, live)
+    for check in FILE_CHECKS:
+        yield from check(reader)
+
+    parts = list(verify_log.parts_of(reader.commit_log, PART))
+    if level is Level.QUICK:
+        last = {id(segment) for segment in reader.commit_log.segments[-2:]}
+        parts = [part for part in parts if id(part.segment) in last]
+    total = sum(part.stop - part.start for part in parts)
+    kernels = scan.kernels_for(total)
+    tags_in_index = (reader.root / "rocksdbstore").is_dir()
+    rules = Rules(reader, kernels, reader.delay_levels, tags_in_index, queues.compare)
+    done = 0
+    with ThreadPoolExecutor(jobs) as pool:
+        chains = []
+        if level is Level.FULL:
+            chains = [
+                pool.submit(verify_index.check_chains, reader, file, kernels, live) for file in reader.index_files
+            ]
+        for report in _in_order(pool, rules, parts, jobs + 2):
+            for event in log.take(report):
+                if not isinstance(event, Run):
+                    yield event
+                elif level is Level.FULL:
+                    yield from index.take(event)
+            done += report.part.stop - report.part.start
+            progress(done, total)
+        for file, found in itertools.zip_longest(reader.index_files, chains):
+            yield from verify_index.check_header(reader, file)
+            yield from found.result() if found else ()
+    yield from log.finish()
+    if level is Level.FULL:
+        yield from queues.finish(log)
+        yield from index.finish(log)
+        yield from verify_timer.check_messages(reader, log.end_offset)
+    else:
+        yield from queues.last_units(log)
+    yield from verify_tables.check_against_log(reader, log)
+
+
+def _in_order(pool: ThreadPoolExecutor, rules: Rules, parts: list[Part], ahead: int) -> Iterator[PartReport]:
+    """Judge stretches side by side; yield them in order, each beginning where the one before it ended."""
+    waiting: collections.deque[tuple[Part, Future[PartReport]]] = collections.deque()
+    queue = iter(parts)
+    segment, end = None, 0
+    while True:
+        for part in itertools.islice(queue, ahead - len(waiting)):
+            waiting.append((part, pool.submit(check_part, rules, part)))
+        if not waiting:
+            return
+        part, future = waiting.popleft()
+        report = future.result()
+        if part.segment is segment and report.start != end:
+            if end >= part.stop:
+                report = PartReport(part, None, end, [])
+            else:
+                # The walk before came out of a gap, or something in a body looks like a record.
+                report = check_part(rules, part, end)
+        segment, end = part.segment, max(report.end, end if part.segment is segment else 0)
+        yield report

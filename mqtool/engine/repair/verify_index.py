@@ -1,0 +1,341 @@
+"""Checks of the index: each file by itself, then its entries against the keys of the messages, in the log's order."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Run, stretches
+from mqtool.engine.store.index_file import IndexFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import index_file as layout
+from mqtool.formats.hashing import java_hash
+from mqtool.formats.scan import Ints
+
+_LOOK_AHEAD = 4096
+_ORPHAN = "no message with such a key begins where the entry points"
+_HASH_AT = int(layout.ENTRY_DTYPE.fields["key_hash"][1])  # type: ignore[index]
+_PREVIOUS_AT = int(layout.ENTRY_DTYPE.fields["previous_entry"][1])  # type: ignore[index]
+
+
+def check_folder(reader: StoreReader) -> Iterator[Finding]:
+    """Judge names and lengths of the index files."""
+    for path in reader.index_strays:
+        yield finding("INDEX-STRAY", "no index file by its name", file=reader.paths.relative(path))
+    for file in reader.index_files:
+        name = reader.paths.relative(file.path)
+        if file.shape is None:
+            if file.header.entry_count > 1 or file.size < layout.HEADER_SIZE:
+                text = "its slots and entries cannot be told apart: give maxHashSlotNum and maxIndexNum with --set"
+                yield finding("INDEX-SHAPE", text, file=name, found=file.size)
+        elif file.size != file.shape.file_size:
+            text = f"an index file of {file.size:,} bytes where {file.shape.file_size:,} are due"
+            yield finding(
+                "INDEX-FILE-SIZE", text, file=name, offset=min(file.size, file.shape.file_size),
+                expected=file.shape.file_size, found=file.size,
+            )
+
+
+def check_header(reader: StoreReader, file: IndexFile) -> Iterator[Finding]:
+    """Judge the counters and ends that a header gives against the first and the last entry."""
+    if file.shape is None or file.size < file.entries_at:
+        return
+    name, header, stop = reader.paths.relative(file.path), file.header, file.entry_stop
+    if header.entry_count > file.shape.entries or header.entry_count < 0:
+        text = "counts more entries than the file has room for"
+        yield _header(name, "entry_count", text, file.shape.entries, header.entry_count)
+    if stop <= 1:
+        return
+    entries = file.entries()
+    for field, number in (("begin_physical_offset", 1), ("end_physical_offset", stop - 1)):
+        expected = int(entries["physical_offset"][number])
+        if header[field] != expected and stop == header.entry_count:
+            yield _header(name, field, "does not name the message of its entry", expected, header[field])
+    if header.end_timestamp < header.begin_timestamp:
+        yield _header(name, "end_timestamp", "ends before it begins", header.begin_timestamp, header.end_timestamp)
+
+
+def _header(name: str, field: str, text: str, expected: int, found: int) -> Finding:
+    offset = int(layout.HEADER_DTYPE.fields[field][1])  # type: ignore[index]
+    message = f"the header's {field.replace('_', ' ')} {text}"
+    return finding("INDEX-HEADER", message, file=name, offset=offset, expected=expected, found=found)
+
+
+def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool) -> list[Finding]:
+    """Judge slots and chains: every entry must be reached from its slot, the newest first."""
+    if file.shape is None or file.size < file.entries_at:
+        return []
+    name, stop = reader.paths.relative(file.path), file.entry_stop
+    last = np.zeros(file.shape.slots, np.int32)
+    bad, expected = np.empty(MOST_LISTED, np.int64), np.empty(MOST_LISTED, np.int64)
+    raw: Any = file.bytes[file.entries_at : file.entries_at + stop * layout.ENTRY_SIZE]
+    buffer = raw if kernels.__name__ != "mqtool.formats.kernels" else memoryview(raw)
+    count = kernels.check_chains(
+        buffer, 1, stop, layout.ENTRY_SIZE, _HASH_AT, _PREVIOUS_AT, last, expected, bad
+    )
+    found = []
+    entries = file.entries()
+    for i in range(min(count, MOST_LISTED)):
+        number = int(bad[i])
+        more = f" ({count - MOST_LISTED:,} more entries)" if i == MOST_LISTED - 1 and count > MOST_LISTED else ""
+        found.append(
+            finding(
+                "INDEX-CHAIN",
+                f"entry {number:,} is not linked to the next older entry of its slot{more}",
+                file=name,
+                offset=file.entries_at + number * layout.ENTRY_SIZE + _PREVIOUS_AT,
+                expected=int(expected[i]),
+                found=int(entries["previous_entry"][number]),
+                physical_offset=int(entries["physical_offset"][number]),
+            )
+        )
+    slots = file.slots()
+    wrong = slots != last[: len(slots)]
+    if live:
+        wrong &= slots < stop
+    for slot in np.flatnonzero(wrong)[:MOST_LISTED].tolist():
+        found.append(
+            finding(
+                "INDEX-SLOT",
+                f"slot {slot:,} does not hold its newest entry",
+                file=name,
+                offset=layout.HEADER_SIZE + slot * layout.SLOT_SIZE,
+                expected=int(last[slot]),
+                found=int(slots[slot]),
+            )
+        )
+    used = int(np.count_nonzero(last))
+    if used != file.header.slot_count and not live:
+        found.append(_header(name, "slot_count", "is not how many slots are in use", used, file.header.slot_count))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stretch:
+    """Entries of the files in their order, as columns."""
+
+    key_hash: npt.NDArray[np.int32]
+    physical_offset: Ints
+    seconds: Ints
+    begin: Ints  # begin_timestamp of the file
+    file: Ints
+    number: Ints
+
+    def __len__(self) -> int:
+        return len(self.key_hash)
+
+    def __getitem__(self, rows: Any) -> "_Stretch":
+        return _Stretch(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
+
+    def __add__(self, other: "_Stretch") -> "_Stretch":
+        return _Stretch(
+            *(np.r_[getattr(self, field.name), getattr(other, field.name)] for field in dataclasses.fields(self))
+        )
+
+
+_NONE = _Stretch(np.empty(0, np.int32), *(np.empty(0, np.int64) for _ in range(5)))
+
+
+class IndexJudge:
+    """Reads the entries in step with the messages: a broker writes them in the order of the log.
+
+    Entries that do not come in their turn are kept until their message comes, or the end.
+    """
+
+    def __init__(self, reader: StoreReader, live: bool) -> None:
+        self.reader = reader
+        self.live = live
+        self.files = [file for file in reader.index_files if file.shape is not None]
+        self._stops = [file.entry_stop for file in self.files]
+        self._file = 0
+        self._number = 1
+        self._early = _NONE
+        self._uncovered: tuple[int, int] | None = None  # address, messages
+
+    def take(self, run: Run) -> Iterator[Finding]:
+        """Hold the keys of a run against the entries that are next."""
+        wanted = run.entries
+        if not len(wanted.rows):
+            return
+        for mask in (np.ones(len(wanted.rows), np.bool_), ~wanted.is_tag):
+            if len(self._early):
+                break
+            count = int(mask.sum())
+            actual = self._peek(count)
+            if (
+                len(actual) == count
+                and np.array_equal(actual.key_hash, wanted.key_hash[mask])
+                and np.array_equal(actual.physical_offset, wanted.physical_offset[mask])
+            ):
+                self._advance(count)
+                yield from self._begin_coverage()
+                yield from self._check_seconds(actual, wanted.store_timestamp[mask])
+                return
+        yield from self._match(run)
+
+    def _match(self, run: Run) -> Iterator[Finding]:
+        """Hold keys and entries against each other as sets."""
+        wanted = run.entries
+        window = self._peek(len(wanted.rows) + _LOOK_AHEAD)
+        before = np.flatnonzero(window.physical_offset < run.end_offset)
+        taken = int(before[-1]) + 1 if len(before) else 0
+        actual = self._early + window[:taken]
+        self._advance(taken)
+        late = actual.physical_offset >= run.end_offset
+        self._early, actual = actual[late], actual[~late]
+
+        left: dict[tuple[int, int], list[int]] = {}
+        for i in range(len(wanted.rows)):
+            left.setdefault((int(wanted.physical_offset[i]), int(wanted.key_hash[i])), []).append(i)
+        tagged = {key for key, rows in left.items() if wanted.is_tag[rows].all()}
+        seen: set[tuple[int, int]] = set()
+        matched, rows = [], []
+        orphans = []
+        for i in range(len(actual)):
+            key = (int(actual.physical_offset[i]), int(actual.key_hash[i]))
+            if left.get(key):
+                matched.append(i)
+                rows.append(left[key].pop(0))
+                seen.add(key)
+            elif key in seen:
+                yield self._entry("INDEX-DUPLICATE", "this key of its message has an entry already", actual, i)
+            elif key[0] >= self.reader.commit_log.min_offset and not self._is_tag(*key):
+                orphans.append(i)
+        if orphans:
+            mask = np.zeros(len(actual), np.bool_)
+            mask[orphans] = True
+            yield from self._stretches("INDEX-ENTRY", _ORPHAN, actual, mask)
+        missing = [i for key, rest in left.items() if key not in tagged for i in rest]
+        if missing and not matched and not orphans:
+            self._not_covered(run)
+            return
+        yield from self._begin_coverage()
+        if matched:
+            yield from self._check_seconds(actual[matched], wanted.store_timestamp[rows])
+        for i in missing[:MOST_LISTED]:
+            more = len(missing) - MOST_LISTED
+            offset = int(wanted.physical_offset[i])
+            yield finding(
+                "INDEX-MISSING",
+                "a key of this message has no entry" + (f" ({more:,} more keys)" if more > 0 else ""),
+                file=self.reader.paths.relative(run.segment.path),
+                offset=offset - run.segment.start_offset,
+                expected=int(wanted.key_hash[i]),
+                physical_offset=offset,
+            )
+
+    def _is_tag(self, offset: int, key_hash: int) -> bool:
+        """Tell whether this is the entry by tag that RocketMQ 5.4 and later write."""
+        try:
+            message = self.reader.message_at(offset)
+        except Exception:
+            return False
+        return bool(message.tags) and abs(java_hash(f"{message.topic}#T#{message.tags}")) & 0x7FFFFFFF == key_hash
+
+    def finish(self, judge: LogJudge) -> Iterator[Finding]:
+        """Judge the entries that no message claimed."""
+        if self.live:
+            return
+        yield from self._begin_coverage(at_end=True)
+        while True:
+            rest = self._early + self._peek(_LOOK_AHEAD)
+            if not len(rest):
+                return
+            self._early = _NONE
+            self._advance(_LOOK_AHEAD)
+            behind = rest.physical_offset >= judge.end_offset
+            orphans = ~behind & (rest.physical_offset >= self.reader.commit_log.min_offset)
+            yield from self._stretches("INDEX-BEYOND", "the entry points behind the end of the log", rest, behind)
+            yield from self._stretches("INDEX-ENTRY", _ORPHAN, rest, orphans)
+
+    def _not_covered(self, run: Run) -> None:
+        address, count = self._uncovered or (run.start_offset, 0)
+        self._uncovered = (address, count + run.count)
+
+    def _begin_coverage(self, at_end: bool = False) -> Iterator[Finding]:
+        if self._uncovered:
+            address, count = self._uncovered
+            self._uncovered = None
+            if not self.files:
+                text = f"there is no index: the keys of {count:,} messages are not found"
+            elif at_end:
+                text = f"the index ends before the log: the keys of {count:,} messages are not found"
+            else:
+                text = f"the keys of {count:,} messages have no entry"
+            yield finding(
+                "INDEX-MISSING",
+                text,
+                file=self.reader.paths.relative(self.reader.paths.index),
+                physical_offset=address,
+            )
+
+    def _check_seconds(self, actual: _Stretch, timestamps: Ints) -> Iterator[Finding]:
+        expected = np.maximum(0, (timestamps - actual.begin) // 1000)
+        # The first entry of a file counts from the end of the file before it.
+        wrong = (actual.seconds != expected) & (actual.number > 1) & (actual.begin > 0)
+        for i in np.flatnonzero(wrong)[:MOST_LISTED].tolist():
+            text = "the entry gives another time than its message has"
+            yield self._entry("INDEX-TIME", text, actual, i, int(expected[i]), int(actual.seconds[i]))
+
+    def _stretches(self, code: str, text: str, actual: _Stretch, mask: npt.NDArray[np.bool_]) -> Iterator[Finding]:
+        """Tell of entries one by one where they stand alone, at once where they follow each other."""
+        for start, stop in stretches(mask)[:MOST_LISTED]:
+            count = stop - start
+            more = f" ({count:,} entries from here on)" if count > 1 else ""
+            yield self._entry(code, text + more, actual, start)
+
+    def _entry(
+        self, code: str, text: str, actual: _Stretch, i: int, expected: int | None = None, found: int | None = None
+    ) -> Finding:
+        file = self.files[int(actual.file[i])]
+        return finding(
+            code,
+            text,
+            file=self.reader.paths.relative(file.path),
+            offset=file.entries_at + int(actual.number[i]) * layout.ENTRY_SIZE,
+            expected=expected,
+            found=int(actual.key_hash[i]) if found is None else found,
+            physical_offset=int(actual.physical_offset[i]),
+        )
+
+    def _peek(self, count: int) -> _Stretch:
+        """Return up to so many entries that are next, over the ends of files."""
+        parts = []
+        file, number = self._file, self._number
+        while count > 0 and file < len(self.files):
+            stop = min(number + count, self._stops[file])
+            if stop > number:
+                entries = self.files[file].entries()[number:stop]
+                length = stop - number
+                parts.append(
+                    _Stretch(
+                        entries["key_hash"].astype(np.int32),
+                        entries["physical_offset"].astype(np.int64),
+                        entries["seconds_since_begin"].astype(np.int64),
+                        np.full(length, self.files[file].header.begin_timestamp, np.int64),
+                        np.full(length, file, np.int64),
+                        np.arange(number, stop),
+                    )
+                )
+                count -= length
+            file, number = file + 1, 1
+        if not parts:
+            return _NONE
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole + part
+        return whole
+
+    def _advance(self, count: int) -> None:
+        while count > 0 and self._file < len(self.files):
+            left = self._stops[self._file] - self._number
+            if count < left:
+                self._number += count
+                return
+            count -= max(0, left)
+            self._file += 1
+            self._number = 1

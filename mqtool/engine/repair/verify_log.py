@@ -1,0 +1,450 @@
+"""Checks of the commit log: its files, each record, and what lies between and behind the records.
+
+``check_part`` judges one stretch of a segment by itself, so that stretches can be judged side by side; ``LogJudge``
+takes the results in order and judges what only the whole shows: holes, the end of the log, the order of queues.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.dispatch import Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
+from mqtool.formats import commit_log as layout
+from mqtool.formats import scan
+from mqtool.formats.scan import Ints, MessageTable
+
+_TIME_ORDER = "stored more than ten minutes before the message in front of it"
+MOST_LISTED = 100
+"""Findings of one kind that one stretch lists; the last tells how many more there are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A stretch of a segment."""
+
+    segment: MappedFile
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """The queue offsets that a run holds of one queue: stretches without a jump, as columns."""
+
+    queue: QueueKey
+    start: Ints
+    stop: Ints
+    physical_offset: Ints  # of the first message of each stretch
+
+
+@dataclasses.dataclass
+class Run:
+    """Messages that follow each other without a gap, and what was found in them."""
+
+    segment: MappedFile
+    start: int  # positions in the segment
+    end: int
+    in_place: bool  # whether the records say that they lie where they lie
+    count: int
+    first_timestamp: int
+    last_timestamp: int
+    findings: list[Finding]
+    spans: list[Span]
+    entries: IndexEntries
+
+    @property
+    def start_offset(self) -> int:
+        """Address of its first byte."""
+        return self.segment.start_offset + self.start
+
+    @property
+    def end_offset(self) -> int:
+        """One past the address of its last byte."""
+        return self.segment.start_offset + self.end
+
+
+@dataclasses.dataclass
+class PartReport:
+    """What one stretch holds, in order, and where the walk over it ended."""
+
+    part: Part
+    start: int | None  # where its first record or gap begins; None when none begins in it
+    end: int
+    runs: list[Run | Gap]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What checks of a stretch need to know about the store."""
+
+    reader: StoreReader
+    kernels: Any
+    delay_levels: list[int]
+    tags_in_index: bool
+    check_units: Any  # Callable[[list[Units]], list[Finding]]
+
+
+def parts_of(log: CommitLog, size: int) -> Iterator[Part]:
+    """Cut the log into stretches."""
+    for segment in log.segments:
+        for start in range(0, segment.size, size):
+            yield Part(segment, start, min(start + size, segment.size))
+
+
+def check_part(rules: Rules, part: Part, start: int | None = None) -> PartReport:
+    """Judge the messages that begin in a stretch.
+
+    Args:
+        rules: of the store.
+        part: the stretch.
+        start: where its first record begins; looked for when None.
+    """
+    log = rules.reader.commit_log
+    if start is None:
+        start = 0 if part.start == 0 else _resync(rules, part)
+        if start is None:
+            return PartReport(part, None, part.start, [])
+    report = PartReport(part, start, start, [])
+    for piece in log.walk(part.segment, start, part.stop, rules.kernels):
+        if isinstance(piece, Gap):
+            report.runs.append(piece)
+            report.end = piece.end
+        else:
+            report.runs += _runs(rules, part.segment, piece)
+            report.end = report.runs[-1].end
+    if report.end < part.stop:  # a blank record
+        report.end = part.segment.size
+    return report
+
+
+def _resync(rules: Rules, part: Part) -> int | None:
+    log = rules.reader.commit_log
+    buffer = log.buffer(part.segment, rules.kernels)
+    return scan.resync(buffer, part.segment.start_offset, part.start, part.stop, log.envelope)
+
+
+def _runs(rules: Rules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
+    """Cut a table where records in place and records from elsewhere meet."""
+    placed = table.column("position") == table.column("physical_offset")
+    edges = [0, *(np.flatnonzero(placed[1:] != placed[:-1]) + 1).tolist(), len(table)]
+    for first, last in zip(edges, edges[1:], strict=False):
+        whole = first == 0 and last == len(table)
+        yield _run(rules, segment, table if whole else table.where(np.s_[first:last]), bool(placed[first]))
+
+
+def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool) -> Run:
+    file = rules.reader.paths.relative(segment.path)
+    found = _Findings(table, file)
+    head = rules.reader.commit_log.envelope.size
+    start = int(table.starts[0]) - head
+    end = int(table.starts[-1]) + int(table.column("size")[-1])
+
+    found.rows("LOG-SIZES", table.faults != 0, "the sizes in this record do not add up to its total size")
+    sound = table if not table.faults.any() else table.where(table.faults == 0)
+    derived = _no_dispatch()
+    timestamps = table.column("store_timestamp")
+    if len(sound):
+        derived = dispatch(sound, rules.delay_levels, rules.tags_in_index)
+        _check_bodies(_Findings(sound, file, found.all), derived)
+        found.rows(
+            "LOG-TIME-ORDER",
+            np.r_[False, timestamps[1:] < timestamps[:-1] - CLOCK_STEP_MS],
+            _TIME_ORDER,
+            found_in=timestamps,
+        )
+    if in_place:
+        found.all += rules.check_units(derived.units)
+    return Run(
+        segment=segment,
+        start=start,
+        end=end,
+        in_place=in_place,
+        count=len(table),
+        first_timestamp=int(timestamps[0]),
+        last_timestamp=int(timestamps[-1]),
+        findings=found.all,
+        spans=[_spans(units) for units in derived.units],
+        entries=derived.entries,
+    )
+
+
+def _no_dispatch() -> Dispatch:
+    none = np.empty(0, np.int64)
+    entries = IndexEntries(none, none.astype(np.int32), none, none, none.astype(np.bool_))
+    return Dispatch(Any, [], entries)  # type: ignore[arg-type]
+
+
+def _spans(units: Units) -> Span:
+    edges = np.flatnonzero(units.queue_offset[1:] != units.next_offset[:-1]) + 1
+    first = np.r_[0, edges]
+    last = np.r_[edges, len(units)] - 1
+    return Span(units.queue, units.queue_offset[first], units.next_offset[last], units.physical_offset[first])
+
+
+def _check_bodies(found: "_Findings", derived: Dispatch) -> None:
+    table = found.table
+    stored = table.column("body_crc")
+    computed = table.body_crcs()
+    found.rows("LOG-CRC", stored != computed, "the body does not match its CRC", computed, stored)
+    rows, said, should = property_crcs(table, derived.properties)
+    if len(rows):
+        wrong = np.zeros(len(table), np.bool_)
+        expected, value = np.zeros(len(table), np.int64), np.zeros(len(table), np.int64)
+        wrong[rows] = said != should
+        expected[rows], value[rows] = should, said
+        found.rows("LOG-PROPERTY-CRC", wrong, "the record does not match its CRC property", expected, value)
+
+
+def stretches(mask: Any) -> list[tuple[int, int]]:
+    """Return start and stop of each stretch of true values."""
+    edges = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+class _Findings:
+    """Collects findings about rows of a table."""
+
+    def __init__(self, table: MessageTable, file: str, into: list[Finding] | None = None) -> None:
+        self.table = table
+        self.file = file
+        self.all: list[Finding] = [] if into is None else into
+
+    def rows(
+        self, code: str, wrong: Any, message: str, expected: Ints | Any = None, found_in: Ints | Any = None
+    ) -> None:
+        if not wrong.any():
+            return
+        rows = np.flatnonzero(wrong)
+        for row in rows[:MOST_LISTED].tolist():
+            self.all.append(
+                finding(
+                    code,
+                    message,
+                    file=self.file,
+                    offset=int(self.table.starts[row]),
+                    expected=None if expected is None else int(expected[row]),
+                    found=None if found_in is None else int(found_in[row]),
+                    topic=self.table.bytes_of(1, row).decode("utf-8", "replace"),
+                    queue_id=int(self.table.column("queue_id")[row]),
+                    queue_offset=int(self.table.column("queue_offset")[row]),
+                    physical_offset=int(self.table.column("position")[row]),
+                )
+            )
+        if len(rows) > MOST_LISTED:
+            last = int(rows[MOST_LISTED])
+            more = len(rows) - MOST_LISTED
+            self.all.append(
+                finding(code, f"{message}: {more:,} more records", file=self.file, offset=int(self.table.starts[last]))
+            )
+
+
+def check_files(reader: StoreReader) -> Iterator[Finding]:
+    """Judge names, lengths and gaps of the segments."""
+    log = reader.commit_log
+    if not reader.paths.commit_log:
+        yield finding("LOG-MISSING", "there is no commit log", file="commitlog")
+    for stray in log.strays:
+        what = "a folder" if stray.is_folder else f"a file of {stray.size:,} bytes"
+        yield finding(
+            "LOG-STRAY", f"{what} that is no segment: brokers refuse to start", file=reader.paths.relative(stray.path)
+        )
+    previous: MappedFile | None = None
+    for segment in log.segments:
+        file = reader.paths.relative(segment.path)
+        if not segment.size:
+            yield finding("LOG-EMPTY-FILE", "a segment without a byte", file=file, expected=log.file_size, found=0)
+        elif segment.size != log.file_size:
+            yield finding(
+                "LOG-FILE-SIZE",
+                f"a segment of {segment.size:,} bytes where {log.file_size:,} are due",
+                file=file,
+                offset=min(segment.size, log.file_size),
+                expected=log.file_size,
+                found=segment.size,
+            )
+        if log.file_size and segment.start_offset % log.file_size:
+            yield finding("LOG-NAME", f"not named by a multiple of {log.file_size:,}", file=file)
+        if previous and segment.start_offset > previous.start_offset + log.file_size:
+            start = previous.start_offset + log.file_size
+            yield finding(
+                "LOG-GAP",
+                f"{segment.start_offset - start:,} bytes of the log are missing before this segment",
+                file=file,
+                offset=0,
+                expected=start,
+                found=segment.start_offset,
+                physical_offset=start,
+            )
+        previous = segment
+
+
+class LogJudge:
+    """Takes the stretches of a log in order; judges holes, misplaced records, queue order and the end.
+
+    ``end_offset`` is one past the last message that lies in place and is none of an earlier life of the log,
+    ``first_offsets`` and ``next_offsets`` bound what each queue holds, ``jumps`` the queue offsets that no message has
+    (from None: below the first message of the queue).
+    """
+
+    def __init__(self, reader: StoreReader, live: bool) -> None:
+        self.reader = reader
+        self.live = live
+        self.end_offset = reader.commit_log.min_offset
+        self.next_offsets: dict[QueueKey, int] = {}
+        self.first_offsets: dict[QueueKey, int] = {}
+        self.jumps: list[tuple[QueueKey, int | None, int]] = []
+        self.count = 0
+        self._pending: list[Run | Gap] = []
+        self.last_timestamp = 0
+
+    def take(self, report: PartReport) -> Iterator[Finding | Run]:
+        """Judge a stretch; yields findings, and each run that belongs to the log."""
+        for piece in report.runs:
+            if isinstance(piece, Gap):
+                self._add_gap(piece)
+                continue
+            if not piece.in_place:
+                self._pending.append(piece)
+                continue
+            if any(isinstance(pending, Gap) for pending in self._pending) and self._is_stale(piece):
+                self._pending.append(piece)
+                continue
+            for pending in self._pending:
+                yield from self._inside(pending)
+            self._pending.clear()
+            yield from self._accept(piece)
+
+    def _add_gap(self, gap: Gap) -> None:
+        last = self._pending[-1] if self._pending else None
+        if isinstance(last, Gap) and last.segment is gap.segment and last.end == gap.start:
+            self._pending[-1] = dataclasses.replace(last, end=gap.end)
+        else:
+            self._pending.append(gap)
+
+    def _is_stale(self, run: Run) -> bool:
+        """Tell whether messages behind a gap are left over from before the log was cut there once."""
+        return run.first_timestamp < self.last_timestamp and all(
+            span.start[0] < self.next_offsets.get(span.queue, 0) for span in run.spans
+        )
+
+    def _accept(self, run: Run) -> Iterator[Finding | Run]:
+        yield from run.findings
+        if run.first_timestamp < self.last_timestamp - CLOCK_STEP_MS:
+            yield self._finding("LOG-TIME-ORDER", _TIME_ORDER, run)
+        for span in run.spans:
+            yield from self._order(run, span)
+        self.count += run.count
+        self.end_offset = run.end_offset
+        self.last_timestamp = run.last_timestamp
+        yield run
+
+    def _order(self, run: Run, span: Span) -> Iterator[Finding]:
+        expected = self.next_offsets.get(span.queue)
+        listed = 0
+        for start, stop, physical_offset in zip(
+            span.start.tolist(), span.stop.tolist(), span.physical_offset.tolist(), strict=True
+        ):
+            if start != expected:
+                if expected is None or start > expected:
+                    self.jumps.append((span.queue, expected, start))
+                if expected is not None and listed < MOST_LISTED:
+                    listed += 1
+                    yield self._out_of_order(run, span.queue, start, expected, physical_offset)
+            expected = max(expected or 0, stop)
+        self.next_offsets[span.queue] = expected or 0
+        self.first_offsets.setdefault(span.queue, int(span.start[0]))
+
+    def _out_of_order(self, run: Run, queue: QueueKey, offset: int, expected: int, physical_offset: int) -> Finding:
+        if offset > expected:
+            text = f"the log lacks {offset - expected:,} of the messages before this one in its queue"
+        else:
+            text = "an earlier message has its queue offset"
+        return finding(
+            "LOG-QUEUE-ORDER",
+            text,
+            file=self.reader.paths.relative(run.segment.path),
+            offset=physical_offset - run.segment.start_offset,
+            expected=expected,
+            found=offset,
+            topic=queue[0],
+            queue_id=queue[1],
+            queue_offset=offset,
+            physical_offset=physical_offset,
+        )
+
+    def _inside(self, piece: Run | Gap) -> Iterator[Finding | Run]:
+        """Judge what lies between messages of the log."""
+        if isinstance(piece, Gap):
+            yield self._hole(piece)
+        elif piece.in_place:
+            yield self._finding("LOG-STALE", "messages of an earlier life of the log", piece)
+        else:
+            yield self._finding(
+                "LOG-POSITION", "this record says that it lies elsewhere", piece, expected=piece.start_offset
+            )
+            yield from self._accept(piece)
+
+    def _hole(self, gap: Gap) -> Finding:
+        size = gap.end - gap.start
+        reasons = {
+            scan.Stop.MAGIC: ("LOG-MAGIC", "no record begins here"),
+            scan.Stop.SIZE: ("LOG-SIZES", "a record whose size cannot be true"),
+            scan.Stop.BLANK: ("LOG-BLANK", "a blank record that does not fill its segment"),
+            scan.Stop.END: ("LOG-BLANK", "the segment ends without a blank record"),
+        }
+        code, text = reasons.get(gap.stop, reasons[scan.Stop.MAGIC])
+        return self._finding(code, f"{text}: {size:,} bytes are skipped, messages follow behind them", gap)
+
+    def finish(self) -> Iterator[Finding]:
+        """Judge what lies behind the last message."""
+        pending, self._pending = self._pending, []
+        if self.live:
+            return
+        told: set[str] = set()
+        for piece in pending:
+            if isinstance(piece, Run):
+                code, text = "LOG-STALE", f"{piece.count:,} whole records behind the end of the log: brokers may adopt them"
+            else:
+                content = self._first_content(piece)
+                if content is None:
+                    continue
+                if piece.stop is scan.Stop.BLANK:
+                    code, text = "LOG-BLANK", "a blank record that does not fill its segment"
+                elif self._begins_record(piece):
+                    code, text = "LOG-TORN", "a record that was not written to its end"
+                else:
+                    code, text = "LOG-NOISE", "bytes that are no record behind the end of the log"
+                    piece = dataclasses.replace(piece, start=content)
+            if code not in told:
+                told.add(code)
+                yield self._finding(code, text, piece)
+
+    def _first_content(self, gap: Gap) -> int | None:
+        """Return the position of the first byte of a gap that is not zero."""
+        step = 1 << 20
+        for start in range(gap.start, gap.end, step):
+            chunk = gap.segment.bytes[start : min(start + step, gap.end)]
+            if chunk.any():
+                return start + int(np.flatnonzero(chunk)[0])
+        return None
+
+    def _begins_record(self, gap: Gap) -> bool:
+        head = gap.segment.read(gap.start + self.reader.commit_log.envelope.size, layout.BLANK_SIZE)
+        return len(head) == layout.BLANK_SIZE and layout.BLANK.parse(head).magic_code in scan.MAGICS[:2]
+
+    def _finding(self, code: str, text: str, piece: Run | Gap, expected: int | None = None) -> Finding:
+        return finding(
+            code,
+            text,
+            file=self.reader.paths.relative(piece.segment.path),
+            offset=piece.start,
+            expected=expected,
+            physical_offset=piece.start_offset,
+        )

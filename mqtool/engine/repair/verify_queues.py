@@ -1,0 +1,321 @@
+"""Checks of the consume queues: their files, each unit against its message, each message against its unit."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, stretches
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
+from mqtool.engine.store.dispatch import QueueKey, Units
+from mqtool.engine.store.file_queue import FileQueue
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
+
+STEP = 1 << 18
+_TORN = "a unit that was not written to its end"
+_BEYOND = "the unit points behind the end of the log: its message is lost"
+_DANGLING = "no message of this queue begins where the unit points"
+_TIME = "the unit gives another store time than its message has"
+_BATCH = "the unit counts other messages than its record holds"
+_FIELDS = (
+    ("physical_offset", "QUEUE-POSITION", "the unit points elsewhere"),
+    ("size", "QUEUE-LENGTH", "the unit gives another size than its message has"),
+    ("tags_code", "QUEUE-TAGS", "the tags code is not that of its message: a filter would miss it"),
+)
+
+
+class QueueChecker:
+    """Holds units and messages against each other.
+
+    The ends of all queues are taken when this is made: before the log is looked at, so that on a live store nothing
+    is judged that the broker is still about to write.
+    """
+
+    def __init__(self, reader: StoreReader, live: bool) -> None:
+        self.reader = reader
+        self.live = live
+        self.queues: dict[QueueKey, ConsumeQueue] = reader.consume_queues
+        self.batch_queues = {key: (queue, queue.units()) for key, queue in reader.batch_consume_queues.items()}
+        self._claimed = {key: np.zeros(len(stored), np.bool_) for key, (_, stored) in self.batch_queues.items()}
+        self.rocksdb = reader.rocksdb_queues is not None
+        self._max_offsets = {key: queue.max_offset() for key, queue in self.queues.items()}
+
+    def compare(self, groups: list[Units]) -> list[Finding]:
+        """Hold the units that messages should have against those in the files."""
+        found: list[Finding] = []
+        for units in groups:
+            if units.queue in self.queues:
+                edges = np.flatnonzero(units.queue_offset[1:] != units.next_offset[:-1]) + 1
+                bounds = [0, *edges.tolist(), len(units)]
+                for first, last in zip(bounds, bounds[1:], strict=False):
+                    self._compare_stretch(self.queues[units.queue], units, first, last, found)
+            elif units.queue in self.batch_queues:
+                self._compare_batch(units, found)
+        return found
+
+    def _compare_stretch(
+        self, queue: ConsumeQueue, units: Units, first: int, last: int, found: list[Finding]
+    ) -> None:
+        start = int(units.queue_offset[first])
+        low = max(start, queue.first_offset)
+        high = min(start + last - first, self._max_offsets[units.queue])
+        if start < low:
+            self._missing(queue, start, min(low, start + last - first), found)
+        if low >= high:
+            return
+        stored = queue.units(low, high)
+        rows = slice(first + low - start, first + high - start)
+        empty = (stored["size"] == 0) & (stored["physical_offset"] == 0)
+        same = (
+            (stored["physical_offset"] == units.physical_offset[rows])
+            & (stored["size"] == units.size[rows])
+            & (stored["tags_code"] == units.tags_code[rows])
+        )
+        if same.all():
+            return
+        for begin, end in stretches(empty):
+            self._missing(queue, low + begin, low + end, found)
+        for at in np.flatnonzero(~same & ~empty)[:MOST_LISTED].tolist():
+            found.extend(self._differences(queue, units, rows.start + at, low + at, stored[at]))
+
+    def _differences(
+        self, queue: ConsumeQueue, units: Units, row: int, offset: int, stored: npt.NDArray[np.void]
+    ) -> Iterator[Finding]:
+        if stored["size"] <= 0:
+            yield self._unit("QUEUE-TORN", _TORN, queue, offset)
+            return
+        for name, code, text in _FIELDS:
+            expected, value = int(getattr(units, name)[row]), int(stored[name])
+            if name == "tags_code" and consume_queue_ext.is_address(value):
+                yield from self._ext_difference(queue, units, row, offset, value)
+            elif value != expected:
+                yield self._unit(code, text, queue, offset, expected, value, int(units.physical_offset[row]))
+
+    def _ext_difference(
+        self, queue: ConsumeQueue, units: Units, row: int, offset: int, address: int
+    ) -> Iterator[Finding]:
+        ext = self.reader.consume_queue_exts.get(units.queue)
+        unit = ext.unit_at(address) if ext else None
+        if unit is None:
+            text = "the unit names a place in the extension where no unit is"
+            yield self._unit("QUEUE-EXT", text, queue, offset, None, consume_queue_ext.position_of(address))
+            return
+        for name in ("tags_code", "store_timestamp"):
+            expected, value = int(getattr(units, name)[row]), int(unit[name][0])
+            if value != expected:
+                text = f"the extension has another {name.replace('_', ' ')} than the message"
+                yield self._unit("QUEUE-EXT", text, queue, offset, expected, value)
+
+    def _compare_batch(self, units: Units, found: list[Finding]) -> None:
+        queue, stored = self.batch_queues[units.queue]
+        known = len(stored)
+        if not known:
+            return
+        places = np.searchsorted(stored["queue_offset"].astype(np.int64), units.queue_offset)
+        end = int(stored["queue_offset"][-1]) + int(stored["batch_size"][-1])
+        for i, place in enumerate(places.tolist()):
+            offset = int(units.queue_offset[i])
+            if offset >= end:
+                continue  # judged at the end
+            if place == known or int(stored["queue_offset"][place]) != offset:
+                found.append(self._batch_unit("QUEUE-MISSING", "this message has no unit", queue, place, offset))
+                continue
+            self._claimed[units.queue][place] = True
+            for name, code, text in (*_FIELDS, ("store_timestamp", "QUEUE-TIME", _TIME), ("batch_size", "QUEUE-BATCH", _BATCH)):
+                expected, value = int(getattr(units, name)[i]), int(stored[name][place])
+                if expected != value:
+                    found.append(self._batch_unit(code, text, queue, place, offset, expected, value))
+
+    def finish(self, judge: LogJudge) -> Iterator[Finding]:
+        """Judge the units that no message claimed, and the messages that no queue reached."""
+        log_start, log_end = self.reader.commit_log.min_offset, judge.end_offset
+        for key, start, stop in judge.jumps:
+            queue = self.queues.get(key)
+            if queue:
+                stop = min(stop, self._max_offsets[key])
+                yield from self._unclaimed(queue, queue.first_offset if start is None else start, stop, log_start, log_end)
+        for key, queue in self.queues.items():
+            claimed = judge.next_offsets.get(key, queue.first_offset)
+            yield from self._unclaimed(queue, claimed, self._max_offsets[key], log_start, log_end)
+        for key, (batch_queue, stored) in self.batch_queues.items():
+            yield from self._unclaimed_batch(key, batch_queue, stored, log_start, log_end)
+        if not self.live and not self.rocksdb:
+            yield from self._behind(judge)
+
+    def last_units(self, judge: LogJudge) -> Iterator[Finding]:
+        """Judge of each queue only whether its last message lies inside the log."""
+        for key, queue in self.queues.items():
+            stop = self._max_offsets[key]
+            start = max(stop - 1, queue.first_offset, judge.next_offsets.get(key, 0))
+            for found in self._unclaimed(queue, start, stop, 0, judge.end_offset):
+                if found.code == "QUEUE-BEYOND":
+                    yield found
+
+    def _behind(self, judge: LogJudge) -> Iterator[Finding]:
+        for key, stop in sorted(judge.next_offsets.items()):
+            topic, queue_id = key
+            if key in self.queues:
+                found: list[Finding] = []
+                if stop > self._max_offsets[key]:
+                    first = self._max_offsets[key]
+                    self._missing(self.queues[key], max(first, judge.first_offsets[key]), stop, found)
+                yield from found
+            elif key in self.batch_queues:
+                queue, stored = self.batch_queues[key]
+                end = int(stored["queue_offset"][-1]) + int(stored["batch_size"][-1]) if len(stored) else 0
+                if stop > end:
+                    text = f"{stop - end:,} messages at the end of the queue have no unit"
+                    yield self._batch_unit("QUEUE-MISSING", text, queue, len(stored), end)
+            else:
+                yield finding(
+                    "QUEUE-MISSING",
+                    f"the queue is not there; the log holds {stop - judge.first_offsets[key]:,} messages of it",
+                    file=f"{self.reader.paths.relative(self.reader.paths.consume_queue)}/{topic}/{queue_id}",
+                    topic=topic,
+                    queue_id=queue_id,
+                    queue_offset=judge.first_offsets[key],
+                )
+
+    def _unclaimed(
+        self, queue: ConsumeQueue, start: int, stop: int, log_start: int, log_end: int
+    ) -> Iterator[Finding]:
+        """Judge units that belong to no message of the log."""
+        for at in range(start, stop, STEP):
+            units = queue.units(at, min(at + STEP, stop))
+            offsets = units["physical_offset"].astype(np.int64)
+            sizes = units["size"].astype(np.int64)
+            filler = (offsets == 0) & ((sizes == 0) | (sizes == consume_queue.PRE_BLANK_SIZE))
+            left = ~filler & ~((sizes > 0) & (offsets >= 0) & (offsets < log_start))
+            torn = left & ((sizes <= 0) | (offsets < 0))
+            beyond = left & ~torn & (offsets + sizes > log_end)
+            for code, text, mask in (
+                ("QUEUE-TORN", _TORN, torn),
+                ("QUEUE-BEYOND", _BEYOND, beyond),
+                ("QUEUE-DANGLING", _DANGLING, left & ~torn & ~beyond),
+            ):
+                if code == "QUEUE-BEYOND" and self.live:
+                    continue
+                for begin, end in stretches(mask)[:MOST_LISTED]:
+                    count = end - begin
+                    yield self._unit(
+                        code,
+                        text if count == 1 else f"{text} ({count:,} units from here on)",
+                        queue,
+                        at + begin,
+                        physical_offset=int(offsets[begin]),
+                    )
+
+    def _unclaimed_batch(
+        self, key: QueueKey, queue: BatchConsumeQueue, stored: npt.NDArray[np.void], log_start: int, log_end: int
+    ) -> Iterator[Finding]:
+        beyond = stored["physical_offset"] + stored["size"] > log_end
+        dangling = ~self._claimed[key] & ~beyond & (stored["physical_offset"] >= log_start)
+        for code, text, mask in (("QUEUE-BEYOND", _BEYOND, beyond), ("QUEUE-DANGLING", _DANGLING, dangling)):
+            for place in np.flatnonzero(mask)[:MOST_LISTED].tolist():
+                yield self._batch_unit(code, text, queue, place, int(stored["queue_offset"][place]))
+
+    def _missing(self, queue: ConsumeQueue, start: int, stop: int, found: list[Finding]) -> None:
+        count = stop - start
+        text = "this message has no unit" if count == 1 else f"{count:,} messages from here on have no unit"
+        found.append(self._unit("QUEUE-MISSING", text, queue, start))
+
+    def _unit(
+        self,
+        code: str,
+        text: str,
+        queue: ConsumeQueue,
+        offset: int,
+        expected: int | None = None,
+        found: int | None = None,
+        physical_offset: int | None = None,
+    ) -> Finding:
+        file, at = _place(self.reader, queue, offset * consume_queue.UNIT_SIZE)
+        return finding(
+            code,
+            text,
+            file=file,
+            offset=at,
+            expected=expected,
+            found=found,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            physical_offset=physical_offset,
+        )
+
+    def _batch_unit(
+        self,
+        code: str,
+        text: str,
+        queue: BatchConsumeQueue,
+        place: int,
+        offset: int,
+        expected: int | None = None,
+        found: int | None = None,
+    ) -> Finding:
+        file, at = _place(self.reader, queue, queue.min_offset + place * batch_consume_queue.UNIT_SIZE)
+        return finding(
+            code,
+            text,
+            file=file,
+            offset=at,
+            expected=expected,
+            found=found,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+        )
+
+
+def _place(reader: StoreReader, queue: FileQueue, address: int) -> tuple[str, int | None]:
+    """Return the file that holds, or should hold, an address of a queue, and where."""
+    segment: MappedFile | None = queue.segment_at(address)
+    if segment is None and queue.segments:
+        segment = min(queue.segments, key=lambda one: abs(one.start_offset - address))
+    if segment is None:
+        return reader.paths.relative(queue.folders[0]), None
+    return reader.paths.relative(segment.path), address - segment.start_offset
+
+
+def check_files(reader: StoreReader) -> Iterator[Finding]:
+    """Judge names, lengths and gaps of the files of all queues."""
+    kinds: list[tuple[dict[QueueKey, Any], int]] = [
+        (reader.consume_queues, consume_queue.UNIT_SIZE),
+        (reader.batch_consume_queues, batch_consume_queue.UNIT_SIZE),
+        (reader.consume_queue_exts, 1),
+    ]
+    for queues, unit_size in kinds:
+        common = _common_size(queues)
+        for queue in queues.values():
+            yield from _check_queue_files(reader, queue, unit_size, common)
+
+
+def _common_size(queues: dict[QueueKey, Any]) -> int:
+    """Return the length that most queues' files have: one setting holds for all of them."""
+    sizes = [queue.file_size for queue in queues.values() if queue.file_size]
+    return max(set(sizes), key=sizes.count) if sizes else 0
+
+
+def _check_queue_files(reader: StoreReader, queue: Any, unit_size: int, size: int) -> Iterator[Finding]:
+    place = {"topic": queue.topic, "queue_id": queue.queue_id}
+    for stray in queue.strays:
+        yield finding("QUEUE-STRAY", "no file of a queue", file=reader.paths.relative(stray.path), **place)
+    previous = None
+    for segment in queue.segments:
+        file = reader.paths.relative(segment.path)
+        if segment.size != size:
+            text = f"a queue file of {segment.size:,} bytes where {size:,} are due: brokers refuse to start"
+            yield finding(
+                "QUEUE-FILE-SIZE", text, file=file, offset=min(size, segment.size), expected=size, found=segment.size, **place
+            )
+        if segment.start_offset % unit_size or (size and segment.start_offset % size):
+            yield finding("QUEUE-NAME", f"not named by a multiple of {size:,}", file=file, **place)
+        if previous and segment.start_offset > previous.start_offset + size:
+            text = f"{segment.start_offset - previous.start_offset - size:,} bytes of the queue are missing before this file"
+            yield finding("QUEUE-GAP", text, file=file, offset=0, **place)
+        previous = segment

@@ -1,0 +1,1 @@
+"""The files of one store: opens, reads, appends; judges nothing."""

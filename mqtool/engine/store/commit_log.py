@@ -1,0 +1,107 @@
+"""The commit log on disk: its segments, and walks over them that go on behind damage."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mqtool.engine.store.file_queue import FileQueue
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.formats import commit_log, scan
+from mqtool.formats import kernels as plain
+
+STEP = 8 << 20
+"""Bytes that become one table: what a few tables take stays small beside a segment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """A stretch of a segment in which no record was found, though it is neither blank nor the unused end."""
+
+    segment: MappedFile
+    start: int  # position in the segment
+    end: int
+    stop: scan.Stop
+
+    @property
+    def start_offset(self) -> int:
+        """Its address."""
+        return self.segment.start_offset + self.start
+
+
+class CommitLog(FileQueue):
+    """All messages, in order of arrival."""
+
+    envelope: scan.Envelope = scan.BARE
+
+    def buffer(self, segment: MappedFile, kernels: Any) -> Any:
+        """Return the bytes of a segment as the kernels take them."""
+        return memoryview(segment.bytes) if kernels is plain else segment.bytes
+
+    def walk(
+        self, segment: MappedFile, start: int, stop: int, kernels: Any, limit: int | None = None
+    ) -> Iterator[scan.MessageTable | Gap]:
+        """Yield the messages that begin in a stretch of a segment, and each gap between them.
+
+        Args:
+            segment: one of ``segments``.
+            start: position where a record begins, or anything may be.
+            stop: records that begin here or later are left out.
+            kernels: ``scan.kernels_for(..)``.
+            limit: take no more messages than this in one table.
+        """
+        buffer = self.buffer(segment, kernels)
+        at = start
+        while at < stop:
+            result = scan.scan(
+                buffer, segment.start_offset, at, min(at + STEP, stop), self.envelope, kernels, limit
+            )
+            table, at, why = result.table, result.end, result.stop
+            if why is scan.Stop.END or (why is scan.Stop.BLANK and self.is_blank(segment, at)):
+                if len(table):
+                    yield table
+                return
+            if why is not scan.Stop.PART:
+                table, at, why = self._without_torn_end(result)
+            if len(table):
+                yield table
+            if why is scan.Stop.PART:
+                continue
+            again = scan.resync(buffer, segment.start_offset, at + 1, stop, self.envelope)
+            yield Gap(segment, at, stop if again is None else again, why)
+            if again is None:
+                return
+            at = again
+
+    def _without_torn_end(self, result: scan.Scan) -> tuple[scan.MessageTable, int, scan.Stop]:
+        """Leave out faulty records right before the place where a walk lost its way: it was they who misled it."""
+        sound = np.flatnonzero(result.table.faults == 0)
+        count = int(sound[-1]) + 1 if len(sound) else 0
+        if count == len(result.table):
+            return result.table, result.end, result.stop
+        at = int(result.table.starts[count]) - self.envelope.size
+        return result.table.where(np.s_[:count]), at, scan.Stop.SIZE
+
+    def is_blank(self, segment: MappedFile, at: int) -> bool:
+        """Tell whether the blank record at a position is as long as all that is left of its segment."""
+        if self.envelope is not scan.BARE:
+            return True
+        head = segment.read(at, commit_log.BLANK_SIZE)
+        return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).size == segment.size - at
+
+    def tables(self, start_offset: int, stop_offset: int, kernels: Any) -> Iterator[scan.MessageTable | Gap]:
+        """Yield messages and gaps of an address range, segment by segment."""
+        for segment in self.segments:
+            if segment.end_offset <= start_offset or segment.start_offset >= stop_offset:
+                continue
+            start = max(0, start_offset - segment.start_offset)
+            stop = min(segment.size, stop_offset - segment.start_offset)
+            if start:
+                found = scan.resync(
+                    self.buffer(segment, kernels), segment.start_offset, start, stop, self.envelope
+                )
+                if found is None:
+                    continue
+                start = found
+            yield from self.walk(segment, start, stop, kernels)

@@ -1,0 +1,88 @@
+"""Files named by the address of their first byte, seen as one long address space."""
+
+import bisect
+import collections
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from mqtool.engine.store.mapped_file import MappedFile, reading
+
+NAME_WIDTH = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Stray:
+    """An entry of a folder of segments that is none."""
+
+    path: Path
+    size: int
+    is_folder: bool
+
+
+def segment_name(start_offset: int) -> str:
+    """Return the file name of the segment that begins at ``start_offset``."""
+    return f"{start_offset:0{NAME_WIDTH}}"
+
+
+class FileQueue:
+    """The segments of one or more folders, in order of their addresses.
+
+    ``file_size`` is the configured length, or the one inferred: what most names are apart, else most files long.
+    A segment may be shorter or longer than it should be; every entry that is no segment is in ``strays``.
+    """
+
+    def __init__(self, folders: Iterable[Path], file_size: int | None = None) -> None:
+        self.folders = list(folders)
+        segments: list[MappedFile] = []
+        self.strays: list[Stray] = []
+        for folder in self.folders:
+            with reading(folder), os.scandir(folder) as entries:
+                for entry in entries:
+                    is_folder = entry.is_dir()
+                    size = 0 if is_folder else entry.stat().st_size
+                    if not is_folder and len(entry.name) == NAME_WIDTH and entry.name.isascii() and entry.name.isdigit():
+                        segments.append(MappedFile(Path(entry.path), int(entry.name), size))
+                    else:
+                        self.strays.append(Stray(Path(entry.path), size, is_folder))
+        self.segments = sorted(segments, key=lambda segment: segment.start_offset)
+        self._starts = [segment.start_offset for segment in self.segments]
+        self.inferred = file_size is None
+        self.file_size = file_size or self._inferred_size()
+
+    def _inferred_size(self) -> int:
+        gaps = collections.Counter(after - before for before, after in itertools.pairwise(self._starts))
+        lengths = collections.Counter(segment.size for segment in self.segments if segment.size)
+        for counted in (gaps, lengths):
+            if counted:
+                return max(counted, key=lambda size: (counted[size], lengths[size]))
+        return 0
+
+    @property
+    def min_offset(self) -> int:
+        """Address of the first byte, 0 without a segment."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def end_offset(self) -> int:
+        """One past the address of the last byte."""
+        return self.segments[-1].end_offset if self.segments else 0
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    def segment_at(self, offset: int) -> MappedFile | None:
+        """Return the segment that holds the byte at ``offset``."""
+        number = bisect.bisect_right(self._starts, offset) - 1
+        if number < 0 or offset >= self.segments[number].end_offset:
+            return None
+        return self.segments[number]
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to ``size`` bytes at an address: fewer where a segment ends, none where there is none."""
+        segment = self.segment_at(offset)
+        return segment.read(offset - segment.start_offset, size) if segment else b""

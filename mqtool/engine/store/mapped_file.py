@@ -1,0 +1,95 @@
+"""One file of a store, mapped into memory when it is read in bulk."""
+
+import contextlib
+import functools
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.errors import MqtoolError, NotFoundError, NotPermittedError, ReadError, StoreChangedError
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what the system says about ``path`` into an error with a sentence."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path} is not there") from error
+    except PermissionError as error:
+        raise NotPermittedError(f"{path} may not be read by this user: run as the broker's user") from error
+    except OSError as error:
+        raise ReadError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def read_file(path: Path, limit: int = 1 << 30) -> bytes:
+    """Return the content of a small file.
+
+    Raises:
+        MqtoolError: it cannot be read, or is larger than ``limit``.
+    """
+    with reading(path), path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ReadError(f"{path} has more than {limit:,} bytes")
+    return data
+
+
+class MappedFile:
+    """A file of known start address; ``size`` is its length when it was found.
+
+    ``read`` copies; ``map`` maps all of it. A mapped file that is cut short ends the process with SIGBUS, so
+    the length is checked at each ``map``; who reads stores that others may cut does it in a child (``cli``).
+    """
+
+    def __init__(self, path: Path, start_offset: int, size: int) -> None:
+        self.path = path
+        self.start_offset = start_offset
+        self.size = size
+
+    def __repr__(self) -> str:
+        return f"MappedFile({self.path.name}, {self.size:,} bytes)"
+
+    @property
+    def end_offset(self) -> int:
+        """One past the address of the last byte."""
+        return self.start_offset + self.size
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return ``size`` bytes at position ``at`` of the file, fewer at its end."""
+        with reading(self.path):
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                data = os.pread(descriptor, max(0, min(size, self.size - at)), at)
+            finally:
+                os.close(descriptor)
+        if len(data) < min(size, self.size - at):
+            raise self._shrunk()
+        return data
+
+    def map(self) -> Bytes:
+        """Return the whole file as bytes in memory."""
+        if not self.size:
+            return np.empty(0, np.uint8)
+        with reading(self.path):
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                if os.fstat(descriptor).st_size < self.size:
+                    raise self._shrunk()
+                return np.frombuffer(mmap.mmap(descriptor, self.size, prot=mmap.PROT_READ), np.uint8)
+            finally:
+                os.close(descriptor)
+
+    @functools.cached_property
+    def bytes(self) -> Bytes:
+        """The file mapped once and kept."""
+        return self.map()
+
+    def _shrunk(self) -> MqtoolError:
+        return StoreChangedError(f"{self.path} became shorter while it was read: another process is at work; try again")

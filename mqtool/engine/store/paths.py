@@ -1,0 +1,154 @@
+"""Where each file of a store lives, and the sizes that only a broker's configuration tells."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from mqtool.engine.store.file_queue import NAME_WIDTH
+from mqtool.engine.store.mapped_file import read_file
+from mqtool.errors import NotFoundError, UsageError
+
+SIZES = (
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "mappedFileSizeConsumeQueueExt",
+    "mapperFileSizeBatchConsumeQueue",
+    "mappedFileSizeTimerLog",
+    "maxHashSlotNum",
+    "maxIndexNum",
+)
+"""Keys of a broker whose values are sizes of files."""
+
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_broker_config(text: str) -> dict[str, str]:
+    """Return the settings of a ``broker.conf``: Java properties, one ``key=value`` a line."""
+    settings = {}
+    for line in text.splitlines():
+        line = line.strip()
+        if line and line[0] not in "#!":
+            key, _, value = line.partition("=")
+            settings[key.strip()] = value.strip()
+    return settings
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreConfig:
+    """Broker settings by RocketMQ's names; a missing one is inferred from the files or has RocketMQ's default."""
+
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path | None, overrides: Mapping[str, str]) -> "StoreConfig":
+        """Read a ``broker.conf`` and lay ``overrides`` over it."""
+        settings = parse_broker_config(read_file(path).decode("utf-8", "replace")) if path else {}
+        return cls({**settings, **overrides})
+
+    def size(self, key: str) -> int | None:
+        """Return a size, None when it is not set.
+
+        Raises:
+            UsageError: it is no positive number.
+        """
+        value = self.settings.get(key)
+        if value is None and key == "mappedFileSizeCommitLog":
+            value = self.settings.get("mapedFileSizeCommitLog")  # up to 4.5
+        if value is None:
+            return None
+        if not value.isdigit() or not int(value):
+            raise UsageError(f"{key}={value} is no size: give bytes as a whole number")
+        size = int(value)
+        return -(-size // 20) * 20 if key == "mappedFileSizeConsumeQueue" else size
+
+    def flag(self, key: str) -> bool:
+        """Tell whether a setting is ``true``."""
+        return self.settings.get(key, "").lower() == "true"
+
+    def delay_levels(self) -> list[int]:
+        """Return the delay of each level in ms, level 1 first.
+
+        Raises:
+            UsageError: ``messageDelayLevel`` is no list of times.
+        """
+        levels = []
+        for text in self.settings.get("messageDelayLevel", DEFAULT_DELAY_LEVELS).split():
+            if not re.fullmatch(r"\d+[smhd]", text):
+                raise UsageError(f"messageDelayLevel: {text} is no time like 30s, 5m, 2h or 1d")
+            levels.append(int(text[:-1]) * _UNIT_MS[text[-1]])
+        return levels
+
+
+def _segment_folders(root: Path, prefix: str) -> list[Path]:
+    return sorted(
+        folder
+        for folder in root.glob(f"{prefix}*")
+        if folder.is_dir() and any(len(file.name) == NAME_WIDTH and file.name.isdigit() for file in folder.iterdir())
+    )
+
+
+class StorePaths:
+    """The folders and files of the store under ``root``.
+
+    Raises:
+        NotFoundError: nothing there looks like a store.
+    """
+
+    def __init__(self, root: Path, config: StoreConfig) -> None:
+        self.root = root
+        self.remarks: list[str] = []
+        if not root.is_dir():
+            raise NotFoundError(f"{root} is no directory: give the store of a broker with -s")
+        self.dledger: Path | None = None
+        self.commit_log = self._commit_log(config)
+        self.consume_queue = root / "consumequeue"
+        self.consume_queue_rocksdb = root / "consumequeue_rocksdb"
+        self.consume_queue_ext = root / "consumequeue_ext"
+        self.batch_consume_queue = root / "batchconsumequeue"
+        self.index = root / "index"
+        self.checkpoint = root / "checkpoint"
+        self.abort = root / "abort"
+        self.lock = root / "lock"
+        self.timer_wheel = root / "timerwheel"
+        self.timer_log = root / "timerlog"
+        self.config = root / "config"
+        self.timer_check = self.config / "timercheck"
+        if not self.commit_log and not any(
+            path.exists() for path in (self.consume_queue, self.index, self.checkpoint, self.config / "topics.json")
+        ):
+            raise NotFoundError(
+                f"{root} is no RocketMQ store (no commitlog, consumequeue, index, checkpoint or config in it): "
+                f"give the directory that holds them with -s"
+            )
+
+    def _commit_log(self, config: StoreConfig) -> list[Path]:
+        setting = config.settings.get("storePathCommitLog")
+        if setting:
+            read_only = config.settings.get("readOnlyCommitLogStorePaths", "")
+            names = [name for name in f"{setting},{read_only}".split(",") if name]
+            folders = [self.root / name for name in names]
+            for folder in folders:
+                if not folder.is_dir():
+                    raise NotFoundError(f"{folder} (storePathCommitLog) is no directory")
+            return folders
+        if not config.flag("enableDLegerCommitLog") and (self.root / "commitlog").is_dir():
+            return [self.root / "commitlog"]
+        dledger = [folder for folder in _segment_folders(self.root, "dledger-*/data") if folder.parent.is_dir()]
+        if dledger:
+            self.dledger = dledger[0].parent
+            self.remarks.append(f"the commit log is a DLedger log in {self.dledger.name}/data")
+            return dledger[:1]
+        folders = _segment_folders(self.root, "commitlog")
+        if folders:
+            names = ", ".join(folder.name for folder in folders)
+            self.remarks.append(f"the commit log is taken to lie in {names} (storePathCommitLog is not given)")
+        return folders
+
+    def relative(self, path: Path) -> str:
+        """Return ``path`` as findings name it: relative to the store where it lies inside."""
+        try:
+            return path.relative_to(self.root).as_posix()
+        except ValueError:
+            return str(path)

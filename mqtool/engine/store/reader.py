@@ -1,0 +1,298 @@
+"""``StoreReader``: the one read-only door to a store, for commands, checks, Spark and pulls."""
+
+import bisect
+import collections
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+from mqtool.engine.store import rocksdb
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt
+from mqtool.engine.store.file_queue import FileQueue
+from mqtool.engine.store.index_file import DEFAULT_SHAPE, IndexFile, Shape, infer_shape
+from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
+from mqtool.engine.store.locks import is_locked
+from mqtool.engine.store.mapped_file import read_file, reading
+from mqtool.engine.store.paths import StoreConfig, StorePaths
+from mqtool.errors import BadDataError, FormatError, NotFoundError
+from mqtool.formats import checkpoint, commit_log, config_tables, scan, timer
+from mqtool.formats import kernels as plain
+from mqtool.formats.message import Message, message_of
+from mqtool.formats.topics import SCHEDULE_TOPIC
+
+QueueKey = tuple[str, int]
+CLOCK_STEP_MS = 600_000
+"""Store timestamps follow the log but for steps of the broker's clock up to this."""
+
+
+class StoreReader:
+    """Everything in a store, read and never touched: nothing is created, locked or written.
+
+    The parts are found when first asked for. ``remarks`` tells what had to be inferred. A store that a broker is
+    writing to may be read: take the ends of queues and index first, then the log, and judge what lies below.
+    """
+
+    def __init__(self, root: Path | str, config: StoreConfig | None = None) -> None:
+        """Open the store under ``root``.
+
+        Raises:
+            NotFoundError: there is none.
+            NotPermittedError: this user may not read it.
+        """
+        self.root = Path(root)
+        self.config = config or StoreConfig()
+        with reading(self.root):
+            self.paths = StorePaths(self.root, self.config)
+        self.remarks = self.paths.remarks
+
+    # The log
+
+    @functools.cached_property
+    def commit_log(self) -> CommitLog:
+        """All messages, in order of arrival."""
+        log = CommitLog(self.paths.commit_log, self.config.size("mappedFileSizeCommitLog"))
+        if self.paths.dledger:
+            log.envelope = scan.DLEDGER
+        if log.inferred and log.segments and log.file_size != 1 << 30:
+            self.remarks.append(f"segments are taken to be {log.file_size:,} bytes (mappedFileSizeCommitLog)")
+        return log
+
+    def message_at(self, offset: int) -> Message:
+        """Return the message that begins at an address.
+
+        Raises:
+            NotFoundError: the log does not reach there.
+            FormatError: no message begins there.
+        """
+        return message_of(self.record_at(offset), offset)
+
+    def record_at(self, offset: int) -> bytes:
+        """Return the bytes of the record that begins at an address; raises like ``message_at``."""
+        log = self.commit_log
+        head = log.read(offset, 8)
+        if not head:
+            raise NotFoundError(
+                f"the commit log reaches from {log.min_offset:,} to {log.end_offset:,}: nothing is at {offset:,}"
+            )
+        magics = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
+        if len(head) < 8 or plain.int32(head, 4) not in magics:
+            raise FormatError("no message begins", offset)
+        size = plain.int32(head, 0)
+        record = log.read(offset, size) if size >= commit_log.MIN_SIZE else b""
+        if len(record) != size:
+            raise FormatError(f"a record says that it has {size:,} bytes", offset)
+        return record
+
+    def tables(
+        self, start_offset: int = 0, stop_offset: int | None = None, kernels: Any = None
+    ) -> Iterator[scan.MessageTable | Gap]:
+        """Yield the messages of an address range in order, and the gaps between them."""
+        log = self.commit_log
+        stop = log.end_offset if stop_offset is None else stop_offset
+        if kernels is None:
+            size = min(stop, log.end_offset) - max(start_offset, log.min_offset)
+            kernels = scan.kernels_for(size)
+        yield from log.tables(start_offset, stop, kernels)
+
+    def messages(self, start_offset: int = 0, stop_offset: int | None = None) -> Iterator[Message]:
+        """Yield the sound messages of an address range in order."""
+        from mqtool.formats.message import message_at
+
+        for table in self.tables(start_offset, stop_offset):
+            if not isinstance(table, Gap):
+                for row in range(len(table)):
+                    if not table.faults[row]:
+                        yield message_at(table, row)
+
+    def range_of_time(self, since: int | None, until: int | None) -> tuple[int, int]:
+        """Return the addresses between which messages stored in ``[since, until)`` lie (ms).
+
+        Whole segments are left out by the store time of their first message.
+        """
+        log = self.commit_log
+        firsts = []
+        for segment in log.segments:
+            try:
+                firsts.append(self.message_at(segment.start_offset + log.envelope.size).store_timestamp)
+            except (FormatError, NotFoundError):
+                firsts.append(firsts[-1] if firsts else 0)
+        start, stop = log.min_offset, log.end_offset
+        if since is not None and log.segments:
+            number = max(0, bisect.bisect_left(firsts, since - CLOCK_STEP_MS) - 1)
+            start = log.segments[number].start_offset
+        if until is not None and log.segments:
+            number = bisect.bisect_left(firsts, until + CLOCK_STEP_MS)
+            stop = log.segments[number].start_offset if number < len(log.segments) else stop
+        return start, stop
+
+    # Queues
+
+    @functools.cached_property
+    def consume_queues(self) -> dict[QueueKey, ConsumeQueue]:
+        """The ordinary queues by topic and queue id."""
+        size = self.config.size("mappedFileSizeConsumeQueue")
+        return {key: ConsumeQueue(*key, folder, size) for key, folder in _queue_folders(self.paths.consume_queue)}
+
+    @functools.cached_property
+    def batch_consume_queues(self) -> dict[QueueKey, BatchConsumeQueue]:
+        """The queues of inner batches by topic and queue id."""
+        size = self.config.size("mapperFileSizeBatchConsumeQueue")
+        folders = _queue_folders(self.paths.batch_consume_queue)
+        return {key: BatchConsumeQueue(*key, folder, size) for key, folder in folders}
+
+    @functools.cached_property
+    def consume_queue_exts(self) -> dict[QueueKey, ConsumeQueueExt]:
+        """The extensions of queues by topic and queue id."""
+        size = self.config.size("mappedFileSizeConsumeQueueExt")
+        return {key: ConsumeQueueExt(*key, folder, size) for key, folder in _queue_folders(self.paths.consume_queue_ext)}
+
+    @functools.cached_property
+    def delay_levels(self) -> list[int]:
+        """The delay of each level in ms, level 1 first: as configured, else as the delayed messages show, else the default.
+
+        The tags code of a delayed message is its delivery time.
+        """
+        levels = self.config.delay_levels()
+        if "messageDelayLevel" in self.config.settings:
+            return levels
+        for i in range(len(levels)):
+            queue = self.consume_queues.get((SCHEDULE_TOPIC, i))
+            if queue is None:
+                continue
+            seen: collections.Counter[int] = collections.Counter()
+            for unit in queue.units(queue.first_offset, min(queue.first_offset + 50, queue.max_offset())):
+                with contextlib.suppress(FormatError, NotFoundError):
+                    message = self.message_at(int(unit["physical_offset"]))
+                    seen[int(unit["tags_code"]) - message.store_timestamp] += 1
+            if seen and not seen[levels[i]] and seen.most_common(1)[0][0] > 0:
+                levels[i] = seen.most_common(1)[0][0]
+                self.remarks.append(f"delay level {i + 1} is taken to be {levels[i]:,} ms (messageDelayLevel)")
+        return levels
+
+    @property
+    def rocksdb_queues(self) -> Path | None:
+        """The folder of the RocksDB that keeps the queues, if one does."""
+        for folder in (self.paths.consume_queue_rocksdb, self.paths.consume_queue):
+            if rocksdb.is_rocksdb(folder):
+                return folder
+        return None
+
+    # Index
+
+    @functools.cached_property
+    def index_files(self) -> list[IndexFile]:
+        """The index files, oldest first."""
+        folder = self.paths.index
+        if not folder.is_dir():
+            return []
+        with reading(folder), os.scandir(folder) as entries:
+            files = sorted(
+                (Path(entry.path), entry.stat().st_size)
+                for entry in entries
+                if entry.name.isascii() and entry.name.isdigit() and entry.is_file()
+            )
+        found = [IndexFile(path, size) for path, size in files]
+        slots, entry_count = self.config.size("maxHashSlotNum"), self.config.size("maxIndexNum")
+        shape = Shape(slots, entry_count) if slots and entry_count else infer_shape(found)
+        if shape and shape != DEFAULT_SHAPE and not slots:
+            self.remarks.append(
+                f"index files are taken to have {shape.slots:,} slots and {shape.entries:,} entries "
+                f"(maxHashSlotNum, maxIndexNum)"
+            )
+        for file in found:
+            file.shape = shape
+        return found
+
+    @property
+    def index_strays(self) -> list[Path]:
+        """Entries of the index folder that are no index files by name."""
+        if not self.paths.index.is_dir():
+            return []
+        return sorted(
+            path
+            for path in self.paths.index.iterdir()
+            if not (path.name.isdigit() and len(path.name) == INDEX_NAME_WIDTH and path.is_file())
+        )
+
+    # Small files
+
+    @functools.cached_property
+    def checkpoint(self) -> Any | None:
+        """The checkpoint as its schema parses it, None where there is no file.
+
+        Raises:
+            BadDataError: the file is too short.
+        """
+        return self._page(self.paths.checkpoint, checkpoint.CHECKPOINT, checkpoint.CHECKPOINT_SIZE)
+
+    @functools.cached_property
+    def timer_check(self) -> Any | None:
+        """``config/timercheck`` as its schema parses it, None where there is no file."""
+        return self._page(self.paths.timer_check, timer.TIMER_CHECK, timer.TIMER_CHECK_SIZE)
+
+    @functools.cached_property
+    def timer_log(self) -> FileQueue | None:
+        """The timer log, None where there is none."""
+        if not self.paths.timer_log.is_dir():
+            return None
+        return FileQueue([self.paths.timer_log], self.config.size("mappedFileSizeTimerLog"))
+
+    def _page(self, path: Path, schema: Any, size: int) -> Any | None:
+        if not path.exists():
+            return None
+        data = read_file(path)
+        if len(data) < size:
+            raise BadDataError(f"{path} has {len(data):,} bytes instead of {size:,}")
+        return schema.parse(data)
+
+    @property
+    def has_abort_file(self) -> bool:
+        """Whether the broker did not stop cleanly (or is still running)."""
+        return self.paths.abort.exists()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a running broker holds the lock file of this store."""
+        return is_locked(self.paths.lock)
+
+    # Config
+
+    def config_table(self, name: str) -> dict[Any, Any] | None:
+        """Return a JSON table of ``config/`` by its file name, from ``.bak`` where the file is missing or unreadable.
+
+        Raises:
+            BadDataError: neither can be read.
+        """
+        problem = None
+        for path in (self.paths.config / name, self.paths.config / f"{name}.bak"):
+            if path.is_file():
+                try:
+                    return config_tables.parse_table(read_file(path))
+                except FormatError as error:
+                    problem = problem or f"{path} cannot be read: {error}"
+        if problem:
+            raise BadDataError(problem)
+        return None
+
+
+def _queue_folders(folder: Path) -> list[tuple[QueueKey, Path]]:
+    """Return topic, queue id and folder of each queue under ``consumequeue`` or a sibling of it."""
+    found: list[tuple[QueueKey, Path]] = []
+    if folder.is_dir():
+        with reading(folder), os.scandir(folder) as topics:
+            for topic in topics:
+                if topic.is_dir():
+                    with os.scandir(topic.path) as queues:
+                        found += [
+                            ((topic.name, int(queue.name)), Path(queue.path))
+                            for queue in queues
+                            if queue.name.isascii() and queue.name.isdigit() and queue.is_dir()
+                        ]
+    return sorted(found)
+
+

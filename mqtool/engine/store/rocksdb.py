@@ -1,0 +1,124 @@
+"""The RocksDB databases of a store: consume queues and tables, read through the optional extra ``rocksdict``.
+
+A database is opened read-only, its write-ahead log included, in a temporary folder of links to its files: whatever
+RocksDB and rocksdict want to note beside them stays out of the store.
+"""
+
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.store.mapped_file import reading
+from mqtool.errors import BadDataError, MissingExtraError, NotFoundError
+from mqtool.formats import rocksdb
+from mqtool.formats.config_tables import Table, data_version
+
+CONFIG_DATABASES = ("topics", "subscriptionGroups", "consumerOffsets", "metadata", "rdb")
+"""Folders under ``config/`` that may hold tables; which ones a broker uses is a matter of its settings."""
+
+_FILES = ("CURRENT", "MANIFEST-*", "*.sst", "*.log", "*.blob")
+_OPEN_FILES = 256  # RocksDB would keep all of them open
+_BATCH = 1 << 16
+
+
+class QueueUnits(NamedTuple):
+    """Consecutive units of one queue: ``queue_offset, physical_offset, size, tags_code, store_timestamp``."""
+
+    topic: str
+    queue_id: int
+    units: npt.NDArray[np.void]
+
+
+def is_rocksdb(directory: Path) -> bool:
+    """Tell whether a folder holds a RocksDB database; needs no extra."""
+    with reading(directory):
+        return (directory / "CURRENT").is_file()
+
+
+def read_units(directory: Path) -> Iterator[QueueUnits]:
+    """Yield the units queue by queue, in queue order; a long queue comes in several pieces.
+
+    Units outside the ends that ``read_ends`` tells are left over from before: a broker overwrites or drops them.
+
+    Raises:
+        MissingExtraError: rocksdict is not installed.
+        MqtoolError: the database cannot be read.
+    """
+    with _opened(directory) as families:
+        pairs = _pairs(families["default"])
+        for _, queue in itertools.groupby(pairs, lambda pair: pair[0][: -rocksdb.QUEUE_OFFSET_SIZE]):
+            while batch := list(itertools.islice(queue, _BATCH)):
+                topic, queue_id = rocksdb.parse_queue(batch[0][0])
+                yield QueueUnits(topic, queue_id, rocksdb.scan_units(batch))
+
+
+def read_ends(directory: Path) -> rocksdb.Ends:
+    """Return the first and last queue offsets of every queue; raises like ``read_units``."""
+    with _opened(directory) as families:
+        return rocksdb.parse_ends(_pairs(families["offset"]) if "offset" in families else ())
+
+
+def read_config(directory: Path) -> dict[str, Table]:
+    """Return the tables kept in RocksDB under ``config/``, each by the name of the JSON file that it replaces.
+
+    A table in several databases is taken from the one with the newest data version. Raises like ``read_units``.
+    """
+    found: dict[str, Table] = {}
+    for name in CONFIG_DATABASES:
+        if is_rocksdb(directory / name):
+            with _opened(directory / name) as families:
+                tables = rocksdb.parse_config(name, {family: _pairs(db) for family, db in families.items()})
+            for file, table in tables.items():
+                if file not in found or data_version(found[file]) <= data_version(table):
+                    found[file] = table
+    return found
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[dict[str, Any]]:
+    """Open a database for reading; gives its column families by name."""
+    if not is_rocksdb(directory):
+        raise NotFoundError(f"{directory} holds no RocksDB database")
+    try:
+        from rocksdict import AccessType, Options, Rdict
+    except ImportError as error:
+        raise MissingExtraError("reading RocksDB databases", "rocksdb") from error
+
+    options = Options(raw_mode=True)
+    options.set_max_open_files(_OPEN_FILES)
+    with tempfile.TemporaryDirectory(prefix="mqtool-rocksdb-") as folder:
+        _link_files(directory, Path(folder))
+        try:
+            names = Rdict.list_cf(folder, options)
+            column_families = {name: Options(raw_mode=True) for name in names}
+            with Rdict(folder, options, column_families, AccessType.read_only()) as database:
+                yield {name: database.get_column_family(name) for name in names}
+        except Exception as error:
+            if type(error) is not Exception:  # rocksdict raises nothing more special
+                raise
+            reason = str(error).replace(folder, str(directory))
+            raise BadDataError(f"{directory} cannot be read as a RocksDB database: {reason}") from error
+
+
+def _link_files(directory: Path, folder: Path) -> None:
+    with reading(directory):
+        for path in itertools.chain.from_iterable(directory.glob(pattern) for pattern in _FILES):
+            if path.is_file():
+                path.open("rb").close()  # RocksDB would call a file that this user may not read damaged
+                (folder / path.name).symlink_to(path.resolve())
+
+
+def _pairs(family: Any) -> Iterator[tuple[bytes, bytes]]:
+    # Not items(): it ends at a damaged block as if that were the end of the database.
+    position = family.iter()
+    position.seek_to_first()
+    while position.valid():
+        yield position.key(), position.value()
+        position.next()
+    position.status()

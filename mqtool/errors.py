@@ -1,0 +1,99 @@
+"""Every error that mqtool raises on purpose, and the exit status it stands for.
+
+An error words its sentence once (what, where, what to do) and keeps its facts as attributes.
+"""
+
+import enum
+
+
+class Status(enum.IntEnum):
+    """Exit statuses of the command line."""
+
+    OK = 0
+    USAGE = 2
+    DAMAGE = 3
+    WARNINGS = 4
+    GIVEN_UP = 5
+    BAD_DATA = 65
+    NO_INPUT = 66
+    UNAVAILABLE = 69
+    FAULT = 70
+    IO_ERROR = 74
+    BUSY = 75
+    NOT_PERMITTED = 77
+    INTERRUPTED = 130
+
+
+class MqtoolError(Exception):
+    """The base of all errors; its text is the sentence that a user reads."""
+
+    exit_code = Status.FAULT
+
+
+class FormatError(MqtoolError):
+    """Bytes that cannot be what the format says they are."""
+
+    exit_code = Status.BAD_DATA
+
+    def __init__(self, reason: str, offset: int) -> None:
+        self.reason = reason
+        self.offset = offset
+        super().__init__(f"{reason} at offset {offset:,} ({offset:#x})")
+
+
+class FilterError(MqtoolError):
+    """A tag expression or SQL92 filter that a broker would refuse; the position counts characters from 1."""
+
+    exit_code = Status.USAGE
+
+    def __init__(self, reason: str, position: int) -> None:
+        self.reason = reason
+        self.position = position
+        super().__init__(f"cannot use this filter: {reason}, at character {position:,}")
+
+
+class UsageError(MqtoolError):
+    """Arguments that make no sense together."""
+
+    exit_code = Status.USAGE
+
+
+class BadDataError(MqtoolError):
+    """A file that is there and readable, but not what it should be."""
+
+    exit_code = Status.BAD_DATA
+
+
+class NotFoundError(MqtoolError):
+    """No such store, file, topic or message."""
+
+    exit_code = Status.NO_INPUT
+
+
+class ReadError(MqtoolError):
+    """The system could not read or write a file."""
+
+    exit_code = Status.IO_ERROR
+
+
+class StoreChangedError(MqtoolError):
+    """A file of the store changed while it was read: a broker is at work, or somebody else."""
+
+    exit_code = Status.BUSY
+
+
+class NotPermittedError(MqtoolError):
+    """The file system does not let this user read or write."""
+
+    exit_code = Status.NOT_PERMITTED
+
+
+class MissingExtraError(MqtoolError):
+    """Something needs a package that only an extra of mqtool installs."""
+
+    exit_code = Status.UNAVAILABLE
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.what = what
+        self.extra = extra
+        super().__init__(f"{what} needs a package that is not installed: pip install 'mqtool[{extra}]'")

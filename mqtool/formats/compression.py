@@ -1,0 +1,55 @@
+"""Compressed bodies: which codec ``sys_flag`` names, and the body it hides."""
+
+import zlib
+
+from mqtool.errors import FormatError
+from mqtool.formats.commit_log import COMPRESSED, COMPRESSION_MASK
+
+MAX_BODY = 256 << 20
+"""No inflated body is larger: a few bytes of damage must not fill the memory."""
+
+_LZ4 = 1
+_ZSTD = 2
+_ZLIB = (0, 3)  # 0: producers before 4.9.4
+
+
+def decompress(body: bytes, sys_flag: int) -> bytes:
+    """Return the body as the producer gave it.
+
+    Raises:
+        FormatError: the body is not what ``sys_flag`` says, or larger than ``MAX_BODY``.
+    """
+    if not sys_flag & COMPRESSED:
+        return body
+    codec = (sys_flag & COMPRESSION_MASK) >> 8
+    try:
+        if codec in _ZLIB:
+            engine = zlib.decompressobj()
+            plain = engine.decompress(body, MAX_BODY)
+            whole = engine.eof
+        elif codec == _LZ4:
+            import lz4.frame
+
+            frame = lz4.frame.LZ4FrameDecompressor()
+            plain = frame.decompress(body, MAX_BODY)
+            whole = frame.eof
+        elif codec == _ZSTD:
+            import zstandard
+
+            zstd = zstandard.ZstdDecompressor().decompressobj()
+            size = zstandard.frame_content_size(body)
+            if size > MAX_BODY:
+                raise FormatError(f"compressed body of {size:,} bytes", offset=0)
+            plain = zstd.decompress(body)
+            whole = zstd.eof
+        else:
+            raise FormatError(f"unknown compression type {codec}", offset=0)
+    except (zlib.error, RuntimeError, ValueError, EOFError) as error:
+        raise FormatError(f"compressed body cannot be read ({error})", offset=0) from error
+    except Exception as error:
+        if type(error).__name__ == "ZstdError":
+            raise FormatError(f"compressed body cannot be read ({error})", offset=0) from error
+        raise
+    if not whole:
+        raise FormatError("compressed body is cut short or too large", offset=len(body))
+    return plain

@@ -1,0 +1,20 @@
+"""Consume queue: one fixed-size unit per message, in queue order.
+
+Lay the files of one queue end to end and unit *n* starts at byte ``n * UNIT_SIZE``:
+the queue offset of a message is its position here and is not stored. A queue whose first file begins before its
+first message is filled up to there with pre-blank units (offset 0, ``PRE_BLANK_SIZE``, 0).
+"""
+
+from construct import Int32sb, Int64sb, Struct
+
+from mqtool.formats.layout import dtype_of
+
+UNIT = Struct(
+    "physical_offset" / Int64sb,  # first byte of the message in the commit log
+    "size" / Int32sb,  # its whole length
+    "tags_code" / Int64sb,  # Java hash of its tag; the delivery time of a delayed message; an address in the ext file
+)
+UNIT_SIZE = UNIT.sizeof()
+UNIT_DTYPE = dtype_of(UNIT)
+
+PRE_BLANK_SIZE = 0x7FFFFFFF

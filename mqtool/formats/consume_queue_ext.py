@@ -1,0 +1,45 @@
+"""Extension of a consume queue: a unit of any length for each message, with the bits of SQL filters.
+
+With ``enableConsumeQueueExt`` the tags code of a queue's unit is an address in these files: the position of a unit,
+counted from the lowest 64-bit number. A unit leaves four bytes at the end of its file; where it would not,
+``END`` is written there and the next file is used. (RocketMQ: ``ConsumeQueueExt``.)
+"""
+
+from construct import Bytes, Int16sb, Int64sb, Struct, this
+
+from mqtool.formats.layout import dtype_of
+
+HEAD = Struct(
+    "size" / Int16sb,  # the whole unit
+    "tags_code" / Int64sb,
+    "store_timestamp" / Int64sb,
+    "bit_map_size" / Int16sb,
+)
+UNIT = Struct(
+    *HEAD.subcons,
+    "bit_map" / Bytes(this.bit_map_size),  # Bloom filter of the groups whose SQL expression matches
+)
+HEAD_DTYPE = dtype_of(HEAD)
+MIN_SIZE = HEAD.sizeof()
+
+END = -1
+"""Stands in place of a size where the rest of the file is unused."""
+END_SIZE = 4
+
+_FIRST_ADDRESS = -(2**63)
+_LAST_ADDRESS = -(2**31) - 1
+
+
+def is_address(tags_code: int) -> bool:
+    """Tell whether a tags code is an address in the extension: no hash of a tag reaches so low."""
+    return tags_code <= _LAST_ADDRESS
+
+
+def position_of(tags_code: int) -> int:
+    """Return the position in the extension files that an address stands for."""
+    return tags_code - _FIRST_ADDRESS
+
+
+def address_of(position: int) -> int:
+    """Return the tags code that stands for a position in the extension files."""
+    return position + _FIRST_ADDRESS

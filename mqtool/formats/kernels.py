@@ -1,0 +1,466 @@
+"""The loops under the scanner, one plain function each.
+
+``compiled`` makes a second, compiled copy of this module with numba; small inputs run the functions as they are.
+Either way a buffer is indexed by position and yields bytes: an array of ``u1`` for the copy, a memoryview here.
+Positions of fields are arguments, since a compiled kernel keeps the constants of other modules as they once were.
+No kernel reads outside its buffer whatever the bytes say; those that follow positions found by another
+kernel say so.
+"""
+
+import zlib
+from typing import Any
+
+Buffer = Any
+Array = Any
+
+# Why `hop` stopped.
+STOPPED_FULL = 0
+STOPPED_END = 1
+STOPPED_BLANK = 2
+STOPPED_MAGIC = 3
+STOPPED_SIZE = 4
+
+# What `gather` thinks of a record.
+SOUND = 0
+BODY_SIZE = 1
+TOPIC_SIZE = 2
+PROPERTIES_SIZE = 3
+TOTAL_SIZE = 4
+
+# Rows of the extents that `gather` fills.
+BODY = 0
+TOPIC = 1
+PROPERTIES = 2
+
+
+def int32(buffer: Buffer, at: int) -> int:
+    """Return the signed big-endian number of four bytes."""
+    value: int = buffer[at] << 24 | buffer[at + 1] << 16 | buffer[at + 2] << 8 | buffer[at + 3]
+    return value - ((value & 0x80000000) << 1)
+
+
+def int64(buffer: Buffer, at: int) -> int:
+    """Return the signed big-endian number of eight bytes."""
+    return int32(buffer, at) << 32 | int32(buffer, at + 4) & 0xFFFFFFFF
+
+
+def int16(buffer: Buffer, at: int) -> int:
+    """Return the signed big-endian number of two bytes."""
+    value: int = buffer[at] << 8 | buffer[at + 1]
+    return value - ((value & 0x8000) << 1)
+
+
+def int8(buffer: Buffer, at: int) -> int:
+    """Return one byte as a signed number."""
+    value: int = buffer[at]
+    return value - ((value & 0x80) << 1)
+
+
+def hop(
+    buffer: Buffer,
+    start: int,
+    stop: int,
+    end: int,
+    magics: Any,
+    min_size: int,
+    envelope: Any,
+    starts: Array,
+) -> tuple[int, int, int]:
+    """Walk from record to record and note where each starts.
+
+    Args:
+        buffer: bytes of one segment.
+        start: position of the first record.
+        stop: no record that starts here or later is taken.
+        end: no record reaches beyond this position.
+        magics: of a v1 message, a v2 message, a blank record.
+        min_size: of a message record.
+        envelope: DLedger's: size of an entry's head and its magic code; 0, 0 where records lie bare.
+        starts: filled with positions of records; its length is how many are taken at most.
+
+    Returns:
+        How many records were found, where the walk stopped, and why (``STOPPED_..``).
+    """
+    head, entry_magic = envelope
+    count = 0
+    at = start
+    while at < stop:
+        if count == len(starts):
+            return count, at, STOPPED_FULL
+        if at + head + 8 > end:
+            return count, at, STOPPED_END
+        if head and int32(buffer, at) != entry_magic:
+            return count, at, STOPPED_BLANK if int32(buffer, at) == -entry_magic else STOPPED_MAGIC
+        size = int32(buffer, at + head)
+        magic = int32(buffer, at + head + 4)
+        if magic == magics[2]:
+            return count, at, STOPPED_BLANK
+        if magic != magics[0] and magic != magics[1]:
+            return count, at, STOPPED_MAGIC
+        if size < min_size or at + head + size > end or (head and int32(buffer, at + 4) != head + size):
+            return count, at, STOPPED_SIZE
+        starts[count] = at + head
+        count += 1
+        at += head + size
+    return count, at, STOPPED_FULL
+
+
+def gather(
+    buffer: Buffer,
+    starts: Array,
+    narrow_at: Array,
+    wide_at: Array,
+    address_at: Array,
+    head_sizes: Any,
+    magic_v2: int,
+    at: Any,
+    narrow: Array,
+    wide: Array,
+    addresses: Array,
+    extents: Array,
+    faults: Array,
+) -> None:
+    """Read the head of each record that ``hop`` found, and where its body, topic and properties lie.
+
+    Args:
+        buffer: the bytes that ``hop`` walked.
+        starts: what it found.
+        narrow_at: (form, column) where the four-byte fields of a head lie.
+        wide_at: the same of its eight-byte fields.
+        address_at: (form, host) where the born and the store address lie.
+        head_sizes: of the four forms.
+        magic_v2: of records whose topic size takes two bytes.
+        at: positions of size, magic code and system flag in any head.
+        narrow: (column, record) receives the four-byte fields; its last row must be the body size.
+        wide: (column, record) receives the eight-byte fields.
+        addresses: (host, record, 16) receives the addresses; an IPv4 address takes the first four bytes.
+        extents: (2 * part, record) receives the position of a part, (2 * part + 1, record) its size;
+            zero from the part on whose size cannot be true.
+        faults: receives ``SOUND`` or the first size that cannot be true.
+    """
+    size_at, magic_at, flag_at = at
+    for i in range(len(starts)):
+        start = int(starts[i])
+        size = int32(buffer, start + size_at)
+        form = int32(buffer, start + flag_at) >> 4 & 3
+        end = start + size
+        for part in range(6):
+            extents[part, i] = 0
+        if start + head_sizes[form] + 3 > end:
+            form = 0  # its head would be longer than the record: read what is there
+            faults[i] = TOTAL_SIZE
+        else:
+            faults[i] = SOUND
+        for column in range(narrow_at.shape[1]):
+            narrow[column, i] = int32(buffer, start + narrow_at[form, column])
+        for column in range(wide_at.shape[1]):
+            wide[column, i] = int64(buffer, start + wide_at[form, column])
+        for host in range(2):
+            width = 16 if form >> host & 1 else 4
+            for byte in range(width):
+                addresses[host, i, byte] = buffer[start + address_at[form, host] + byte]
+            for byte in range(width, 16):
+                addresses[host, i, byte] = 0
+        if faults[i] != SOUND:
+            continue
+        position = start + head_sizes[form]
+        body_size = int(narrow[narrow.shape[0] - 1, i])
+        if body_size < 0 or position + body_size + 3 > end:
+            faults[i] = BODY_SIZE
+            continue
+        extents[2 * BODY, i] = position
+        extents[2 * BODY + 1, i] = body_size
+        position += body_size
+        if int32(buffer, start + magic_at) == magic_v2:
+            topic_size = int16(buffer, position)
+            position += 2
+        else:
+            topic_size = int8(buffer, position)
+            position += 1
+        if topic_size < 0 or position + topic_size + 2 > end:
+            faults[i] = TOPIC_SIZE
+            continue
+        extents[2 * TOPIC, i] = position
+        extents[2 * TOPIC + 1, i] = topic_size
+        position += topic_size
+        properties_size = int16(buffer, position)
+        position += 2
+        if properties_size < 0 or position + properties_size > end:
+            faults[i] = PROPERTIES_SIZE
+            continue
+        extents[2 * PROPERTIES, i] = position
+        extents[2 * PROPERTIES + 1, i] = properties_size
+        if position + properties_size != end:
+            faults[i] = TOTAL_SIZE
+
+
+def intern(
+    buffer: Buffer, offsets: Array, sizes: Array, slots: Array, ids: Array, firsts: Array
+) -> int:
+    """Give equal byte strings equal numbers, in order of their first appearance.
+
+    Args:
+        buffer: the bytes.
+        offsets: position of each string, inside ``buffer``.
+        sizes: its length.
+        slots: scratch, filled with -1; its length is a power of two, more than twice the distinct strings.
+        ids: receives the number of each string.
+        firsts: receives for each number the row where it appears first.
+
+    Returns:
+        How many distinct strings there are; -1 when ``firsts`` is too short for them.
+    """
+    count = 0
+    mask = len(slots) - 1
+    previous = -1
+    for i in range(len(offsets)):
+        offset = int(offsets[i])
+        size = int(sizes[i])
+        if previous >= 0 and sizes[previous] == size:
+            other = offsets[previous]
+            k = 0
+            while k < size and buffer[offset + k] == buffer[other + k]:
+                k += 1
+            if k == size:
+                ids[i] = ids[previous]
+                continue
+        key = size
+        for k in range(size):
+            key = (key * 31 + buffer[offset + k]) & 0xFFFFFFFFFFFF
+        slot = (key ^ key >> 17) & mask
+        while True:
+            number = slots[slot]
+            if number < 0:
+                if count == len(firsts):
+                    return -1
+                slots[slot] = count
+                firsts[count] = i
+                ids[i] = count
+                count += 1
+                break
+            other = offsets[firsts[number]]
+            if sizes[firsts[number]] == size:
+                k = 0
+                while k < size and buffer[offset + k] == buffer[other + k]:
+                    k += 1
+                if k == size:
+                    ids[i] = number
+                    break
+            slot = (slot + 1) & mask
+        previous = i
+    return count
+
+
+def find_properties(
+    buffer: Buffer,
+    offsets: Array,
+    sizes: Array,
+    names: Buffer,
+    name_ends: Array,
+    found_offsets: Array,
+    found_sizes: Array,
+) -> None:
+    """Find the values of some properties in each properties text, the last where a name comes twice.
+
+    Args:
+        buffer: the bytes.
+        offsets: position of each text, inside ``buffer``.
+        sizes: its length.
+        names: the names to look for, end to end.
+        name_ends: where each name ends in ``names``.
+        found_offsets: (name, text) receives the position of the value.
+        found_sizes: (name, text) receives its length, 0 where the property is missing or empty.
+    """
+    name_count = len(name_ends)
+    for i in range(len(offsets)):
+        for name in range(name_count):
+            found_offsets[name, i] = 0
+            found_sizes[name, i] = 0
+        at = int(offsets[i])
+        end = at + int(sizes[i])
+        while at < end:
+            split = at
+            while split < end and buffer[split] > 2:
+                split += 1
+            if split == end:
+                break
+            if buffer[split] == 2:
+                at = split + 1
+                continue
+            close = split + 1
+            while close < end and buffer[close] != 2:
+                close += 1
+            if close > split + 1:
+                begin = 0
+                for name in range(name_count):
+                    if name_ends[name] - begin == split - at and names[begin] == buffer[at]:
+                        k = 1
+                        while k < split - at and names[begin + k] == buffer[at + k]:
+                            k += 1
+                        if k == split - at:
+                            found_offsets[name, i] = split + 1
+                            found_sizes[name, i] = close - split - 1
+                    begin = name_ends[name]
+            at = close + 1
+
+
+def java_hash(buffer: Buffer, offset: int, size: int, seed: int) -> int:
+    """Return Java's hash of a UTF-8 text, continued from the hash ``seed`` of what stands before it."""
+    value = seed
+    at = offset
+    end = offset + size
+    while at < end:
+        first = buffer[at]
+        if first < 0x80:
+            value = (value * 31 + first) & 0xFFFFFFFF
+            at += 1
+        elif first < 0xE0:
+            second = buffer[at + 1] & 0x3F if at + 1 < end else 0
+            value = (value * 31 + ((first & 0x1F) << 6 | second)) & 0xFFFFFFFF
+            at += 2
+        elif first < 0xF0:
+            second = buffer[at + 1] & 0x3F if at + 1 < end else 0
+            third = buffer[at + 2] & 0x3F if at + 2 < end else 0
+            value = (value * 31 + ((first & 0x0F) << 12 | second << 6 | third)) & 0xFFFFFFFF
+            at += 3
+        else:
+            second = buffer[at + 1] & 0x3F if at + 1 < end else 0
+            third = buffer[at + 2] & 0x3F if at + 2 < end else 0
+            fourth = buffer[at + 3] & 0x3F if at + 3 < end else 0
+            point = ((first & 0x07) << 18 | second << 12 | third << 6 | fourth) - 0x10000
+            value = (value * 31 + (0xD800 + (point >> 10 & 0x3FF))) & 0xFFFFFFFF
+            value = (value * 31 + (0xDC00 + (point & 0x3FF))) & 0xFFFFFFFF
+            at += 4
+    return value
+
+
+def hashes(buffer: Buffer, offsets: Array, sizes: Array, out: Array) -> None:
+    """Write the signed Java hash of each UTF-8 text; 0 for an empty one."""
+    for i in range(len(offsets)):
+        value = java_hash(buffer, int(offsets[i]), int(sizes[i]), 0)
+        out[i] = value - ((value & 0x80000000) << 1)
+
+
+def index_hash(value: int) -> int:
+    """Return the key hash of an index entry for an unsigned Java hash: its absolute value, 0 for the lowest."""
+    if value >= 0x80000000:
+        return (0x100000000 - value) & 0x7FFFFFFF
+    return value
+
+
+def key_hashes(
+    buffer: Buffer,
+    topics: Array,
+    topic_seeds: Array,
+    tag_seeds: Array,
+    unique_offsets: Array,
+    unique_sizes: Array,
+    keys_offsets: Array,
+    keys_sizes: Array,
+    tag_offsets: Array,
+    tag_sizes: Array,
+    skip: Array,
+    rows: Array,
+    out: Array,
+    is_tag: Array,
+) -> int:
+    """List the key hash of every index entry that messages need, in the order a broker writes them.
+
+    Args:
+        buffer: the bytes.
+        topics: number of each message's topic.
+        topic_seeds: for each topic the Java hash of ``topic#``.
+        tag_seeds: for each topic the Java hash of ``topic#T#``.
+        unique_offsets: position of each message's unique key.
+        unique_sizes: its length, 0 for none.
+        keys_offsets: position of its KEYS property.
+        keys_sizes: the length of that.
+        tag_offsets: position of its TAGS property.
+        tag_sizes: the length of that, 0 for no entry by tag.
+        skip: true for messages that are not indexed.
+        rows: receives the message of each entry.
+        out: receives the hash of each entry.
+        is_tag: receives whether it is an entry by tag.
+
+    Returns:
+        How many entries there are; only those that have room are written.
+    """
+    count = 0
+    for i in range(len(topics)):
+        if skip[i]:
+            continue
+        seed = int(topic_seeds[topics[i]])
+        if unique_sizes[i] > 0:
+            if count < len(out):
+                rows[count] = i
+                is_tag[count] = False
+                out[count] = index_hash(java_hash(buffer, int(unique_offsets[i]), int(unique_sizes[i]), seed))
+            count += 1
+        at = int(keys_offsets[i])
+        end = at + int(keys_sizes[i])
+        while at < end:
+            close = at
+            while close < end and buffer[close] != 32:
+                close += 1
+            if close > at:
+                if count < len(out):
+                    rows[count] = i
+                    is_tag[count] = False
+                    out[count] = index_hash(java_hash(buffer, at, close - at, seed))
+                count += 1
+            at = close + 1
+        if tag_sizes[i] > 0:
+            if count < len(out):
+                rows[count] = i
+                is_tag[count] = True
+                tag_seed = int(tag_seeds[topics[i]])
+                out[count] = index_hash(java_hash(buffer, int(tag_offsets[i]), int(tag_sizes[i]), tag_seed))
+            count += 1
+    return count
+
+
+def check_chains(
+    entries: Buffer,
+    first: int,
+    stop: int,
+    entry_size: int,
+    hash_at: int,
+    previous_at: int,
+    last: Array,
+    expected: Array,
+    bad: Array,
+) -> int:
+    """Follow the entries of an index file in order and note those whose chain is not as a broker makes it.
+
+    Args:
+        entries: bytes of the entries, number 0 first.
+        first: number of the first entry to look at.
+        stop: one past the last.
+        entry_size: bytes of an entry.
+        hash_at: where its key hash lies.
+        previous_at: where the number of the next older entry lies.
+        last: for each slot the newest entry so far, 0 for none; kept up to date.
+        expected: receives for each wrong entry the number that belongs into it.
+        bad: receives the wrong entries.
+
+    Returns:
+        How many entries are wrong; only those that have room are written.
+    """
+    count = 0
+    for number in range(first, stop):
+        at = number * entry_size
+        key_hash = int32(entries, at + hash_at)
+        slot = (key_hash if key_hash >= 0 else 0) % len(last)
+        if key_hash < 0 or int32(entries, at + previous_at) != last[slot]:
+            if count < len(bad):
+                bad[count] = number
+                expected[count] = last[slot]
+            count += 1
+        last[slot] = number
+    return count
+
+
+def body_crcs(buffer: Buffer, offsets: Array, sizes: Array, out: Array) -> None:
+    """Write the CRC-32 of each stretch of the buffer; compiled, ``clmul`` takes its place."""
+    for i in range(len(offsets)):
+        out[i] = zlib.crc32(buffer[offsets[i] : offsets[i] + sizes[i]])

@@ -1,0 +1,50 @@
+"""One layout, two readers: a construct schema and the numpy dtype that follows from it."""
+
+import functools
+from typing import Any
+
+import numpy as np
+from construct import Bytes, Construct, ConstructError, FormatField, Struct
+
+from mqtool.errors import FormatError
+
+
+def dtype_of(schema: Struct) -> np.dtype[np.void]:
+    """Return the dtype with the same fields at the same offsets as ``schema``.
+
+    >>> from construct import Int32sb, Int64sb
+    >>> dtype_of(Struct("size" / Int32sb, "tags_code" / Int64sb))
+    dtype([('size', '>i4'), ('tags_code', '>i8')])
+    """
+    return np.dtype([(field.name, *_code(field.subcon)) for field in schema.subcons])
+
+
+@functools.singledispatch
+def _code(subcon: Construct) -> tuple[Any, ...]:
+    raise TypeError(f"{subcon!r} has no fixed layout")
+
+
+@_code.register
+def _(number: FormatField) -> tuple[Any, ...]:
+    # construct writes a four-byte int as ">l", which numpy reads as eight bytes,
+    # so the width is taken from sizeof() and only order and sign from the letter.
+    order, letter = number.fmtstr
+    return (f"{order}{'i' if letter.islower() else 'u'}{number.sizeof()}",)
+
+
+@_code.register
+def _(raw: Bytes) -> tuple[Any, ...]:
+    # numpy's "S" would drop trailing zeros.
+    return ("u1", (raw.sizeof(),))
+
+
+def parse(schema: Construct, data: bytes | memoryview, what: str) -> Any:
+    """Parse ``data`` with ``schema``.
+
+    Raises:
+        FormatError: the bytes do not fit; ``what`` names what they should have been.
+    """
+    try:
+        return schema.parse(bytes(data))
+    except (ConstructError, ValueError, OverflowError) as error:
+        raise FormatError(f"{what} does not fit its layout ({type(error).__name__})", offset=0) from error

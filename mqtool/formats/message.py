@@ -1,0 +1,148 @@
+"""A message as a value: one row of a ``MessageTable``, with the views of it that people ask for."""
+
+import dataclasses
+import functools
+import ipaddress
+
+import numpy as np
+
+from mqtool.errors import FormatError
+from mqtool.formats import commit_log, kernels
+from mqtool.formats.compression import decompress
+from mqtool.formats.properties import parse_properties
+from mqtool.formats.scan import HOSTS, NARROW, WIDE, MessageTable, gather
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """One message record.
+
+    Numbers are those of the record under the names of its schema; ``body`` and ``raw_properties`` are its bytes.
+    ``position`` is where it lies, ``physical_offset`` where it says it lies.
+    """
+
+    position: int
+    physical_offset: int
+    size: int
+    magic_code: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    body_size: int
+    body: bytes
+    raw_properties: bytes
+
+    @functools.cached_property
+    def properties(self) -> dict[str, str]:
+        """Name to value."""
+        return parse_properties(self.raw_properties)
+
+    @property
+    def tags(self) -> str | None:
+        """The TAGS property."""
+        return self.properties.get("TAGS")
+
+    @property
+    def keys(self) -> str | None:
+        """The KEYS property: keys separated by spaces."""
+        return self.properties.get("KEYS")
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id that the client gave."""
+        return self.properties.get("UNIQ_KEY")
+
+    @property
+    def message_id(self) -> str:
+        """The offset message id: store host and position, in hexadecimal."""
+        return offset_message_id(self.store_host, self.position)
+
+    def plain_body(self) -> bytes:
+        """Return the body as the producer gave it.
+
+        Raises:
+            FormatError: it is compressed and cannot be read.
+        """
+        return decompress(self.body, self.sys_flag)
+
+
+def host_text(address: bytes, port: int) -> str:
+    """Return ``address:port``, an IPv6 address in brackets.
+
+    >>> host_text(bytes([127, 0, 0, 1]), 10911)
+    '127.0.0.1:10911'
+    """
+    ip = ipaddress.ip_address(address)
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+
+
+def parse_host(text: str) -> tuple[bytes, int]:
+    """Return address and port of ``address:port``."""
+    address, _, port = text.rpartition(":")
+    return ipaddress.ip_address(address.strip("[]")).packed, int(port)
+
+
+def offset_message_id(store_host: str, position: int) -> str:
+    """Return the id that RocketMQ makes of store host and position."""
+    address, port = parse_host(store_host)
+    return (address + port.to_bytes(4, "big", signed=True) + position.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def parse_message_id(message_id: str) -> int:
+    """Return the position that an offset message id names.
+
+    Raises:
+        FormatError: it has not the form of such an id.
+    """
+    try:
+        raw = bytes.fromhex(message_id)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise FormatError("no offset message id (32 or 56 hexadecimal digits)", offset=0)
+    return int.from_bytes(raw[-8:], "big", signed=True)
+
+
+def message_at(table: MessageTable, row: int) -> Message:
+    """Return one row of a table as a value."""
+    narrow = {name: int(table.narrow[i, row]) for i, name in enumerate(NARROW)}
+    wide = {name: int(table.wide[i, row]) for i, name in enumerate(WIDE)}
+    form = commit_log.head_form(narrow["sys_flag"])
+    hosts = {
+        f"{host}_host": host_text(
+            bytes(table.addresses[i, row, : 16 if form >> i & 1 else 4]), narrow.pop(f"{host}_port")
+        )
+        for i, host in enumerate(HOSTS)
+    }
+    return Message(
+        position=table.base + int(table.starts[row]),
+        topic=table.bytes_of(kernels.TOPIC, row).decode("utf-8", "replace"),
+        body=table.bytes_of(kernels.BODY, row),
+        raw_properties=table.bytes_of(kernels.PROPERTIES, row),
+        **narrow,
+        **wide,
+        **hosts,  # type: ignore[arg-type]
+    )
+
+
+def message_of(record: bytes, position: int) -> Message:
+    """Return the message of one whole record that lies at ``position``.
+
+    Raises:
+        FormatError: its parts do not add up.
+    """
+    if len(record) < commit_log.MIN_SIZE or kernels.int32(record, 0) != len(record):
+        raise FormatError("no message record", offset=position)
+    table = gather(memoryview(record), position, np.zeros(1, np.int64))
+    if table.faults[0]:
+        raise FormatError("a message record whose sizes do not add up", offset=position)
+    return message_at(table, 0)

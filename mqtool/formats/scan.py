@@ -1,0 +1,322 @@
+"""The scanner: a buffer of commit log in, a ``MessageTable`` out, column by column.
+
+A walk hops from record to record by their sizes, then every other field of all records is gathered at once. Nothing is
+trusted: a record whose parts do not add up is a row marked in ``faults``, and a walk ends where no record can be.
+A walk may begin anywhere in a segment, behind ``resync``.
+"""
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.formats import commit_log, dledger
+from mqtool.formats import kernels as plain
+
+Ints = npt.NDArray[np.int64]
+
+COMPILE_FROM = 16 << 20
+"""Bytes from which on compiling (0.3 s from the cache, some seconds the first time ever) is worth its time."""
+
+_NAMES: dict[str, list[str]] = {
+    code: [name for name, (dtype, _) in (commit_log.HEAD_DTYPES[0].fields or {}).items() if dtype.str == code]
+    for code in (">i4", ">i8")
+}
+NARROW = _NAMES[">i4"]
+WIDE = _NAMES[">i8"]
+HOSTS = ("born", "store")
+
+
+def _positions(names: list[str]) -> Ints:
+    return np.array([[dtype.fields[name][1] for name in names] for dtype in commit_log.HEAD_DTYPES])  # type: ignore[index]
+
+
+_NARROW_AT = _positions(NARROW)
+_WIDE_AT = _positions(WIDE)
+_ADDRESS_AT = _positions([f"{host}_address" for host in HOSTS])
+_HEAD_SIZES = tuple(dtype.itemsize for dtype in commit_log.HEAD_DTYPES)
+_FIXED_AT = tuple(int(_NARROW_AT[0, NARROW.index(name)]) for name in ("size", "magic_code", "sys_flag"))
+_PHYSICAL_OFFSET_AT = int(_WIDE_AT[0, WIDE.index("physical_offset")])
+_MAGIC_AT = _FIXED_AT[1]
+
+MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2, commit_log.MAGIC_BLANK)
+_MAGIC_PREFIX = commit_log.MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
+
+
+class Stop(enum.IntEnum):
+    """Why a walk ended."""
+
+    PART = plain.STOPPED_FULL
+    """The part that was asked for is done."""
+    END = plain.STOPPED_END
+    """Too few bytes are left for any record."""
+    BLANK = plain.STOPPED_BLANK
+    """A blank record: the rest of the segment is filler."""
+    MAGIC = plain.STOPPED_MAGIC
+    """No record: zeros at the end of the log, or damage."""
+    SIZE = plain.STOPPED_SIZE
+    """A size that cannot be true."""
+
+
+class Fault(enum.IntEnum):
+    """What is wrong with a row of a table."""
+
+    NONE = plain.SOUND
+    BODY_SIZE = plain.BODY_SIZE
+    TOPIC_SIZE = plain.TOPIC_SIZE
+    PROPERTIES_SIZE = plain.PROPERTIES_SIZE
+    TOTAL_SIZE = plain.TOTAL_SIZE
+
+
+@dataclasses.dataclass(frozen=True)
+class Envelope:
+    """What stands before each record: nothing, or the head of a DLedger entry."""
+
+    size: int = 0
+    magic_code: int = 0
+
+
+BARE = Envelope()
+DLEDGER = Envelope(dledger.ENTRY_HEAD_SIZE, dledger.MAGIC)
+
+
+@functools.cache
+def compiled_kernels() -> Any:
+    """Return the kernels as numba compiles them."""
+    from mqtool.formats import compiled
+
+    return compiled.kernels
+
+
+def compiles_first_time() -> bool:
+    """Tell whether the compiled kernels would have to be made first: nothing of them is stored yet."""
+    return not compiled_kernels().hop.is_stored()
+
+
+def kernels_for(byte_count: int) -> Any:
+    """Return the kernels to use on so many bytes in all: plain for little, compiled for much."""
+    return compiled_kernels() if byte_count >= COMPILE_FROM else plain
+
+
+@dataclasses.dataclass(frozen=True)
+class MessageTable:
+    """Messages as columns, in the order of the log.
+
+    Columns are arrays in native byte order, one value a message: every number of the head under its schema's
+    name (``table.column("queue_offset")``), and ``position``, the address at which the record really lies.
+    Body, topic and properties stay where they are; ``offsets`` and ``sizes`` tell where in ``buffer``.
+    """
+
+    kernels: Any
+    buffer: Any
+    base: int  # address of the first byte of the buffer
+    starts: Ints  # position of each record in the buffer
+    narrow: npt.NDArray[np.int32]
+    wide: Ints
+    addresses: npt.NDArray[np.uint8]
+    extents: Ints
+    faults: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column by the schema's name.
+
+        Raises:
+            KeyError: there is no such column.
+        """
+        if name in NARROW:
+            return self.narrow[NARROW.index(name)]
+        if name in WIDE:
+            return self.wide[WIDE.index(name)]
+        if name == "position":
+            return self.starts + self.base
+        raise KeyError(name)
+
+    def offsets(self, part: int) -> Ints:
+        """Return where ``kernels.BODY``, ``TOPIC`` or ``PROPERTIES`` of each message begins in the buffer."""
+        column: Ints = self.extents[2 * part]
+        return column
+
+    def sizes(self, part: int) -> Ints:
+        """Return the length of that part."""
+        column: Ints = self.extents[2 * part + 1]
+        return column
+
+    def bytes_of(self, part: int, row: int) -> bytes:
+        """Return the body, topic or properties of one message."""
+        offset = int(self.extents[2 * part, row])
+        return bytes(self.buffer[offset : offset + int(self.extents[2 * part + 1, row])])
+
+    def record(self, row: int) -> bytes:
+        """Return the whole record of one message."""
+        start = int(self.starts[row])
+        return bytes(self.buffer[start : start + int(self.narrow[0, row])])
+
+    def where(self, mask: npt.NDArray[Any]) -> "MessageTable":
+        """Return the messages that ``mask`` (or a list of rows) selects."""
+        return dataclasses.replace(
+            self,
+            starts=self.starts[mask],
+            narrow=self.narrow[:, mask],
+            wide=self.wide[:, mask],
+            addresses=self.addresses[:, mask],
+            extents=self.extents[:, mask],
+            faults=self.faults[mask],
+        )
+
+    def topics(self) -> tuple[npt.NDArray[np.int32], list[bytes]]:
+        """Return the number of each message's topic, and the topics by number."""
+        offsets, sizes = self.offsets(plain.TOPIC), self.sizes(plain.TOPIC)
+        ids = np.empty(len(self), np.int32)
+        room = 1024
+        while True:
+            firsts = np.empty(room, np.int64)
+            slots = np.full(4 * room, -1, np.int32)
+            count = self.kernels.intern(self.buffer, offsets, sizes, slots, ids, firsts)
+            if count >= 0:
+                return ids, [self.bytes_of(plain.TOPIC, int(row)) for row in firsts[:count]]
+            room *= 16
+
+    def properties(self, names: list[str]) -> tuple[Ints, Ints]:
+        """Return where the values of the named properties lie: (name, message) offsets and sizes."""
+        encoded = [name.encode() for name in names]
+        ends = np.cumsum([len(name) for name in encoded])
+        joined = b"".join(encoded)
+        shape = (len(names), len(self))
+        offsets, sizes = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        self.kernels.find_properties(
+            self.buffer,
+            self.offsets(plain.PROPERTIES),
+            self.sizes(plain.PROPERTIES),
+            joined if self.kernels is plain else np.frombuffer(joined, np.uint8),
+            ends,
+            offsets,
+            sizes,
+        )
+        return offsets, sizes
+
+    def body_crcs(self) -> npt.NDArray[np.int32]:
+        """Return the CRC that each body as it is stored should have; 0 for an empty one."""
+        return self.crcs(self.offsets(plain.BODY), self.sizes(plain.BODY))
+
+    def crcs(self, offsets: Ints, sizes: Ints) -> npt.NDArray[np.int32]:
+        """Return the CRC-32 without its top bit of stretches of the buffer."""
+        out = np.empty(len(offsets), np.uint32)
+        self.kernels.body_crcs(self.buffer, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), out)
+        return (out & 0x7FFFFFFF).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """One walk: the messages it met, where it ended (position in the buffer) and why."""
+
+    table: MessageTable
+    end: int
+    stop: Stop
+
+
+def scan(
+    buffer: Any,
+    base: int,
+    start: int = 0,
+    stop: int | None = None,
+    envelope: Envelope = BARE,
+    kernels: Any = plain,
+    limit: int | None = None,
+) -> Scan:
+    """Walk over records from ``start`` and gather what they say.
+
+    Args:
+        buffer: bytes of one segment, or of the rest of one; a memoryview, or an array of ``u1`` for compiled kernels.
+        base: address of its first byte.
+        start: position in the buffer of the first record.
+        stop: records that start here or later are left to others; by default the end of the buffer.
+        envelope: what stands before each record.
+        kernels: ``kernels_for(..)``.
+        limit: take no more records than this.
+    """
+    end = len(buffer)
+    stop = end if stop is None else min(stop, end)
+    room = max(0, stop - start) // (commit_log.MIN_SIZE + envelope.size) + 1
+    starts = np.empty(room if limit is None else min(limit, room), np.int64)
+    count, at, why = kernels.hop(
+        buffer, start, stop, end, MAGICS, commit_log.MIN_SIZE, (envelope.size, envelope.magic_code), starts
+    )
+    return Scan(gather(buffer, base, starts[:count], kernels), int(at), Stop(why))
+
+
+def gather(buffer: Any, base: int, starts: Ints, kernels: Any = plain) -> MessageTable:
+    """Return the table of the records that begin at ``starts``, as ``hop`` or ``resync`` found them."""
+    count = len(starts)
+    table = MessageTable(
+        kernels=kernels,
+        buffer=buffer,
+        base=base,
+        starts=starts,
+        narrow=np.empty((len(NARROW), count), np.int32),
+        wide=np.empty((len(WIDE), count), np.int64),
+        addresses=np.empty((len(HOSTS), count, 16), np.uint8),
+        extents=np.empty((6, count), np.int64),
+        faults=np.empty(count, np.uint8),
+    )
+    kernels.gather(
+        buffer,
+        starts,
+        _NARROW_AT,
+        _WIDE_AT,
+        _ADDRESS_AT,
+        _HEAD_SIZES,
+        commit_log.MAGIC_V2,
+        _FIXED_AT,
+        table.narrow,
+        table.wide,
+        table.addresses,
+        table.extents,
+        table.faults,
+    )
+    return table
+
+
+def candidates(buffer: Any, base: int, start: int, stop: int) -> Iterator[int]:
+    """Yield each position from which a message record that belongs there may begin.
+
+    That is: one of the two magic codes stands at its place, the record fits its buffer,
+    and its physical offset is its own address.
+    """
+    view = memoryview(buffer)
+    step = 1 << 20
+    magics = {magic.to_bytes(4, "big", signed=True) for magic in MAGICS[:2]}
+    for window in range(start, stop, step):
+        # Found magic codes of this window begin in [window + 4, window + step + 4).
+        chunk = bytes(view[window + _MAGIC_AT : min(window + step, stop) + _MAGIC_AT + 3])
+        at = chunk.find(_MAGIC_PREFIX)
+        while 0 <= at < min(step, stop - window):
+            position = window + at
+            head = bytes(view[position : position + _HEAD_SIZES[0]])
+            if (
+                len(head) == _HEAD_SIZES[0]
+                and head[_MAGIC_AT : _MAGIC_AT + 4] in magics
+                and plain.int64(head, _PHYSICAL_OFFSET_AT) == base + position
+                and commit_log.MIN_SIZE <= plain.int32(head, 0) <= len(view) - position
+            ):
+                yield position
+            at = chunk.find(_MAGIC_PREFIX, at + 1)
+
+
+def resync(
+    buffer: Any, base: int, start: int, stop: int | None = None, envelope: Envelope = BARE
+) -> int | None:
+    """Return the first position from ``start`` on where a walk can begin (again), None when there is none.
+
+    Position of the record, or of its envelope.
+    """
+    stop = len(buffer) if stop is None else min(stop, len(buffer))
+    for position in candidates(buffer, base, start + envelope.size, min(stop + envelope.size, len(buffer))):
+        return position - envelope.size
+    return None

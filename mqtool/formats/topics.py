@@ -1,0 +1,30 @@
+"""Names of topics and queues that mean something to a broker."""
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""Where delayed messages wait, one queue a level."""
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+
+SYSTEM_PREFIXES = (
+    "RMQ_SYS_",
+    "rmq_sys_",
+    LIGHT_QUEUE_PREFIX,
+    SCHEDULE_TOPIC,
+    "TBW102",
+    "BenchmarkTest",
+    "SELF_TEST_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "OFFSET_MOVED_EVENT",
+    "CHECKPOINT_TOPIC",
+)
+SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER")
+
+
+def is_system_topic(topic: str) -> bool:
+    """Tell whether a broker makes this topic by itself."""
+    return topic.startswith(SYSTEM_PREFIXES)

@@ -1,0 +1,1 @@
+"""Spark jobs over a store too large for one machine."""

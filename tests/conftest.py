@@ -1,0 +1,27 @@
+"""What holds for every test: how hypothesis draws, and that golden stores are only read."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.golden import changes_since_unpacking, opened_stores
+
+# A machine may be slow without a test being wrong: no deadlines, and no complaint about slow examples.
+settings.register_profile("quick", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("quick"), derandomize=True, database=None)
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=2000)
+settings.load_profile("ci" if os.environ.get("CI") else "quick")  # --hypothesis-profile=thorough overrides
+
+# What the developer's shell says about stores and brokers is not for tests.
+for _name in ("MQTOOL_STORE", "NAMESRV_ADDR"):
+    os.environ.pop(_name, None)
+
+
+@pytest.fixture(autouse=True)
+def golden_stores_are_only_read() -> Iterator[None]:
+    """Fail the test that writes to a golden store, before others trip over it."""
+    yield
+    changed = {name: paths for name in sorted(opened_stores()) if (paths := changes_since_unpacking(name))}
+    assert not changed, f"written to golden stores that all tests share (use copy_of): {changed}"

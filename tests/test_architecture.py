@@ -1,0 +1,350 @@
+"""The rooms of mqtool and their doors: which module may import what, read from the source.
+
+A new module belongs to one of the rooms below, or gets a row of its own here.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = ("mqtool", "spark_jobs")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the modules of one room may import of ours; their own room and ``mqtool.errors`` always."""
+
+    allowed: tuple[str, ...] = ()
+    when_called: tuple[str, ...] = ()  # only inside a function, or for the type checker
+
+
+# A module belongs to the longest name that it starts with. A name stands for all that lies below it.
+ROOMS = {
+    "mqtool.__init__": Row(when_called=("mqtool.engine", "mqtool.formats")),  # re-exports, loaded on first use
+    "mqtool.__main__": Row(("mqtool.cli",)),
+    "mqtool.cli": Row(when_called=("mqtool.commands",)),  # a command's module loads when it is called
+    "mqtool.errors": Row(),
+    "mqtool.formats": Row(),
+    "mqtool.engine.__init__": Row(),
+    "mqtool.engine.store": Row(("mqtool.formats",)),
+    "mqtool.engine.repair": Row(("mqtool.engine.store", "mqtool.formats")),
+    "mqtool.engine.broker": Row(("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats")),
+    "mqtool.engine.replication": Row(("mqtool.engine.store", "mqtool.formats")),
+    "mqtool.engine.name_server": Row(("mqtool.formats",)),
+    "mqtool.engine.client": Row(("mqtool.formats",)),
+    "mqtool.engine.remoting": Row(("mqtool.formats",)),
+    "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.engine.client_runtime": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.commands": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.commands.spark": Row(("mqtool.commands", "mqtool.engine", "mqtool.formats"), when_called=("spark_jobs",)),
+    "spark_jobs": Row(("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats")),
+}
+
+# Libraries that are slow to load or not always installed, and where they may be imported.
+LIBRARIES = {
+    "construct": Row(("mqtool.formats",)),
+    "numba": Row(("mqtool.formats.compiled", "mqtool.formats.clmul")),
+    "llvmlite": Row(("mqtool.formats.compiled", "mqtool.formats.clmul")),
+    "lark": Row(("*.sql92",), when_called=OURS),
+    "pyarrow": Row(("spark_jobs",), when_called=OURS),
+    "pyspark": Row(("spark_jobs",)),
+    "rocksdict": Row(when_called=OURS),
+}
+# A module that imports one of these when it is itself imported must be imported inside functions.
+SLOW = ("numba", "llvmlite", "lark")
+
+_SOCKETS = ("socket", "socketserver", "selectors", "ssl", "asyncio")
+_FILES = ("os", "pathlib", "io.open", "io.FileIO", "mmap", "tempfile", "shutil", "glob", "fileinput", "rocksdict")
+_CLOCK = ("time", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today")
+
+# What a room does without, so that its tests need no disk, no network and no waiting.
+OUTSIDE = {
+    "mqtool.formats": (*_FILES, *_SOCKETS, *_CLOCK, "subprocess", "open"),
+    "mqtool.engine.broker": (*_SOCKETS, *_CLOCK),
+    "mqtool.engine.name_server": (*_SOCKETS, *_CLOCK),
+    "mqtool.engine.client": (*_SOCKETS, *_CLOCK),
+    "mqtool.engine.replication": (*_SOCKETS, *_CLOCK),
+    "mqtool.engine.remoting": (*_SOCKETS, *_CLOCK),
+    "mqtool.engine.remoting.server": (),
+    "mqtool.engine.remoting.client": (),
+}
+
+ENDS_THE_PROGRAM = "mqtool.cli"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name, in full: ``from a import b`` is ``a.b``."""
+
+    target: str
+    line: int
+    when_called: bool
+
+
+def violations(module: str, source: str) -> list[str]:
+    """Return a sentence for each line of a module that breaks a rule of this page.
+
+    A package goes by the name of its file: ``mqtool.formats.__init__``.
+    """
+    tree = ast.parse(source)
+    imports = list(imports_of(module, tree))
+    found = [
+        *_wrong_doors(module, imports),
+        *_wrong_libraries(module, imports),
+        *_outside(module, tree, imports),
+        *_exits(module, tree),
+    ]
+    return [f"{module}:{line}: {sentence}" for line, sentence in sorted(found)]
+
+
+def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
+    """Yield every import, those inside functions and below ``if TYPE_CHECKING`` included."""
+    yield from _imports(tree, module.split("."), when_called=False)
+
+
+def _imports(node: ast.AST, home: list[str], when_called: bool) -> Iterator[Import]:
+    later: list[ast.AST] = []  # what does not run when the module is imported
+    match node:
+        case ast.Import(names=names):
+            for name in names:
+                yield Import(name.name, node.lineno, when_called)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            base = ".".join([*(home[:-level] if level else []), *([module] if module else [])])
+            for name in names:
+                yield Import(base if name.name == "*" else f"{base}.{name.name}", node.lineno, when_called)
+        case ast.Call(func=func, args=[ast.Constant(value=str(target)), *_]):
+            if _dotted(func).endswith(("import_module", "__import__")):
+                yield Import(target, node.lineno, when_called)
+        case ast.If(test=test, body=body) if _dotted(test).endswith("TYPE_CHECKING"):
+            later = [*body]
+        case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
+            later = [*body]
+        case ast.Lambda(body=value):
+            later = [value]
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child, home, when_called or child in later)
+
+
+def _wrong_doors(module: str, imports: Iterable[Import]) -> Iterator[tuple[int, str]]:
+    home = _longest(module, ROOMS)
+    if home is None:
+        yield 1, "belongs to no room of the table in tests/test_architecture.py"
+        return
+    row = ROOMS[home]
+    for found in imports:
+        if not _below(found.target, OURS) or _below(found.target, ("mqtool.errors",)):
+            continue
+        if _longest(found.target, ROOMS) == home or _below(found.target, row.allowed):
+            continue
+        if not _below(found.target, row.when_called):
+            yield found.line, f"{home} may not import {found.target}"
+        elif not found.when_called:
+            yield found.line, f"{home} may import {found.target} only inside a function"
+
+
+def _wrong_libraries(module: str, imports: Iterable[Import]) -> Iterator[tuple[int, str]]:
+    for found in imports:
+        library = found.target.partition(".")[0]
+        row = LIBRARIES.get(library)
+        if row is None or _below(module, row.allowed):
+            continue
+        if not _below(module, row.when_called):
+            yield found.line, f"{library} may not be imported here"
+        elif not found.when_called:
+            yield found.line, f"{library} may be imported only inside a function"
+
+
+def _outside(module: str, tree: ast.Module, imports: Iterable[Import]) -> Iterator[tuple[int, str]]:
+    room = _longest(module, OUTSIDE)
+    if room is None:
+        return
+    for line, name in [*((found.line, found.target) for found in imports), *_calls(tree)]:
+        if _below(name, OUTSIDE[room]):
+            yield line, f"{room} does without {name}"
+
+
+def _exits(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    if module == ENDS_THE_PROGRAM:
+        return
+    sentence = f"only {ENDS_THE_PROGRAM} ends the program"
+    for line, name in _calls(tree):
+        if name in ("sys.exit", "exit", "quit"):
+            yield line, sentence
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            if _dotted(raised) == "SystemExit":
+                yield node.lineno, sentence
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield what is called, by its full name where it was imported: ``dt.now()`` is ``datetime.datetime.now``."""
+    full: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            full |= {name.asname: name.name for name in node.names if name.asname}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            full |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            first, dot, rest = _dotted(node.func).partition(".")
+            yield node.lineno, full.get(first, first) + dot + rest
+
+
+def _dotted(node: ast.AST) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attr):
+            return f"{_dotted(value)}.{attr}"
+    return "?"
+
+
+def _below(name: str, tops: Iterable[str]) -> bool:
+    return any(name == top or name.startswith(f"{top}.") or fnmatchcase(name, top) for top in tops)
+
+
+def _longest(name: str, tops: Iterable[str]) -> str | None:
+    return max((top for top in tops if _below(name, [top])), key=len, default=None)
+
+
+def sources() -> dict[str, str]:
+    """Return the text of every module of ours, by its name."""
+    files = [path for top in OURS for path in sorted((ROOT / top).rglob("*.py"))]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in files}
+
+
+def slow_imports(sources: dict[str, str]) -> list[str]:
+    """Return a sentence for each import, outside functions, of a module that itself loads a slow library.
+
+    Modules that load one may import each other.
+    """
+    eager = {
+        name: [found for found in imports_of(name, ast.parse(source)) if not found.when_called]
+        for name, source in sources.items()
+    }
+    slow = {name for name, imports in eager.items() if any(_below(found.target, SLOW) for found in imports)}
+    packages = {name.removesuffix(".__init__") for name in slow}
+    return [
+        f"{name}:{found.line}: {found.target} loads a slow library: import it inside a function"
+        for name, imports in eager.items()
+        for found in imports
+        if name not in slow and _below(found.target, packages)
+    ]
+
+
+def test_every_module_keeps_to_the_rules() -> None:
+    found = [sentence for name, source in sources().items() for sentence in violations(name, source)]
+
+    assert not found, "\n".join(found)
+
+
+def test_slow_libraries_are_loaded_by_functions() -> None:
+    found = slow_imports(sources())
+
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("mqtool.formats.scan", "import mqtool.engine.store.reader"),
+        ("mqtool.formats.scan", "from mqtool.engine import store"),
+        ("mqtool.formats.scan", "def f():\n    from mqtool.engine.store import reader"),
+        ("mqtool.formats.scan", "from ..engine.store import reader"),
+        ("mqtool.formats.scan", "from .. import commands"),
+        ("mqtool.formats.scan", "import mqtool"),
+        ("mqtool.formats.scan", "import os.path"),
+        ("mqtool.formats.scan", "from time import monotonic"),
+        ("mqtool.formats.scan", "from pathlib import Path"),
+        ("mqtool.formats.scan", "from io import open"),
+        ("mqtool.formats.scan", "import io\nio.open('x')"),
+        ("mqtool.formats.scan", "open('x')"),
+        ("mqtool.formats.scan", "import socket"),
+        ("mqtool.formats.scan", "import mmap"),
+        ("mqtool.formats.scan", "import datetime as dt\nnow = dt.datetime.now()"),
+        ("mqtool.formats.scan", "from datetime import datetime\ndef f():\n    return datetime.now(None)"),
+        ("mqtool.formats.scan", "def f():\n    import numba"),
+        ("mqtool.formats.scan", "def f():\n    import rocksdict"),
+        ("mqtool.engine.store.reader", "from mqtool.engine.repair import findings"),
+        (
+            "mqtool.engine.store.reader",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import mqtool.commands",
+        ),
+        ("mqtool.engine.store.reader", "from ..repair.verify import verify_store"),
+        ("mqtool.engine.store.reader", "import importlib\nimportlib.import_module('mqtool.engine.repair')"),
+        ("mqtool.engine.store.reader", "from construct import Struct"),
+        ("mqtool.engine.store.reader", "import rocksdict"),
+        ("mqtool.engine.store.reader", "try:\n    import rocksdict\nexcept ImportError:\n    pass"),
+        ("mqtool.engine.store.reader", "class A:\n    import lark"),
+        ("mqtool.engine.store.reader", "import sys\nsys.exit(1)"),
+        ("mqtool.engine.store.reader", "from sys import exit as leave\nleave(1)"),
+        ("mqtool.engine.store.reader", "raise SystemExit"),
+        ("mqtool.engine.store.reader", "def f():\n    raise SystemExit(2)"),
+        ("mqtool.engine.broker.broker", "from mqtool.engine.remoting.server import Server"),
+        ("mqtool.engine.broker.broker", "import asyncio"),
+        ("mqtool.engine.broker.broker", "import time"),
+        ("mqtool.engine.client.producer", "from mqtool.engine.store.reader import StoreReader"),
+        ("mqtool.engine.remoting.connection", "import socket"),
+        ("mqtool.engine.cluster", "from mqtool.commands import serve"),
+        ("mqtool.commands.dump", "from mqtool.cli import main"),
+        ("mqtool.commands.dump", "def f():\n    import spark_jobs.source"),
+        ("mqtool.commands.dump", "def f():\n    import pyspark"),
+        ("mqtool.commands.spark", "import spark_jobs.source"),
+        ("mqtool.commands.export", "import pyarrow.parquet"),
+        ("mqtool.cli", "from mqtool.commands import dump"),
+        ("mqtool.cli", "import mqtool.engine.store.reader"),
+        ("mqtool.__init__", "from mqtool.engine.store.reader import StoreReader"),
+        ("mqtool.errors", "import mqtool.formats"),
+        ("mqtool.engine.stray", "import json"),
+        ("mqtool.stray", "import json"),
+        ("spark_jobs.source", "from mqtool.engine.broker import topics"),
+    ],
+)
+def test_the_checker_rejects(module: str, source: str) -> None:
+    assert violations(module, source)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("mqtool.formats.scan", "from mqtool.errors import FormatError\nfrom mqtool.formats.layout import parse"),
+        ("mqtool.formats.scan", "from . import layout\nfrom .layout import parse"),
+        ("mqtool.formats.scan", "import datetime\nfrom io import BytesIO\nfrom construct import Struct"),
+        ("mqtool.formats.compiled", "import numba"),
+        ("mqtool.engine.store.reader", "import mmap, os, time\nopen('x')\ndef f():\n    import rocksdict"),
+        ("mqtool.engine.repair.verify", "from mqtool.engine.store.reader import StoreReader"),
+        ("mqtool.engine.store.sql92", "import lark"),
+        ("mqtool.engine.remoting.server", "import asyncio, socket"),
+        ("mqtool.engine.cluster", "from mqtool.engine.repair import recover\nfrom mqtool.engine.broker import broker"),
+        ("mqtool.commands.dump", "from mqtool.commands._output import Output\nfrom mqtool.engine.store import reader"),
+        ("mqtool.commands.spark", "def f():\n    import spark_jobs.source"),
+        ("mqtool.cli", "import sys\ndef main():\n    from mqtool.commands import dump\n    sys.exit(dump())"),
+        ("mqtool.__init__", "def __getattr__(name):\n    from mqtool.engine.store.reader import StoreReader"),
+        ("spark_jobs.source", "import pyspark, pyarrow\nfrom mqtool.engine.repair import verify"),
+    ],
+)
+def test_the_checker_accepts(module: str, source: str) -> None:
+    assert violations(module, source) == []
+
+
+def test_a_module_that_loads_a_slow_library_is_itself_imported_inside_functions() -> None:
+    rooms = {
+        "mqtool.formats.compiled": "import numba",
+        "mqtool.formats.clmul": "import llvmlite\nfrom mqtool.formats import compiled",
+        "mqtool.formats.scan": "def f():\n    from mqtool.formats import compiled",
+    }
+    assert slow_imports(rooms) == []
+
+    assert slow_imports(rooms | {"mqtool.formats.scan": "from mqtool.formats.compiled import jit"})
+    assert slow_imports(rooms | {"mqtool.formats.__init__": "from . import clmul"})
+
+
+def test_a_package_imports_relative_to_itself() -> None:
+    assert violations("mqtool.engine.store.__init__", "from .reader import StoreReader") == []
+    assert violations("mqtool.engine.store.__init__", "from ..repair import verify")
