@@ -14,7 +14,7 @@ the first step is loaded with the bytes after that masked out, and folded by as 
 nothing, and nothing outside the body is read.
 
 This module imports numba, so only compiled code asks for it; its kernels are plain functions for numba to compile.
-Where the processor has no such multiplication, the kernel looks eight bytes up at a time.
+Where the processor has no such multiplication, a kernel looks sixteen bytes up at a time.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, models, register_jitable, register_model
 
@@ -83,7 +83,7 @@ def quotient(power: int) -> int:
 
 
 def reflect(polynomial: int, width: int) -> int:
-    """Return the lowest ``width`` bits in reverse.
+    """Return the ``width`` bits of a polynomial in reverse.
 
     >>> hex(reflect(POLYNOMIAL, 33))
     '0x1db710641'
@@ -92,11 +92,312 @@ def reflect(polynomial: int, width: int) -> int:
 
 
 def _byte_tables() -> Array:
-    """Return by k and byte the CRC register after that byte and k zeros."""
+    """Return by k and byte the CRC after that byte and k zeros, as signed numbers, which numba mixes with others."""
     table = np.arange(256)
     for _ in range(8):
-        table = table >> 1 ^ (table & 1) * reflect(POLYNOMIAL, 33) // 2
+        table = table >> 1 ^ (table & 1) * reflect(POLYNOMIAL & ONES, 32)
     tables = [table]
-    for _ in range(7):
+    for _ in range(15):
         tables.append(tables[-1] >> 8 ^ table[tables[-1] & 0xFF])
-    return np.array(tables)
+    return np.array(tables, np.uint32).view(np.int32)
+
+
+# The factors of L and H, by bytes to fold over. The lowest bit of each is x^63, and that of their product x^126, where
+# a block has x^127: so they are one power short.
+FOLDS = np.array(
+    [[reflect(move(1, 8 * size + 63), 64), reflect(move(1, 8 * size - 1), 64)] for size in range(STEP + 1)], np.uint64
+)
+# What starts the CRC of less than 16 bytes, by their number: added to the last four bytes of a block, not the first.
+SEEDS = np.array([reflect(move(ONES, 8 * size - 32), 32) for size in range(16)])
+# From MASK[STEP - n] on, n bytes are kept and the others cleared.
+MASK = np.repeat(np.array([0xFF, 0], np.uint8), STEP)
+BYTES = _byte_tables()
+
+# The lowest bit of T is x^95 and that of L x^63, so that of this factor is x^32.
+SHORTEN = reflect(move(1, 96), 33)
+# The lowest bit of floor(T / x^32) is x^63. With x^64 in that of M, the low half of the product is floor(T / P); only
+# the last coefficient of M does not fit, and it adds nothing to that half.
+BARRETT = reflect(quotient(96) >> 1, 64)
+# The last 32 coefficients of the product with P fall on those of T.
+MODULUS = reflect(POLYNOMIAL, 33)
+
+
+# Instructions that compiled code may use, as functions. Some blocks are a list of registers here.
+
+HALF, PLACE, OCTET = ir.IntType(64), ir.IntType(32), ir.IntType(8)
+REGISTER = ir.VectorType(HALF, 2)
+
+
+class Blocks(types.Type):
+    """Some blocks in registers that hold one or two each."""
+
+    def __init__(self, registers: int, blocks_each: int) -> None:
+        self.form = ir.ArrayType(ir.VectorType(HALF, 2 * blocks_each), registers)
+        super().__init__(f"Blocks({registers}, {blocks_each})")
+
+
+@register_model(Blocks)
+class _BlocksModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, blocks: Blocks) -> None:
+        super().__init__(manager, blocks, blocks.form)  # type: ignore[no-untyped-call]
+
+
+BLOCK, FOUR_SINGLES, TWO_PAIRS = Blocks(1, 1), Blocks(4, 1), Blocks(2, 2)
+
+
+def _instructions(result: Any = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let compiled code call what emits instructions; it returns what its first argument is, or ``result``."""
+
+    def make(emit: Callable[..., Any]) -> Callable[..., Any]:
+        def generate(_context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            emitted = emit(builder, *(_registers(builder, argument) for argument in arguments))
+            if not isinstance(emitted, list):
+                return emitted
+            value = ir.Constant(signature.return_type.form, ir.Undefined)
+            for index, register in enumerate(emitted):
+                value = builder.insert_value(value, register, index)
+            return value
+
+        def form(*arguments: Any) -> Any:
+            return (result or arguments[0])(*arguments), generate
+
+        forms: tuple[Callable[..., Any], ...] = (
+            lambda _: form(),
+            lambda _, a: form(a),
+            lambda _, a, b: form(a, b),
+            lambda _, a, b, c: form(a, b, c),
+        )
+        instructions: Callable[..., Any] = intrinsic(forms[len(inspect.signature(emit).parameters) - 1])
+        return instructions
+
+    return make
+
+
+def _registers(builder: Any, value: Any) -> Any:
+    if not isinstance(value.type, ir.ArrayType):
+        return value
+    return [builder.extract_value(value, index) for index in range(value.type.count)]
+
+
+@_instructions(FOUR_SINGLES)
+def four_singles(_: Any) -> Any:
+    """Return four empty blocks."""
+    return [_constant(0, 0)] * 4
+
+
+@_instructions(TWO_PAIRS)
+def two_pairs(_: Any) -> Any:
+    """Return four empty blocks in two registers."""
+    return [_constant(0, 0, 0, 0)] * 2
+
+
+@_instructions(BLOCK)
+def block_of(builder: Any, low: Any, high: Any) -> Any:
+    """Return two numbers as a block."""
+    return [builder.insert_element(builder.insert_element(_constant(0, 0), low, PLACE(0)), high, PLACE(1))]
+
+
+@_instructions(types.intp)
+def width(_: Any, blocks: Any) -> Any:
+    """Return how many bytes there are."""
+    return HALF(sum(8 * register.type.count for register in blocks))
+
+
+@_instructions(types.int64)
+def load_byte(builder: Any, address: Any) -> Any:
+    """Return the byte that lies there."""
+    return builder.zext(_load(builder, OCTET, address), HALF)
+
+
+@_instructions(types.int64)
+def load_half(builder: Any, address: Any) -> Any:
+    """Return the eight bytes that lie there, the first one the lowest."""
+    value = _load(builder, HALF, address)
+    return value if sys.byteorder == "little" else builder.bswap(value)
+
+
+@_instructions()
+def load(builder: Any, like: Any, address: Any) -> Any:
+    """Return the bytes that lie there, as many as ``like`` has."""
+    return _load_registers(builder, like, address)
+
+
+@_instructions()
+def load_masked(builder: Any, like: Any, address: Any, mask: Any) -> Any:
+    """Return the same, but only the bits that are set at the address ``mask``."""
+    pairs = zip(_load_registers(builder, like, address), _load_registers(builder, like, mask), strict=True)
+    return [builder.and_(value, kept) for value, kept in pairs]
+
+
+@_instructions()
+def inverted(builder: Any, blocks: Any) -> Any:
+    """Return the same with the first four bytes inverted, as a CRC begins."""
+    return [builder.xor(blocks[0], _constant(ONES, *[0] * (blocks[0].type.count - 1))), *blocks[1:]]
+
+
+@_instructions()
+def fold(builder: Any, blocks: Any, factors: Any, onto: Any) -> Any:
+    """Return each of ``blocks`` times the factors, added to its like in ``onto``."""
+    places = _places([0, 1] * (blocks[0].type.count // 2))
+    repeated = builder.shuffle_vector(factors[0], factors[0], places)
+    return [_fold(builder, block, repeated, later) for block, later in zip(blocks, onto, strict=True)]
+
+
+@_instructions(BLOCK)
+def joined(builder: Any, blocks: Any) -> Any:
+    """Return all folded onto the last."""
+    *others, last = blocks
+    for count, register in enumerate(reversed(others), 1):
+        factors = FOLDS[8 * last.type.count * count].tolist()
+        last = _fold(builder, register, _constant(*factors * (last.type.count // 2)), last)
+    if last.type.count == 2:
+        return [last]
+    first, second = (builder.shuffle_vector(last, last, _places(places)) for places in ([0, 1], [2, 3]))
+    return [_fold(builder, first, _constant(*FOLDS[16].tolist()), second)]
+
+
+@_instructions(types.uint32)
+def crc_of(builder: Any, block: Any) -> Any:
+    """Return what is left of the block modulo P, inverted."""
+    high = builder.shuffle_vector(block[0], _constant(0, 0), _places([1, 2]))
+    short = builder.xor(_multiply(builder, block[0], _constant(SHORTEN, 0), 0), high)
+    whole = _multiply(builder, short, _constant(BARRETT, 0), 0)
+    rest = builder.xor(_multiply(builder, whole, _constant(MODULUS, 0), 0), short)
+    return builder.not_(builder.trunc(builder.extract_element(rest, PLACE(1)), ir.IntType(32)))
+
+
+def _constant(*halves: int) -> Any:
+    return ir.Constant(ir.VectorType(HALF, len(halves)), halves)
+
+
+def _places(places: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(PLACE, len(places)), places)
+
+
+def _load_registers(builder: Any, like: Any, address: Any) -> list[Any]:
+    step = 8 * like[0].type.count
+    return [_load(builder, each.type, builder.add(address, HALF(step * index))) for index, each in enumerate(like)]
+
+
+def _load(builder: Any, form: Any, address: Any) -> Any:
+    return builder.load(builder.inttoptr(address, form.as_pointer()), align=1)
+
+
+def _fold(builder: Any, register: Any, factors: Any, onto: Any) -> Any:
+    low, high = (_multiply(builder, register, factors, half) for half in (0, 1))
+    return builder.xor(builder.xor(onto, low), high)
+
+
+def _multiply(builder: Any, a: Any, b: Any, half: int) -> Any:
+    name = "llvm.x86.pclmulqdq" if a.type.count == 2 else "llvm.x86.pclmulqdq.256"
+    form = ir.FunctionType(a.type, [a.type, a.type, OCTET])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, form, name)
+    return builder.call(function, [a, b, OCTET(0x11 * half)])
+
+
+# Kernels. `start` is an address.
+
+
+def _inlined(function: Function) -> Function:
+    inlined: Function = register_jitable(forceinline=True)(function)
+    return inlined
+
+
+@_inlined
+def factors_over(size: int) -> Any:
+    """Return the factors that fold over so many bytes."""
+    return load(block_of(0, 0), FOLDS.ctypes.data + 16 * size)
+
+
+@_inlined
+def fold_body(like: Any, start: int, size: int) -> Any:
+    """Return a block with the CRC of a body no smaller than ``like``."""
+    step = width(like)
+    head = ((size - 1) & (step - 1)) + 1
+    blocks = inverted(load_masked(like, start, MASK.ctypes.data + (STEP - head)))
+    factors = factors_over(head)
+    for at in range(start + head, start + size, step):
+        blocks = fold(blocks, factors, load(like, at))
+        factors = factors_over(step)
+    return joined(blocks)
+
+
+@_inlined
+def place_body(start: int, size: int) -> Any:
+    """Return a block with the CRC of a body of less than 16 bytes: they are its last."""
+    low = high = 0
+    if size >= 8:
+        low = load_half(start) << 8 * (15 - size) << 8
+        high = load_half(start + size - 8)
+    else:
+        for index in range(size):
+            high |= load_byte(start + index) << 8 * (8 - size + index)
+    return block_of(low, high ^ SEEDS[size] << 32)
+
+
+@_inlined
+def crc_by_folding(like: Any, start: int, size: int) -> int:
+    """Return the CRC of a body; ``like`` is what a step is loaded into."""
+    if size >= STEP:
+        block = fold_body(like, start, size)
+    elif size >= 16:
+        block = fold_body(block_of(0, 0), start, size)
+    else:
+        block = place_body(start, size)
+    crc: int = crc_of(block)
+    return crc
+
+
+def crcs_by_singles(buffer: Array, offsets: Array, sizes: Array, out: Array) -> None:
+    """Do the work of ``body_crcs`` with a multiplication of one block at a time."""
+    start = buffer.ctypes.data
+    for i in range(len(offsets)):
+        out[i] = crc_by_folding(four_singles(), start + offsets[i], sizes[i])
+
+
+def crcs_by_pairs(buffer: Array, offsets: Array, sizes: Array, out: Array) -> None:
+    """Do the work of ``body_crcs`` with a multiplication of two blocks at a time."""
+    start = buffer.ctypes.data
+    for i in range(len(offsets)):
+        out[i] = crc_by_folding(two_pairs(), start + offsets[i], sizes[i])
+
+
+@_inlined
+def look_up(eight: int, zeros: int) -> int:
+    """Return the CRC of eight bytes and so many zeros."""
+    low = BYTES[zeros + 7, eight & 0xFF] ^ BYTES[zeros + 6, eight >> 8 & 0xFF]
+    low ^= BYTES[zeros + 5, eight >> 16 & 0xFF] ^ BYTES[zeros + 4, eight >> 24 & 0xFF]
+    high = BYTES[zeros + 3, eight >> 32 & 0xFF] ^ BYTES[zeros + 2, eight >> 40 & 0xFF]
+    high ^= BYTES[zeros + 1, eight >> 48 & 0xFF] ^ BYTES[zeros, eight >> 56 & 0xFF]
+    crc: int = (low ^ high) & ONES
+    return crc
+
+
+def crcs_by_bytes(buffer: Array, offsets: Array, sizes: Array, out: Array) -> None:
+    """Do the work of ``body_crcs`` with tables."""
+    start = buffer.ctypes.data
+    for i in range(len(offsets)):
+        at = start + offsets[i]
+        end = at + sizes[i]
+        crc = ONES
+        while at + 16 <= end:
+            crc = look_up(load_half(at) ^ crc, 8) ^ look_up(load_half(at + 8), 0)
+            at += 16
+        if at + 8 <= end:
+            crc = look_up(load_half(at) ^ crc, 0)
+            at += 8
+        while at < end:
+            crc = (BYTES[0, (load_byte(at) ^ crc) & 0xFF] ^ crc >> 8) & ONES
+            at += 1
+        out[i] = crc ^ ONES
+
+
+def body_crcs_kernel() -> Callable[[Array, Array, Array, Array], None]:
+    """Return the kernel for this processor, to be compiled.
+
+    It takes a contiguous array of bytes, the offset and the size of each range as ``int64``, and an array that receives
+    the CRC of each as ``uint32``. Every range must lie in the buffer; nothing outside of it is read.
+    """
+    if has_paired_multiply():
+        return crcs_by_pairs
+    return crcs_by_singles if has_carryless_multiply() else crcs_by_bytes

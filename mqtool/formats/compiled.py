@@ -4,8 +4,10 @@ A copy of ``kernels`` whose functions are compiled when first called, and stored
 """
 
 import importlib.util
+import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -16,13 +18,20 @@ from numba.extending import intrinsic
 from mqtool.formats import clmul
 from mqtool.formats import kernels as plain
 
+_NAME = "mqtool.formats.kernels_compiled"
+
+
+_INLINE = {"find_byte", "equal", "java_hash", "index_hash"}
+"""Called in inner loops, where a call would cost more than they do."""
+
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile ``function`` without the interpreter's lock; keep the result on disk where that is possible."""
+    options = {"nogil": True, "error_model": "numpy", "forceinline": function.__name__ in _INLINE}
     try:
-        compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no place to write: read-only site-packages, no home
-        compiled = numba.njit(nogil=True, error_model="numpy")(function)
+        compiled = numba.njit(**options)(function)
     return compiled  # type: ignore[no-any-return]
 
 
@@ -46,19 +55,85 @@ def _loader(width: int) -> Any:
     return load
 
 
+@intrinsic
+def _prefetch(_typing: Any, buffer: Any, _at: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at = context.cast(builder, arguments[1], signature.args[1], nb.intp)
+        pointer = ir.IntType(8).as_pointer()
+        flag = ir.IntType(32)
+        function = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+        call = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), function)
+        # To read, soon, data.
+        builder.call(call, [builder.gep(array.data, [at]), flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return nb.none(buffer, _at), generate
+
+
+@intrinsic
+def _before_match(_typing: Any, buffer: Any, _at: Any, _low: Any, _high: Any) -> Any:
+    """Count the bytes before the first of sixteen that lies between two; 16 where none does."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at, low, high = (
+            context.cast(builder, value, kind, wanted)
+            for value, kind, wanted in zip(arguments[1:], signature.args[1:], (nb.intp, nb.uint8, nb.uint8), strict=True)
+        )
+        vector = ir.VectorType(ir.IntType(8), 16)
+        pointer = builder.bitcast(builder.gep(array.data, [at]), vector.as_pointer())
+        data = builder.load(pointer, align=1)
+
+        def spread(value: Any) -> Any:
+            lanes = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
+            return builder.shuffle_vector(lanes, lanes, ir.Constant(ir.VectorType(ir.IntType(32), 16), [0] * 16))
+
+        hits = builder.and_(
+            builder.icmp_unsigned(">=", data, spread(low)), builder.icmp_unsigned("<=", data, spread(high))
+        )
+        mask = builder.zext(builder.bitcast(hits, ir.IntType(16)), ir.IntType(64))
+        stopper = builder.or_(mask, ir.IntType(64)(1 << 16))
+        return builder.cttz(stopper, ir.IntType(1)(1))
+
+    return nb.int64(buffer, _at, _low, _high), generate
+
+
+def find_byte(buffer: Any, start: int, end: int, low: int, high: int) -> int:
+    """Do what ``kernels.find_byte`` does, sixteen bytes at a time."""
+    at = start
+    while at < end and at + 16 <= len(buffer):
+        skipped = _before_match(buffer, at, low, high)
+        at += skipped
+        if skipped < 16:
+            return min(at, end)
+    while at < end and not low <= buffer[at] <= high:
+        at += 1
+    return min(at, end)
+
+
 def _compile() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("mqtool.formats.kernels_compiled", plain.__file__)
+    spec = importlib.util.spec_from_file_location(_NAME, plain.__file__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[_NAME] = module  # a stored kernel looks its module up by name
     spec.loader.exec_module(module)
     for name, value in list(vars(module).items()):
         if isinstance(value, types.FunctionType):
             setattr(module, name, jit(value))
     for width in (8, 16, 32, 64):
         setattr(module, f"int{width}", _loader(width))
-    module.body_crcs = clmul.body_crcs  # type: ignore[attr-defined]
+    module.find_byte = jit(find_byte)  # type: ignore[attr-defined]
+    module.prefetch = _prefetch  # type: ignore[attr-defined]
+    module.body_crcs = jit(clmul.body_crcs_kernel())  # type: ignore[attr-defined]
     return module
 
 
 kernels: Any = _compile()
+
+
+def is_stored() -> bool:
+    """Tell whether an earlier run left compiled kernels behind."""
+    folder = kernels.hop._cache.cache_path
+    return folder is not None and any(Path(folder).glob("kernels.hop-*.nbi"))

@@ -13,6 +13,10 @@ from typing import Any
 Buffer = Any
 Array = Any
 
+_AHEAD = 8
+_NOT_ASCII = -0x7F7F7F7F7F7F7F80  # the top bit of each of eight bytes, as a signed number
+_POWERS = tuple(31**n & 0xFFFFFFFF for n in range(9))
+
 # Why `hop` stopped.
 STOPPED_FULL = 0
 STOPPED_END = 1
@@ -54,6 +58,10 @@ def int8(buffer: Buffer, at: int) -> int:
     """Return one byte as a signed number."""
     value: int = buffer[at]
     return value - ((value & 0x80) << 1)
+
+
+def prefetch(_buffer: Buffer, _at: int) -> None:
+    """Ask for the bytes around a position, which need not exist; compiled only."""
 
 
 def hop(
@@ -101,6 +109,10 @@ def hop(
             return count, at, STOPPED_SIZE
         starts[count] = at + head
         count += 1
+        # A walk waits for memory at every hop, and neighbours are alike: ask for where a later one may lie.
+        ahead = at + _AHEAD * size
+        for line in range(-2, 3):
+            prefetch(buffer, ahead + line * 64)
         at += head + size
     return count, at, STOPPED_FULL
 
@@ -110,13 +122,11 @@ def gather(
     starts: Array,
     narrow_at: Array,
     wide_at: Array,
-    address_at: Array,
     head_sizes: Any,
     magic_v2: int,
     at: Any,
     narrow: Array,
     wide: Array,
-    addresses: Array,
     extents: Array,
     faults: Array,
 ) -> None:
@@ -127,13 +137,11 @@ def gather(
         starts: what it found.
         narrow_at: (form, column) where the four-byte fields of a head lie.
         wide_at: the same of its eight-byte fields.
-        address_at: (form, host) where the born and the store address lie.
         head_sizes: of the four forms.
         magic_v2: of records whose topic size takes two bytes.
         at: positions of size, magic code and system flag in any head.
         narrow: (column, record) receives the four-byte fields; its last row must be the body size.
         wide: (column, record) receives the eight-byte fields.
-        addresses: (host, record, 16) receives the addresses; an IPv4 address takes the first four bytes.
         extents: (2 * part, record) receives the position of a part, (2 * part + 1, record) its size;
             zero from the part on whose size cannot be true.
         faults: receives ``SOUND`` or the first size that cannot be true.
@@ -155,12 +163,6 @@ def gather(
             narrow[column, i] = int32(buffer, start + narrow_at[form, column])
         for column in range(wide_at.shape[1]):
             wide[column, i] = int64(buffer, start + wide_at[form, column])
-        for host in range(2):
-            width = 16 if form >> host & 1 else 4
-            for byte in range(width):
-                addresses[host, i, byte] = buffer[start + address_at[form, host] + byte]
-            for byte in range(width, 16):
-                addresses[host, i, byte] = 0
         if faults[i] != SOUND:
             continue
         position = start + head_sizes[form]
@@ -194,9 +196,25 @@ def gather(
             faults[i] = TOTAL_SIZE
 
 
-def intern(
-    buffer: Buffer, offsets: Array, sizes: Array, slots: Array, ids: Array, firsts: Array
-) -> int:
+def equal(one: Buffer, at: int, other: Buffer, other_at: int, size: int) -> bool:
+    """Tell whether ``size`` equal bytes stand in two buffers."""
+    k = 0
+    while k + 8 <= size:
+        if int64(one, at + k) != int64(other, other_at + k):
+            return False
+        k += 8
+    if k + 4 <= size:
+        if int32(one, at + k) != int32(other, other_at + k):
+            return False
+        k += 4
+    while k < size:
+        if one[at + k] != other[other_at + k]:
+            return False
+        k += 1
+    return True
+
+
+def intern(buffer: Buffer, offsets: Array, sizes: Array, slots: Array, ids: Array, firsts: Array) -> int:
     """Give equal byte strings equal numbers, in order of their first appearance.
 
     Args:
@@ -212,22 +230,18 @@ def intern(
     """
     count = 0
     mask = len(slots) - 1
-    previous = -1
     for i in range(len(offsets)):
         offset = int(offsets[i])
         size = int(sizes[i])
-        if previous >= 0 and sizes[previous] == size:
-            other = offsets[previous]
-            k = 0
-            while k < size and buffer[offset + k] == buffer[other + k]:
-                k += 1
-            if k == size:
-                ids[i] = ids[previous]
-                continue
         key = size
-        for k in range(size):
-            key = (key * 31 + buffer[offset + k]) & 0xFFFFFFFFFFFF
-        slot = (key ^ key >> 17) & mask
+        at = offset
+        while at + 8 <= offset + size:
+            key = (key * 31 + (int64(buffer, at) & 0xFFFFFFFFFFFF)) & 0xFFFFFFFFFFFF
+            at += 8
+        while at < offset + size:
+            key = (key * 31 + buffer[at]) & 0xFFFFFFFFFFFF
+            at += 1
+        slot = (key ^ key >> 17 ^ key >> 31) & mask
         while True:
             number = slots[slot]
             if number < 0:
@@ -238,16 +252,11 @@ def intern(
                 ids[i] = count
                 count += 1
                 break
-            other = offsets[firsts[number]]
-            if sizes[firsts[number]] == size:
-                k = 0
-                while k < size and buffer[offset + k] == buffer[other + k]:
-                    k += 1
-                if k == size:
-                    ids[i] = number
-                    break
+            first = firsts[number]
+            if sizes[first] == size and equal(buffer, offset, buffer, int(offsets[first]), size):
+                ids[i] = number
+                break
             slot = (slot + 1) & mask
-        previous = i
     return count
 
 
@@ -257,6 +266,7 @@ def find_properties(
     sizes: Array,
     names: Buffer,
     name_ends: Array,
+    by_letter: Array,
     found_offsets: Array,
     found_sizes: Array,
 ) -> None:
@@ -266,42 +276,39 @@ def find_properties(
         buffer: the bytes.
         offsets: position of each text, inside ``buffer``.
         sizes: its length.
-        names: the names to look for, end to end.
+        names: the names to look for, end to end, in order.
         name_ends: where each name ends in ``names``.
-        found_offsets: (name, text) receives the position of the value.
-        found_sizes: (name, text) receives its length, 0 where the property is missing or empty.
+        by_letter: (byte, 2) the numbers of the first name that begins with a byte, and of the first behind those.
+        found_offsets: zeros; (name, text) receives the position of the value.
+        found_sizes: zeros; (name, text) receives its length, and stays 0 where the property is missing or empty.
     """
-    name_count = len(name_ends)
     for i in range(len(offsets)):
-        for name in range(name_count):
-            found_offsets[name, i] = 0
-            found_sizes[name, i] = 0
         at = int(offsets[i])
         end = at + int(sizes[i])
         while at < end:
-            split = at
-            while split < end and buffer[split] > 2:
-                split += 1
+            split = find_byte(buffer, at, end, 1, 2)
             if split == end:
                 break
             if buffer[split] == 2:
                 at = split + 1
                 continue
-            close = split + 1
-            while close < end and buffer[close] != 2:
-                close += 1
-            if close > split + 1:
-                begin = 0
-                for name in range(name_count):
-                    if name_ends[name] - begin == split - at and names[begin] == buffer[at]:
-                        k = 1
-                        while k < split - at and names[begin + k] == buffer[at + k]:
-                            k += 1
-                        if k == split - at:
-                            found_offsets[name, i] = split + 1
-                            found_sizes[name, i] = close - split - 1
-                    begin = name_ends[name]
+            close = find_byte(buffer, split + 1, end, 2, 2)
+            if close > split + 1 and split > at:
+                letter = buffer[at]
+                for name in range(by_letter[letter, 0], by_letter[letter, 1]):
+                    begin = name_ends[name - 1] if name else 0
+                    if name_ends[name] - begin == split - at and equal(names, begin, buffer, at, split - at):
+                        found_offsets[name, i] = split + 1
+                        found_sizes[name, i] = close - split - 1
             at = close + 1
+
+
+def find_byte(buffer: Buffer, start: int, end: int, low: int, high: int) -> int:
+    """Return the first position from ``start`` on of a byte from ``low`` to ``high``; ``end`` where there is none."""
+    at = start
+    while at < end and not low <= buffer[at] <= high:
+        at += 1
+    return at
 
 
 def java_hash(buffer: Buffer, offset: int, size: int, seed: int) -> int:
@@ -310,6 +317,23 @@ def java_hash(buffer: Buffer, offset: int, size: int, seed: int) -> int:
     at = offset
     end = offset + size
     while at < end:
+        if at + 8 <= end:
+            word = int64(buffer, at)
+            if word & _NOT_ASCII == 0:  # eight letters at once: their products wait for nothing
+                high = word >> 32
+                value = (
+                    value * _POWERS[8]
+                    + (high >> 24) * _POWERS[7]
+                    + (high >> 16 & 0xFF) * _POWERS[6]
+                    + (high >> 8 & 0xFF) * _POWERS[5]
+                    + (high & 0xFF) * _POWERS[4]
+                    + (word >> 24 & 0xFF) * _POWERS[3]
+                    + (word >> 16 & 0xFF) * _POWERS[2]
+                    + (word >> 8 & 0xFF) * _POWERS[1]
+                    + (word & 0xFF)
+                ) & 0xFFFFFFFF
+                at += 8
+                continue
         first = buffer[at]
         if first < 0x80:
             value = (value * 31 + first) & 0xFFFFFFFF
@@ -449,6 +473,9 @@ def check_chains(
     count = 0
     for number in range(first, stop):
         at = number * entry_size
+        if number + _AHEAD < stop:
+            later = int32(entries, at + _AHEAD * entry_size + hash_at)
+            prefetch(last, (later if later >= 0 else 0) % len(last))
         key_hash = int32(entries, at + hash_at)
         slot = (key_hash if key_hash >= 0 else 0) % len(last)
         if key_hash < 0 or int32(entries, at + previous_at) != last[slot]:

@@ -116,10 +116,9 @@ def message_at(table: MessageTable, row: int) -> Message:
     """Return one row of a table as a value."""
     narrow = {name: int(table.narrow[i, row]) for i, name in enumerate(NARROW)}
     wide = {name: int(table.wide[i, row]) for i, name in enumerate(WIDE)}
-    form = commit_log.head_form(narrow["sys_flag"])
     hosts = {
         f"{host}_host": host_text(
-            bytes(table.addresses[i, row, : 16 if form >> i & 1 else 4]), narrow.pop(f"{host}_port")
+            table.address(i, row), narrow.pop(f"{host}_port")
         )
         for i, host in enumerate(HOSTS)
     }

@@ -8,7 +8,7 @@ A walk may begin anywhere in a segment, behind ``resync``.
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,8 +93,10 @@ def compiled_kernels() -> Any:
 
 
 def compiles_first_time() -> bool:
-    """Tell whether the compiled kernels would have to be made first: nothing of them is stored yet."""
-    return not compiled_kernels().hop.is_stored()
+    """Tell whether the compiled kernels have yet to be made: nothing of them is stored."""
+    from mqtool.formats import compiled
+
+    return not compiled.is_stored()
 
 
 def kernels_for(byte_count: int) -> Any:
@@ -108,7 +110,7 @@ class MessageTable:
 
     Columns are arrays in native byte order, one value a message: every number of the head under its schema's
     name (``table.column("queue_offset")``), and ``position``, the address at which the record really lies.
-    Body, topic and properties stay where they are; ``offsets`` and ``sizes`` tell where in ``buffer``.
+    Body, topic, properties and addresses stay where they are; ``offsets`` and ``sizes`` tell where in ``buffer``.
     """
 
     kernels: Any
@@ -117,7 +119,6 @@ class MessageTable:
     starts: Ints  # position of each record in the buffer
     narrow: npt.NDArray[np.int32]
     wide: Ints
-    addresses: npt.NDArray[np.uint8]
     extents: Ints
     faults: npt.NDArray[np.uint8]
 
@@ -153,6 +154,12 @@ class MessageTable:
         offset = int(self.extents[2 * part, row])
         return bytes(self.buffer[offset : offset + int(self.extents[2 * part + 1, row])])
 
+    def address(self, host: int, row: int) -> bytes:
+        """Return the address in ``HOSTS[host]`` of one message: 4 or 16 bytes."""
+        form = commit_log.head_form(int(self.narrow[NARROW.index("sys_flag"), row]))
+        start = int(self.starts[row] + _ADDRESS_AT[form, host])
+        return bytes(self.buffer[start : start + (16 if form >> host & 1 else 4)])
+
     def record(self, row: int) -> bytes:
         """Return the whole record of one message."""
         start = int(self.starts[row])
@@ -165,7 +172,6 @@ class MessageTable:
             starts=self.starts[mask],
             narrow=self.narrow[:, mask],
             wide=self.wide[:, mask],
-            addresses=self.addresses[:, mask],
             extents=self.extents[:, mask],
             faults=self.faults[mask],
         )
@@ -183,19 +189,21 @@ class MessageTable:
                 return ids, [self.bytes_of(plain.TOPIC, int(row)) for row in firsts[:count]]
             room *= 16
 
-    def properties(self, names: list[str]) -> tuple[Ints, Ints]:
-        """Return where the values of the named properties lie: (name, message) offsets and sizes."""
-        encoded = [name.encode() for name in names]
-        ends = np.cumsum([len(name) for name in encoded])
-        joined = b"".join(encoded)
+    def properties(self, names: Sequence[str]) -> tuple[Ints, Ints]:
+        """Return where the values of the named properties lie: (name, message) offsets and sizes.
+
+        ``names`` must be in order.
+        """
+        joined, ends, by_letter = _name_table(tuple(names))
         shape = (len(names), len(self))
-        offsets, sizes = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        offsets, sizes = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.kernels.find_properties(
             self.buffer,
             self.offsets(plain.PROPERTIES),
             self.sizes(plain.PROPERTIES),
             joined if self.kernels is plain else np.frombuffer(joined, np.uint8),
             ends,
+            by_letter,
             offsets,
             sizes,
         )
@@ -210,6 +218,19 @@ class MessageTable:
         out = np.empty(len(offsets), np.uint32)
         self.kernels.body_crcs(self.buffer, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), out)
         return (out & 0x7FFFFFFF).astype(np.int32)
+
+
+@functools.cache
+def _name_table(names: tuple[str, ...]) -> tuple[bytes, Ints, Ints]:
+    encoded = [name.encode() for name in names]
+    if encoded != sorted(encoded):
+        raise ValueError("names of properties must be in order")
+    by_letter = np.zeros((256, 2), np.int64)
+    for number, name in enumerate(encoded):
+        if not by_letter[name[0], 1]:
+            by_letter[name[0], 0] = number
+        by_letter[name[0], 1] = number + 1
+    return b"".join(encoded), np.cumsum([len(name) for name in encoded]), by_letter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +282,6 @@ def gather(buffer: Any, base: int, starts: Ints, kernels: Any = plain) -> Messag
         starts=starts,
         narrow=np.empty((len(NARROW), count), np.int32),
         wide=np.empty((len(WIDE), count), np.int64),
-        addresses=np.empty((len(HOSTS), count, 16), np.uint8),
         extents=np.empty((6, count), np.int64),
         faults=np.empty(count, np.uint8),
     )
@@ -270,13 +290,11 @@ def gather(buffer: Any, base: int, starts: Ints, kernels: Any = plain) -> Messag
         starts,
         _NARROW_AT,
         _WIDE_AT,
-        _ADDRESS_AT,
         _HEAD_SIZES,
         commit_log.MAGIC_V2,
         _FIXED_AT,
         table.narrow,
         table.wide,
-        table.addresses,
         table.extents,
         table.faults,
     )
@@ -293,6 +311,9 @@ def candidates(buffer: Any, base: int, start: int, stop: int) -> Iterator[int]:
     step = 1 << 20
     magics = {magic.to_bytes(4, "big", signed=True) for magic in MAGICS[:2]}
     for window in range(start, stop, step):
+        # Most of what is searched is the unused end of a log.
+        if not np.frombuffer(view[window : min(window + step, stop)], np.uint8).any():
+            continue
         # Found magic codes of this window begin in [window + 4, window + step + 4).
         chunk = bytes(view[window + _MAGIC_AT : min(window + step, stop) + _MAGIC_AT + 3])
         at = chunk.find(_MAGIC_PREFIX)

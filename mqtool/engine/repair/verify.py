@@ -14,6 +14,7 @@ from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import LogJudge, Part, PartReport, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
+from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import scan
 
@@ -102,7 +103,7 @@ def _in_order(pool: ThreadPoolExecutor, rules: Rules, parts: list[Part], ahead: 
     """Judge stretches side by side; yield them in order, each beginning where the one before it ended."""
     waiting: collections.deque[tuple[Part, Future[PartReport]]] = collections.deque()
     queue = iter(parts)
-    segment, end = None, 0
+    segment, end, in_gap = None, 0, False
     while True:
         for part in itertools.islice(queue, ahead - len(waiting)):
             waiting.append((part, pool.submit(check_part, rules, part)))
@@ -113,8 +114,15 @@ def _in_order(pool: ThreadPoolExecutor, rules: Rules, parts: list[Part], ahead: 
         if part.segment is segment and report.start != end:
             if end >= part.stop:
                 report = PartReport(part, None, end, [])
+            elif end == part.start and in_gap:
+                # What was no record there goes on here.
+                start = part.stop if report.start is None else report.start
+                gap = Gap(part.segment, part.start, start, scan.Stop.MAGIC)
+                report = PartReport(part, part.start, max(start, report.end), [gap, *report.runs])
             else:
-                # The walk before came out of a gap, or something in a body looks like a record.
+                # A record that begins before this stretch ends elsewhere: something in its body looks like a record.
                 report = check_part(rules, part, end)
-        segment, end = part.segment, max(report.end, end if part.segment is segment else 0)
+        end = max(report.end, end if part.segment is segment else 0)
+        segment = part.segment
+        in_gap = bool(report.runs) and isinstance(report.runs[-1], Gap)
         yield report

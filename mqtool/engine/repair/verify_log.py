@@ -6,7 +6,7 @@ takes the results in order and judges what only the whole shows: holes, the end 
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,14 +34,13 @@ class Part:
     stop: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """The queue offsets that a run holds of one queue: stretches without a jump, as columns."""
+class Span(NamedTuple):
+    """Queue offsets that follow each other in a run."""
 
     queue: QueueKey
-    start: Ints
-    stop: Ints
-    physical_offset: Ints  # of the first message of each stretch
+    start: int
+    stop: int
+    physical_offset: int  # of the first message
 
 
 @dataclasses.dataclass
@@ -88,7 +87,7 @@ class Rules:
     kernels: Any
     delay_levels: list[int]
     tags_in_index: bool
-    check_units: Any  # Callable[[list[Units]], list[Finding]]
+    check_units: Any  # Callable[[Units], list[Finding]]
 
 
 def parts_of(log: CommitLog, size: int) -> Iterator[Part]:
@@ -170,7 +169,7 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
         first_timestamp=int(timestamps[0]),
         last_timestamp=int(timestamps[-1]),
         findings=found.all,
-        spans=[_spans(units) for units in derived.units],
+        spans=_spans(derived.units),
         entries=derived.entries,
     )
 
@@ -178,14 +177,19 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
 def _no_dispatch() -> Dispatch:
     none = np.empty(0, np.int64)
     entries = IndexEntries(none, none.astype(np.int32), none, none, none.astype(np.bool_))
-    return Dispatch(Any, [], entries)  # type: ignore[arg-type]
+    return Dispatch(Any, Units([], *[none] * 7), entries)  # type: ignore[arg-type]
 
 
-def _spans(units: Units) -> Span:
-    edges = np.flatnonzero(units.queue_offset[1:] != units.next_offset[:-1]) + 1
-    first = np.r_[0, edges]
-    last = np.r_[edges, len(units)] - 1
-    return Span(units.queue, units.queue_offset[first], units.next_offset[last], units.physical_offset[first])
+def _spans(units: Units) -> list[Span]:
+    return [
+        Span(
+            queue,
+            int(units.queue_offset[first]),
+            int(units.queue_offset[last - 1] + units.batch_size[last - 1]),
+            int(units.physical_offset[first]),
+        )
+        for queue, first, last in units.stretches
+    ]
 
 
 def _check_bodies(found: "_Findings", derived: Dispatch) -> None:
@@ -331,52 +335,49 @@ class LogJudge:
     def _is_stale(self, run: Run) -> bool:
         """Tell whether messages behind a gap are left over from before the log was cut there once."""
         return run.first_timestamp < self.last_timestamp and all(
-            span.start[0] < self.next_offsets.get(span.queue, 0) for span in run.spans
+            span.start < self.next_offsets.get(span.queue, 0) for span in run.spans
         )
 
     def _accept(self, run: Run) -> Iterator[Finding | Run]:
         yield from run.findings
         if run.first_timestamp < self.last_timestamp - CLOCK_STEP_MS:
             yield self._finding("LOG-TIME-ORDER", _TIME_ORDER, run)
-        for span in run.spans:
-            yield from self._order(run, span)
+        yield from self._order(run)
         self.count += run.count
         self.end_offset = run.end_offset
         self.last_timestamp = run.last_timestamp
         yield run
 
-    def _order(self, run: Run, span: Span) -> Iterator[Finding]:
-        expected = self.next_offsets.get(span.queue)
+    def _order(self, run: Run) -> Iterator[Finding]:
         listed = 0
-        for start, stop, physical_offset in zip(
-            span.start.tolist(), span.stop.tolist(), span.physical_offset.tolist(), strict=True
-        ):
-            if start != expected:
-                if expected is None or start > expected:
-                    self.jumps.append((span.queue, expected, start))
+        for span in run.spans:
+            expected = self.next_offsets.get(span.queue)
+            if span.start != expected:
+                if expected is None:
+                    self.first_offsets[span.queue] = span.start
+                if expected is None or span.start > expected:
+                    self.jumps.append((span.queue, expected, span.start))
                 if expected is not None and listed < MOST_LISTED:
                     listed += 1
-                    yield self._out_of_order(run, span.queue, start, expected, physical_offset)
-            expected = max(expected or 0, stop)
-        self.next_offsets[span.queue] = expected or 0
-        self.first_offsets.setdefault(span.queue, int(span.start[0]))
+                    yield self._out_of_order(run, span, expected)
+            self.next_offsets[span.queue] = max(expected or 0, span.stop)
 
-    def _out_of_order(self, run: Run, queue: QueueKey, offset: int, expected: int, physical_offset: int) -> Finding:
-        if offset > expected:
-            text = f"the log lacks {offset - expected:,} of the messages before this one in its queue"
+    def _out_of_order(self, run: Run, span: Span, expected: int) -> Finding:
+        if span.start > expected:
+            text = f"the log lacks {span.start - expected:,} of the messages before this one in its queue"
         else:
             text = "an earlier message has its queue offset"
         return finding(
             "LOG-QUEUE-ORDER",
             text,
             file=self.reader.paths.relative(run.segment.path),
-            offset=physical_offset - run.segment.start_offset,
+            offset=span.physical_offset - run.segment.start_offset,
             expected=expected,
-            found=offset,
-            topic=queue[0],
-            queue_id=queue[1],
-            queue_offset=offset,
-            physical_offset=physical_offset,
+            found=span.start,
+            topic=span.queue[0],
+            queue_id=span.queue[1],
+            queue_offset=span.start,
+            physical_offset=span.physical_offset,
         )
 
     def _inside(self, piece: Run | Gap) -> Iterator[Finding | Run]:

@@ -10,7 +10,7 @@ from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, stretches
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
-from mqtool.engine.store.dispatch import QueueKey, Units
+from mqtool.engine.store.dispatch import QueueKey, Stretch, Units
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -20,12 +20,16 @@ STEP = 1 << 18
 _TORN = "a unit that was not written to its end"
 _BEYOND = "the unit points behind the end of the log: its message is lost"
 _DANGLING = "no message of this queue begins where the unit points"
-_TIME = "the unit gives another store time than its message has"
-_BATCH = "the unit counts other messages than its record holds"
 _FIELDS = (
     ("physical_offset", "QUEUE-POSITION", "the unit points elsewhere"),
     ("size", "QUEUE-LENGTH", "the unit gives another size than its message has"),
     ("tags_code", "QUEUE-TAGS", "the tags code is not that of its message: a filter would miss it"),
+)
+
+_BATCH_FIELDS = (
+    *_FIELDS,
+    ("store_timestamp", "QUEUE-TIME", "the unit gives another store time than its message has"),
+    ("batch_size", "QUEUE-BATCH", "the unit counts other messages than its record holds"),
 )
 
 
@@ -45,42 +49,34 @@ class QueueChecker:
         self.rocksdb = reader.rocksdb_queues is not None
         self._max_offsets = {key: queue.max_offset() for key, queue in self.queues.items()}
 
-    def compare(self, groups: list[Units]) -> list[Finding]:
+    def compare(self, units: Units) -> list[Finding]:
         """Hold the units that messages should have against those in the files."""
         found: list[Finding] = []
-        for units in groups:
-            if units.queue in self.queues:
-                edges = np.flatnonzero(units.queue_offset[1:] != units.next_offset[:-1]) + 1
-                bounds = [0, *edges.tolist(), len(units)]
-                for first, last in zip(bounds, bounds[1:], strict=False):
-                    self._compare_stretch(self.queues[units.queue], units, first, last, found)
-            elif units.queue in self.batch_queues:
-                self._compare_batch(units, found)
+        for stretch in units.stretches:
+            if stretch.queue in self.queues:
+                self._compare_stretch(self.queues[stretch.queue], units, stretch, found)
+            elif stretch.queue in self.batch_queues:
+                self._compare_batch(units, stretch, found)
         return found
 
-    def _compare_stretch(
-        self, queue: ConsumeQueue, units: Units, first: int, last: int, found: list[Finding]
-    ) -> None:
-        start = int(units.queue_offset[first])
+    def _compare_stretch(self, queue: ConsumeQueue, units: Units, stretch: Stretch, found: list[Finding]) -> None:
+        start = int(units.queue_offset[stretch.first])
+        stop = start + stretch.last - stretch.first
         low = max(start, queue.first_offset)
-        high = min(start + last - first, self._max_offsets[units.queue])
+        high = min(stop, self._max_offsets[stretch.queue])
         if start < low:
-            self._missing(queue, start, min(low, start + last - first), found)
+            self._missing(queue, start, min(low, stop), found)
         if low >= high:
             return
         stored = queue.units(low, high)
-        rows = slice(first + low - start, first + high - start)
-        empty = (stored["size"] == 0) & (stored["physical_offset"] == 0)
-        same = (
-            (stored["physical_offset"] == units.physical_offset[rows])
-            & (stored["size"] == units.size[rows])
-            & (stored["tags_code"] == units.tags_code[rows])
-        )
-        if same.all():
+        rows = slice(stretch.first + low - start, stretch.first + high - start)
+        wanted = units.packed[rows]
+        if stored.tobytes() == wanted.tobytes():
             return
+        empty = (stored["size"] == 0) & (stored["physical_offset"] == 0)
         for begin, end in stretches(empty):
             self._missing(queue, low + begin, low + end, found)
-        for at in np.flatnonzero(~same & ~empty)[:MOST_LISTED].tolist():
+        for at in np.flatnonzero((stored != wanted) & ~empty)[:MOST_LISTED].tolist():
             found.extend(self._differences(queue, units, rows.start + at, low + at, stored[at]))
 
     def _differences(
@@ -99,7 +95,7 @@ class QueueChecker:
     def _ext_difference(
         self, queue: ConsumeQueue, units: Units, row: int, offset: int, address: int
     ) -> Iterator[Finding]:
-        ext = self.reader.consume_queue_exts.get(units.queue)
+        ext = self.reader.consume_queue_exts.get((queue.topic, queue.queue_id))
         unit = ext.unit_at(address) if ext else None
         if unit is None:
             text = "the unit names a place in the extension where no unit is"
@@ -111,22 +107,22 @@ class QueueChecker:
                 text = f"the extension has another {name.replace('_', ' ')} than the message"
                 yield self._unit("QUEUE-EXT", text, queue, offset, expected, value)
 
-    def _compare_batch(self, units: Units, found: list[Finding]) -> None:
-        queue, stored = self.batch_queues[units.queue]
+    def _compare_batch(self, units: Units, stretch: Stretch, found: list[Finding]) -> None:
+        queue, stored = self.batch_queues[stretch.queue]
         known = len(stored)
         if not known:
             return
-        places = np.searchsorted(stored["queue_offset"].astype(np.int64), units.queue_offset)
+        offsets = units.queue_offset[stretch.first : stretch.last]
+        places = np.searchsorted(stored["queue_offset"].astype(np.int64), offsets)
         end = int(stored["queue_offset"][-1]) + int(stored["batch_size"][-1])
-        for i, place in enumerate(places.tolist()):
-            offset = int(units.queue_offset[i])
+        for i, (place, offset) in enumerate(zip(places.tolist(), offsets.tolist(), strict=True), stretch.first):
             if offset >= end:
                 continue  # judged at the end
             if place == known or int(stored["queue_offset"][place]) != offset:
                 found.append(self._batch_unit("QUEUE-MISSING", "this message has no unit", queue, place, offset))
                 continue
-            self._claimed[units.queue][place] = True
-            for name, code, text in (*_FIELDS, ("store_timestamp", "QUEUE-TIME", _TIME), ("batch_size", "QUEUE-BATCH", _BATCH)):
+            self._claimed[stretch.queue][place] = True
+            for name, code, text in _BATCH_FIELDS:
                 expected, value = int(getattr(units, name)[i]), int(stored[name][place])
                 if expected != value:
                     found.append(self._batch_unit(code, text, queue, place, offset, expected, value))

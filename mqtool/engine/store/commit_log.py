@@ -11,8 +11,9 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 
-STEP = 8 << 20
-"""Bytes that become one table: what a few tables take stays small beside a segment."""
+STEP = 16 << 20
+ROWS = 16_384
+"""A table holds the messages of so many bytes, and no more than so many: its columns stay in the processor's cache."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ class CommitLog(FileQueue):
         at = start
         while at < stop:
             result = scan.scan(
-                buffer, segment.start_offset, at, min(at + STEP, stop), self.envelope, kernels, limit
+                buffer, segment.start_offset, at, min(at + STEP, stop), self.envelope, kernels, limit or ROWS
             )
             table, at, why = result.table, result.end, result.stop
             if why is scan.Stop.END or (why is scan.Stop.BLANK and self.is_blank(segment, at)):

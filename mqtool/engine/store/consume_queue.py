@@ -8,6 +8,7 @@ import numpy.typing as npt
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 
+_LOOK_BACK = 4096
 Units = npt.NDArray[np.void]
 
 
@@ -55,13 +56,16 @@ class ConsumeQueue(FileQueue):
         return self._max_offset
 
     def _find_max_offset(self) -> int:
+        size = consume_queue.UNIT_SIZE
         for segment in reversed(self.segments):
-            units = segment.bytes[: segment.size // consume_queue.UNIT_SIZE * consume_queue.UNIT_SIZE].view(
-                consume_queue.UNIT_DTYPE
-            )
-            used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
-            if len(used):
-                return segment.start_offset // consume_queue.UNIT_SIZE + int(used[-1]) + 1
+            for stop in range(segment.size // size, 0, -_LOOK_BACK):
+                start = max(0, stop - _LOOK_BACK)
+                raw = segment.bytes[start * size : stop * size]
+                if raw.any():
+                    units = raw.view(consume_queue.UNIT_DTYPE)
+                    used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
+                    if len(used):
+                        return segment.start_offset // size + start + int(used[-1]) + 1
         return self.first_offset
 
 

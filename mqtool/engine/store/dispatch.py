@@ -6,12 +6,13 @@ offsets as it holds messages; a message for several light queues gets a unit in 
 """
 
 import dataclasses
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.formats import commit_log
+from mqtool.formats import commit_log, consume_queue
 from mqtool.formats import kernels as plain
 from mqtool.formats.hashing import java_hash
 from mqtool.formats.scan import Ints, MessageTable
@@ -19,27 +20,36 @@ from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 
 CRC_PROPERTY = "__CRC32#"
 
-_NAMES = [
-    "UNIQ_KEY",
-    "KEYS",
-    "TAGS",
-    "DELAY",
-    "INNER_NUM",
-    "INNER_BASE",
-    "INNER_MULTI_DISPATCH",
-    "INNER_MULTI_QUEUE_OFFSET",
-    CRC_PROPERTY,
-]
+_NAMES = sorted(
+    [
+        "UNIQ_KEY",
+        "KEYS",
+        "TAGS",
+        "DELAY",
+        "INNER_NUM",
+        "INNER_BASE",
+        "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET",
+        CRC_PROPERTY,
+    ]
+)
 
 QueueKey = tuple[str, int]
-_UNKNOWN_LEVEL_MS = 1000
+
+
+class Stretch(NamedTuple):
+    """Units of one queue whose offsets follow each other: those from ``first`` to ``last`` (excluded) of ``Units``."""
+
+    queue: QueueKey
+    first: int
+    last: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Units:
-    """The units of one queue, in the order of the log; columns of equal length."""
+    """The units of all queues, queue by queue, in each the order of the log; columns of equal length."""
 
-    queue: QueueKey
+    stretches: list[Stretch]
     rows: Ints  # of the table
     queue_offset: Ints
     physical_offset: Ints
@@ -55,6 +65,15 @@ class Units:
     def next_offset(self) -> Ints:
         """The queue offset that follows each unit."""
         return self.queue_offset + self.batch_size
+
+    @functools.cached_property
+    def packed(self) -> npt.NDArray[np.void]:
+        """The units as ordinary queues hold them."""
+        units = np.empty(len(self), consume_queue.UNIT_DTYPE)
+        units["physical_offset"] = self.physical_offset
+        units["size"] = self.size
+        units["tags_code"] = self.tags_code
+        return units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +111,7 @@ class Dispatch:
     """Everything derived from one table."""
 
     properties: Properties
-    units: list[Units]
+    units: Units
     entries: IndexEntries
 
 
@@ -122,91 +141,103 @@ def _numbers(table: MessageTable, properties: Properties, name: str, rows: Ints,
 
 
 def _tags_codes(
-    table: MessageTable, properties: Properties, topic_ids: Any, topics: list[str], delay_levels: list[int]
+    table: MessageTable,
+    properties: Properties,
+    topic_ids: Ints,
+    rows: Ints,
+    topics: list[str],
+    delay_levels: list[int],
 ) -> Ints:
     offsets, sizes = properties.at("TAGS")
-    codes = np.empty(len(table), np.int64)
-    table.kernels.hashes(table.buffer, offsets, sizes, codes)
+    codes = np.empty(len(rows), np.int64)
+    table.kernels.hashes(table.buffer, offsets[rows], sizes[rows], codes)
     if SCHEDULE_TOPIC in topics:
         _, delay_sizes = properties.at("DELAY")
-        rows = np.flatnonzero((topic_ids == topics.index(SCHEDULE_TOPIC)) & (delay_sizes > 0))
-        levels = np.minimum(_numbers(table, properties, "DELAY", rows, np.zeros(len(rows), np.int64)), len(delay_levels))
-        delays = np.array([_UNKNOWN_LEVEL_MS, *delay_levels])[np.maximum(levels, 0)]
+        waiting = np.flatnonzero((topic_ids == topics.index(SCHEDULE_TOPIC)) & (delay_sizes[rows] > 0))
+        none = np.zeros(len(waiting), np.int64)
+        levels = np.minimum(_numbers(table, properties, "DELAY", rows[waiting], none), len(delay_levels))
+        delays = np.array([0, *delay_levels])[np.maximum(levels, 0)]
         delayed = levels > 0
-        codes[rows[delayed]] = table.column("store_timestamp")[rows[delayed]] + delays[delayed]
+        codes[waiting[delayed]] = table.column("store_timestamp")[rows[waiting[delayed]]] + delays[delayed]
     return codes
 
 
 def _units(
     table: MessageTable, properties: Properties, topic_ids: Any, topics: list[str], delay_levels: list[int]
-) -> list[Units]:
-    sys_flag = table.column("sys_flag")
-    transaction = sys_flag & commit_log.TRANSACTION_MASK
+) -> Units:
+    transaction = table.column("sys_flag") & commit_log.TRANSACTION_MASK
     rows = np.flatnonzero((transaction == 0) | (transaction == commit_log.TRANSACTION_COMMIT))
-    if not len(rows):
-        return []
-    queue_ids = table.column("queue_id")[rows].astype(np.int64)
-    codes = topic_ids[rows].astype(np.int64) << 32 | (queue_ids & 0xFFFFFFFF)
-    spread = int(queue_ids.max()) + 1
-    if queue_ids.min() >= 0 and spread * len(topics) <= 1 << 16:
-        # Sixteen bits are sorted by radix, several times faster.
-        codes = (topic_ids[rows] * spread + queue_ids).astype(np.uint16)
-    order = np.argsort(codes, kind="stable")
-    rows, codes = rows[order], codes[order]
-
-    base = table.column("queue_offset")[rows]
-    batch = np.ones(len(rows), np.int64)
+    offsets = table.column("queue_offset")[rows]
+    batch_sizes = np.ones(len(rows), np.int64)
     _, inner_sizes = properties.at("INNER_NUM")
-    _, base_sizes = properties.at("INNER_BASE")
-    inner = np.flatnonzero((inner_sizes[rows] > 0) & (base_sizes[rows] > 0))
-    if len(inner):
-        batch[inner] = _numbers(table, properties, "INNER_NUM", rows[inner], batch[inner])
-        base[inner] = _numbers(table, properties, "INNER_BASE", rows[inner], base[inner])
+    if inner_sizes.any():
+        _, base_sizes = properties.at("INNER_BASE")
+        inner = np.flatnonzero((inner_sizes[rows] > 0) & (base_sizes[rows] > 0))
+        batch_sizes[inner] = _numbers(table, properties, "INNER_NUM", rows[inner], batch_sizes[inner])
+        offsets[inner] = _numbers(table, properties, "INNER_BASE", rows[inner], offsets[inner])
+    queue_ids = table.column("queue_id")[rows].astype(np.int64)
+    topic_ids = topic_ids[rows].astype(np.int64)
+    tags_codes = _tags_codes(table, properties, topic_ids, rows, topics, delay_levels)
 
-    columns = (
+    names, light = _light_units(table, properties, rows, queue_ids)
+    if names:
+        topics = topics + names
+        at = light[0]
+        topic_ids = np.concatenate([topic_ids, light[1] + len(topics) - len(names)])
+        queue_ids = np.concatenate([queue_ids, light[2]])
+        offsets = np.concatenate([offsets, light[3]])
+        batch_sizes = np.concatenate([batch_sizes, np.ones(len(at), np.int64)])
+        rows, tags_codes = np.concatenate([rows, rows[at]]), np.concatenate([tags_codes, tags_codes[at]])
+
+    order, codes = _grouped(topic_ids, queue_ids, len(topics))
+    rows, offsets, batch_sizes = rows[order], offsets[order], batch_sizes[order]
+    edges = np.flatnonzero((codes[1:] != codes[:-1]) | (offsets[1:] != offsets[:-1] + batch_sizes[:-1])) + 1
+    bounds = [0, *edges.tolist(), len(rows)] if len(rows) else []
+    first = order[bounds[:-1]]
+    queues = zip(topic_ids[first].tolist(), queue_ids[first].tolist(), strict=True)
+    return Units(
+        [
+            Stretch((topics[topic], queue_id), start, stop)
+            for (topic, queue_id), start, stop in zip(queues, bounds[:-1], bounds[1:], strict=True)
+        ],
         rows,
-        base,
+        offsets,
         table.column("position")[rows],
         table.column("size")[rows].astype(np.int64),
-        _tags_codes(table, properties, topic_ids, topics, delay_levels)[rows],
+        tags_codes[order],
         table.column("store_timestamp")[rows],
-        batch,
+        batch_sizes,
     )
-    edges = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1), len(rows)]
-    units = []
-    for start, stop in zip(edges, edges[1:], strict=False):
-        first = rows[start]
-        queue = (topics[topic_ids[first]], int(table.column("queue_id")[first]))
-        units.append(Units(queue, *(column[start:stop] for column in columns)))
-    return units + _light_units(table, properties, units)
 
 
-def _light_units(table: MessageTable, properties: Properties, units: list[Units]) -> list[Units]:
-    """Return the units that messages for several light queues get there."""
+def _grouped(topic_ids: Ints, queue_ids: Ints, topic_count: int) -> tuple[Ints, npt.NDArray[Any]]:
+    """Return the order that brings each queue together, and a number of its queue for each unit in that order."""
+    codes: npt.NDArray[Any] = topic_ids << 32 | (queue_ids & 0xFFFFFFFF)
+    if len(codes):
+        spread = int(queue_ids.max()) + 1
+        if queue_ids.min() >= 0 and spread * topic_count <= 1 << 16:
+            # Sixteen bits are sorted by radix, several times faster.
+            codes = (topic_ids * spread + queue_ids).astype(np.uint16)
+    order = np.argsort(codes, kind="stable")
+    return order, codes[order]
+
+
+def _light_units(
+    table: MessageTable, properties: Properties, rows: Ints, queue_ids: Ints
+) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Return the names of light queues, and what messages add to them: their place in ``rows``, name, queue, offset."""
+    names: dict[str, int] = {}
+    found: list[tuple[int, int, int, int]] = []
     _, sizes = properties.at("INNER_MULTI_DISPATCH")
-    if not sizes.any():
-        return []
-    found: dict[QueueKey, list[tuple[int, ...]]] = {}
-    for group in units:
-        for i in np.flatnonzero(sizes[group.rows]):
-            row = int(group.rows[i])
-            names = properties.text(table, "INNER_MULTI_DISPATCH", row).split(",")
-            offsets = properties.text(table, "INNER_MULTI_QUEUE_OFFSET", row).split(",")
-            for name, offset in zip(names, offsets, strict=False):
-                if name and offset.isascii() and offset.isdigit():
-                    queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else group.queue[1]
-                    found.setdefault((name, queue_id), []).append(
-                        (
-                            row,
-                            int(offset),
-                            int(group.physical_offset[i]),
-                            int(group.size[i]),
-                            int(group.tags_code[i]),
-                            int(group.store_timestamp[i]),
-                            1,
-                        )
-                    )
-    return [Units(queue, *np.array(sorted(values), np.int64).T) for queue, values in sorted(found.items())]
+    for i in np.flatnonzero(sizes[rows]).tolist() if sizes.any() else ():
+        row = int(rows[i])
+        queues = properties.text(table, "INNER_MULTI_DISPATCH", row).split(",")
+        offsets = properties.text(table, "INNER_MULTI_QUEUE_OFFSET", row).split(",")
+        for name, offset in zip(queues, offsets, strict=False):
+            if name and offset.isascii() and offset.isdigit() and len(offset) < 19:
+                queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else int(queue_ids[i])
+                found.append((i, names.setdefault(name, len(names)), queue_id, int(offset)))
+    return list(names), np.array(found, np.int64).reshape(-1, 4).T
 
 
 def _entries(

@@ -27,23 +27,31 @@ def segment_name(start_offset: int) -> str:
     return f"{start_offset:0{NAME_WIDTH}}"
 
 
+def is_segment_name(name: str) -> bool:
+    """Tell whether a file of this name is a segment."""
+    return len(name) == NAME_WIDTH and name.isascii() and name.isdigit()
+
+
 class FileQueue:
     """The segments of one or more folders, in order of their addresses.
 
     ``file_size`` is the configured length, or the one inferred: what most names are apart, else most files long.
-    A segment may be shorter or longer than it should be; every entry that is no segment is in ``strays``.
+    A segment may be shorter or longer than it should be; every entry that is no segment is in ``strays``. With ``only``
+    nothing but that one file is looked at.
     """
 
-    def __init__(self, folders: Iterable[Path], file_size: int | None = None) -> None:
+    def __init__(self, folders: Iterable[Path], file_size: int | None = None, only: Path | None = None) -> None:
         self.folders = list(folders)
         segments: list[MappedFile] = []
         self.strays: list[Stray] = []
         for folder in self.folders:
             with reading(folder), os.scandir(folder) as entries:
                 for entry in entries:
+                    if only and entry.name != only.name:
+                        continue
                     is_folder = entry.is_dir()
                     size = 0 if is_folder else entry.stat().st_size
-                    if not is_folder and len(entry.name) == NAME_WIDTH and entry.name.isascii() and entry.name.isdigit():
+                    if not is_folder and is_segment_name(entry.name):
                         segments.append(MappedFile(Path(entry.path), int(entry.name), size))
                     else:
                         self.strays.append(Stray(Path(entry.path), size, is_folder))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqtool.engine.store.file_queue import NAME_WIDTH
+from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapped_file import read_file
 from mqtool.errors import NotFoundError, UsageError
 
@@ -85,12 +85,12 @@ def _segment_folders(root: Path, prefix: str) -> list[Path]:
     return sorted(
         folder
         for folder in root.glob(f"{prefix}*")
-        if folder.is_dir() and any(len(file.name) == NAME_WIDTH and file.name.isdigit() for file in folder.iterdir())
+        if folder.is_dir() and any(is_segment_name(file.name) for file in folder.iterdir())
     )
 
 
 class StorePaths:
-    """The folders and files of the store under ``root``.
+    """The folders and files of the store under ``root``, or of the one file that ``root`` is (``single``).
 
     Raises:
         NotFoundError: nothing there looks like a store.
@@ -98,11 +98,19 @@ class StorePaths:
 
     def __init__(self, root: Path, config: StoreConfig) -> None:
         self.root = root
+        self.single: Path | None = None
         self.remarks: list[str] = []
-        if not root.is_dir():
-            raise NotFoundError(f"{root} is no directory: give the store of a broker with -s")
         self.dledger: Path | None = None
-        self.commit_log = self._commit_log(config)
+        if root.is_file():
+            self.single, self.root = root, root.parent
+            root = root.parent
+            self.commit_log = [root] if is_segment_name(self.single.name) else []
+            if root.parent.name.startswith("dledger-"):
+                self.dledger = root.parent
+        elif root.is_dir():
+            self.commit_log = self._commit_log(config)
+        else:
+            raise NotFoundError(f"{root} is no directory: give the store of a broker with -s")
         self.consume_queue = root / "consumequeue"
         self.consume_queue_rocksdb = root / "consumequeue_rocksdb"
         self.consume_queue_ext = root / "consumequeue_ext"
@@ -115,7 +123,7 @@ class StorePaths:
         self.timer_log = root / "timerlog"
         self.config = root / "config"
         self.timer_check = self.config / "timercheck"
-        if not self.commit_log and not any(
+        if not self.commit_log and not self.single and not any(
             path.exists() for path in (self.consume_queue, self.index, self.checkpoint, self.config / "topics.json")
         ):
             raise NotFoundError(

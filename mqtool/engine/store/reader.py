@@ -37,17 +37,17 @@ class StoreReader:
     writing to may be read: take the ends of queues and index first, then the log, and judge what lies below.
     """
 
-    def __init__(self, root: Path | str, config: StoreConfig | None = None) -> None:
+    def __init__(self, root: "Path | str | os.PathLike[str]", config: StoreConfig | None = None) -> None:
         """Open the store under ``root``.
 
         Raises:
             NotFoundError: there is none.
             NotPermittedError: this user may not read it.
         """
-        self.root = Path(root)
         self.config = config or StoreConfig()
-        with reading(self.root):
-            self.paths = StorePaths(self.root, self.config)
+        with reading(Path(root)):
+            self.paths = StorePaths(Path(root), self.config)
+        self.root = self.paths.root
         self.remarks = self.paths.remarks
 
     # The log
@@ -55,7 +55,7 @@ class StoreReader:
     @functools.cached_property
     def commit_log(self) -> CommitLog:
         """All messages, in order of arrival."""
-        log = CommitLog(self.paths.commit_log, self.config.size("mappedFileSizeCommitLog"))
+        log = CommitLog(self.paths.commit_log, self.config.size("mappedFileSizeCommitLog"), self.paths.single)
         if self.paths.dledger:
             log.envelope = scan.DLEDGER
         if log.inferred and log.segments and log.file_size != 1 << 30:
