@@ -65,7 +65,8 @@ def _prefetch(_typing: Any, buffer: Any, _at: Any) -> Any:
         function = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
         call = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), function)
         # To read, soon, data.
-        builder.call(call, [builder.gep(array.data, [at]), flag(0), flag(3), flag(1)])
+        place = builder.bitcast(builder.gep(array.data, [at]), pointer)
+        builder.call(call, [place, flag(0), flag(3), flag(1)])
         return context.get_dummy_value()
 
     return nb.none(buffer, _at), generate
