@@ -72,6 +72,7 @@ BLANK = Struct(
     "magic_code" / Int32sb,
 )
 BLANK_SIZE = BLANK.sizeof()
+BLANK_DTYPE = dtype_of(BLANK)
 
 MIN_SIZE = HEADS[0].sizeof() + Int8sb.sizeof() + Int16sb.sizeof()
 

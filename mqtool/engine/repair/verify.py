@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from mqtool.engine.repair import verify_index, verify_log, verify_queues, verify_tables, verify_timer
+from mqtool.engine.repair import verify_index, verify_log, verify_queues, verify_rocksdb, verify_tables, verify_timer
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import LogJudge, Part, PartReport, Rules, Run, check_part
@@ -92,6 +92,7 @@ def verify_store(
     yield from log.finish()
     if level is Level.FULL:
         yield from queues.finish(log)
+        yield from verify_rocksdb.check_queues(rules, log)
         yield from index.finish(log)
         yield from verify_timer.check_messages(reader, log.end_offset)
     else:

@@ -8,7 +8,7 @@ from mqtool.engine.repair.verify_log import LogJudge
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.mapped_file import read_file
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import FormatError, MqtoolError
+from mqtool.errors import BadDataError, FormatError, MissingExtraError, MqtoolError
 from mqtool.formats import checkpoint as layout
 from mqtool.formats import config_tables
 from mqtool.formats.topics import SCHEDULE_TOPIC, SYSTEM_GROUP_PREFIXES, is_system_topic
@@ -77,9 +77,16 @@ def check_config(reader: StoreReader) -> Iterator[Finding]:
         if table is not None:
             tables[name] = table
     try:
+        tables |= reader.rocksdb_tables
+    except MissingExtraError as error:
+        yield finding("CONFIG-ROCKSDB", f"tables are not checked: {error}", file="config")
+        return
+    except BadDataError as error:
+        yield finding("CONFIG-UNREADABLE", str(error), file="config")
+    try:
         if "topics.json" in tables:
             yield from _check_topics(reader, config_tables.topics(tables["topics.json"]))
-        elif not reader.rocksdb_queues:
+        else:
             yield finding("CONFIG-MISSING", "there is no table of topics", file="config/topics.json")
         if "consumerOffset.json" in tables:
             groups = None

@@ -91,6 +91,21 @@ class CommitLog(FileQueue):
         head = segment.read(at, commit_log.BLANK_SIZE)
         return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).size == segment.size - at
 
+    def tables_at(self, offsets: scan.Ints, kernels: Any) -> Iterator[scan.MessageTable]:
+        """Yield the messages that begin at some addresses, in the order of the log; the others are left out."""
+        offsets = np.unique(offsets)
+        for segment in self.segments:
+            low, high = np.searchsorted(offsets, (segment.start_offset, segment.end_offset - commit_log.MIN_SIZE + 1))
+            starts = offsets[low:high] - segment.start_offset
+            if not len(starts):
+                continue
+            heads = segment.bytes[starts[:, None] + np.arange(commit_log.BLANK_SIZE)].view(commit_log.BLANK_DTYPE)[:, 0]
+            sizes = heads["size"].astype(np.int64)
+            whole = np.isin(heads["magic_code"], scan.MAGICS[:2]) & (sizes >= commit_log.MIN_SIZE)
+            starts = starts[whole & (starts + sizes <= segment.size)]
+            table = scan.gather(self.buffer(segment, kernels), segment.start_offset, starts, kernels)
+            yield table.where(table.faults == 0)
+
     def tables(self, start_offset: int, stop_offset: int, kernels: Any) -> Iterator[scan.MessageTable | Gap]:
         """Yield messages and gaps of an address range, segment by segment."""
         for segment in self.segments:

@@ -263,10 +263,13 @@ class StoreReader:
     # Config
 
     def config_table(self, name: str) -> dict[Any, Any] | None:
-        """Return a JSON table of ``config/`` by its file name, from ``.bak`` where the file is missing or unreadable.
+        """Return a table of ``config/`` by the name of its JSON file.
+
+        It is taken from ``.bak`` where the file is missing or unreadable, and from RocksDB where that keeps it.
 
         Raises:
             BadDataError: neither can be read.
+            MissingExtraError: it is in RocksDB, and the extra is not installed.
         """
         problem = None
         for path in (self.paths.config / name, self.paths.config / f"{name}.bak"):
@@ -277,7 +280,17 @@ class StoreReader:
                     problem = problem or f"{path} cannot be read: {error}"
         if problem:
             raise BadDataError(problem)
-        return None
+        return self.rocksdb_tables.get(name)
+
+    @functools.cached_property
+    def rocksdb_tables(self) -> dict[str, dict[Any, Any]]:
+        """The tables that RocksDB keeps, by the names of the JSON files they replace; empty where none are there.
+
+        Raises:
+            MissingExtraError: there are some, and the extra is not installed.
+        """
+        folders = [self.paths.config / name for name in rocksdb.CONFIG_DATABASES]
+        return rocksdb.read_config(self.paths.config) if any(map(rocksdb.is_rocksdb, folders)) else {}
 
 
 def _queue_folders(folder: Path) -> list[tuple[QueueKey, Path]]:

@@ -1,0 +1,119 @@
+"""Checks of consume queues that RocksDB keeps: each unit against its message, each message against its unit."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules
+from mqtool.engine.store import rocksdb
+from mqtool.engine.store.dispatch import QueueKey, dispatch
+from mqtool.errors import BadDataError, MissingExtraError
+from mqtool.formats.scan import Ints
+
+_CODES = {
+    "size": ("QUEUE-LENGTH", "the unit gives another size than its message has"),
+    "tags_code": ("QUEUE-TAGS", "the tags code is not that of its message: a filter would miss it"),
+    "store_timestamp": ("QUEUE-TIME", "the unit gives another store time than its message has"),
+}
+
+
+def check_queues(rules: Rules, judge: LogJudge) -> Iterator[Finding]:
+    """Judge the queues that are in RocksDB, if any are and the extra is there to read them."""
+    reader = rules.reader
+    folder = reader.rocksdb_queues
+    if folder is None:
+        return
+    file = reader.paths.relative(folder)
+    try:
+        ends = rocksdb.read_ends(folder).queues
+        known: dict[QueueKey, int] = {}
+        for topic, queue_id, units in rocksdb.read_units(folder):
+            key = (topic, queue_id)
+            inside = units["queue_offset"] < ends[key].max_offset if key in ends else np.ones(len(units), np.bool_)
+            yield from _check_units(rules, judge, file, key, units[inside])
+            if inside.any():
+                known[key] = int(units["queue_offset"][inside][-1]) + 1
+    except MissingExtraError as error:
+        yield finding("QUEUE-ROCKSDB", f"the queues are not checked: {error}", file=file)
+        return
+    except BadDataError as error:
+        yield finding("QUEUE-ROCKSDB-DAMAGED", str(error), file=file)
+        return
+    for key, stop in judge.next_offsets.items():
+        if key in reader.consume_queues or judge.live:
+            continue
+        start = max(known.get(key, 0), judge.first_offsets[key])
+        if start < stop:
+            text = f"{stop - start:,} messages at the end of the queue have no unit"
+            yield _unit("QUEUE-MISSING", text, file, key, start)
+
+
+def _check_units(rules: Rules, judge: LogJudge, file: str, key: QueueKey, units: np.ndarray) -> Iterator[Finding]:
+    """Judge some units of a queue in queue order."""
+    offsets = units["physical_offset"]
+    found: dict[int, dict[str, int]] = {}
+    for table in rules.reader.commit_log.tables_at(offsets[offsets < judge.end_offset], rules.kernels):
+        wanted = dispatch(table, rules.delay_levels).units
+        for stretch in wanted.stretches:
+            if stretch.queue == key:
+                for row in range(stretch.first, stretch.last):
+                    found[int(wanted.physical_offset[row])] = {
+                        "queue_offset": int(wanted.queue_offset[row]),
+                        **{name: int(getattr(wanted, name)[row]) for name in _CODES},
+                    }
+    listed = 0
+    for unit, gap in zip(units, _gaps(units["queue_offset"]), strict=True):
+        offset, physical_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
+        if listed >= MOST_LISTED:
+            return
+        if gap and offset - gap >= judge.first_offsets.get(key, offset):
+            listed += 1
+            yield _unit("QUEUE-MISSING", f"{gap:,} messages from here on have no unit", file, key, offset - gap)
+        if physical_offset < rules.reader.commit_log.min_offset:
+            continue
+        if physical_offset >= judge.end_offset:
+            listed += 1
+            if not judge.live:
+                text = "the unit points behind the end of the log: its message is lost"
+                yield _unit("QUEUE-BEYOND", text, file, key, offset, physical_offset=physical_offset)
+            continue
+        message = found.get(physical_offset)
+        if message is None or message["queue_offset"] != offset:
+            listed += 1
+            text = "no message of this queue begins where the unit points"
+            yield _unit("QUEUE-DANGLING", text, file, key, offset, physical_offset=physical_offset)
+            continue
+        for name, (code, text) in _CODES.items():
+            if message[name] != int(unit[name]):
+                listed += 1
+                yield _unit(code, text, file, key, offset, message[name], int(unit[name]), physical_offset)
+
+
+def _gaps(offsets: Ints) -> list[int]:
+    """Return how many queue offsets are missing before each."""
+    return [0, *(np.diff(offsets) - 1).tolist()] if len(offsets) else []
+
+
+def _unit(
+    code: str,
+    text: str,
+    file: str,
+    key: QueueKey,
+    offset: int,
+    expected: int | None = None,
+    found: int | None = None,
+    physical_offset: int | None = None,
+) -> Finding:
+    return finding(
+        code,
+        text,
+        file=file,
+        expected=expected,
+        found=found,
+        topic=key[0],
+        queue_id=key[1],
+        queue_offset=offset,
+        physical_offset=physical_offset,
+    )

@@ -1,0 +1,249 @@
+"""What a broker answers to a pull, and what its client makes of it, told from a store.
+
+A pull asks for the messages of one queue from a queue offset on. The rules are those of RocketMQ's ``getMessage``,
+``PullMessageProcessor`` and the Java client together, but for its limits of bytes and of units looked at in one go,
+and for messages of an inner batch in front of the offset: a client gets those too.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.store.queue_view import QueueView, UnitTable
+from mqtool.errors import FormatError, NotFoundError
+from mqtool.formats import commit_log, consume_queue
+from mqtool.formats.filters import Sql92Filter, TagFilter
+from mqtool.formats.message import Message
+
+UNITS = 4096
+"""How many units are looked at together."""
+
+
+class PullStatus(enum.StrEnum):
+    """What a client tells its user."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+class StoreStatus(enum.StrEnum):
+    """What the broker's store says."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+_STATUSES = {
+    StoreStatus.FOUND: PullStatus.FOUND,
+    StoreStatus.NO_MATCHED_MESSAGE: PullStatus.NO_MATCHED_MSG,
+    StoreStatus.MESSAGE_WAS_REMOVING: PullStatus.NO_MATCHED_MSG,
+    StoreStatus.OFFSET_FOUND_NULL: PullStatus.NO_NEW_MSG,
+    StoreStatus.OFFSET_OVERFLOW_ONE: PullStatus.NO_NEW_MSG,
+    StoreStatus.OFFSET_OVERFLOW_BADLY: PullStatus.OFFSET_ILLEGAL,
+    StoreStatus.OFFSET_TOO_SMALL: PullStatus.OFFSET_ILLEGAL,
+}
+_EMPTY = (StoreStatus.NO_MATCHED_LOGIC_QUEUE, StoreStatus.NO_MESSAGE_IN_QUEUE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A unit from which no message, or not the right one, could be read."""
+
+    queue_offset: int
+    physical_offset: int
+    reason: str
+    lost: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class PullResult:
+    """The answer to one pull."""
+
+    store_status: StoreStatus
+    offset: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[Message] = dataclasses.field(default_factory=list)
+    faults: list[Fault] = dataclasses.field(default_factory=list)
+
+    @property
+    def status(self) -> PullStatus:
+        """What the client tells its user."""
+        if self.store_status in _EMPTY:
+            # A new queue may be asked for its beginning; whoever asks for more has an offset of another life.
+            return PullStatus.OFFSET_ILLEGAL if self.offset else PullStatus.NO_NEW_MSG
+        return _STATUSES[self.store_status]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subscription:
+    """What a consumer wants: tags, or messages whose properties an SQL92 filter takes."""
+
+    tags: TagFilter | None = None
+    sql92: Sql92Filter | None = None
+
+    def matches_codes(self, units: UnitTable) -> npt.NDArray[np.bool_]:
+        """Tell which units a broker looks up: those it cannot tell from their tags code included."""
+        if self.tags is None or self.tags.expression == "*":
+            return np.ones(len(units), np.bool_)
+        codes = np.array(sorted(self.tags.codes), np.int32)
+        return np.isin(units.tags_code.astype(np.int32), codes) | ~units.has_code
+
+    def matches_record(self, message: Message) -> bool:
+        """Tell whether a broker sends a record, once it has looked it up."""
+        return self.sql92 is None or self.sql92(message.properties)
+
+    def matches_message(self, message: Message) -> bool:
+        """Tell whether a client keeps a message: equal codes are not yet equal tags."""
+        return self.tags is None or self.tags.matches_tag(message.tags)
+
+
+EVERYTHING = Subscription()
+
+
+def pull(
+    queue: QueueView | None,
+    read: Callable[[int], Message],
+    offset: int,
+    max_count: int,
+    subscription: Subscription = EVERYTHING,
+) -> PullResult:
+    """Return the messages of a queue from an offset on, and where to go on.
+
+    Args:
+        queue: None where the store has no such queue.
+        read: returns the message at an address of the log, or raises ``FormatError`` or ``NotFoundError``.
+        offset: queue offset to begin with.
+        max_count: return no more messages than this.
+        subscription: what is wanted.
+    """
+    if queue is None:
+        return PullResult(StoreStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0, 0)
+    low, high = queue.min_offset, queue.max_offset
+    if high == 0:
+        return PullResult(StoreStatus.NO_MESSAGE_IN_QUEUE, offset, 0, low, high)
+    if offset < low:
+        return PullResult(StoreStatus.OFFSET_TOO_SMALL, offset, low, low, high)
+    if offset == high:
+        return PullResult(StoreStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
+    if offset > high:
+        return PullResult(StoreStatus.OFFSET_OVERFLOW_BADLY, offset, high, low, high)
+    walk = _Walk(queue, read, offset, max_count, subscription)
+    walk.run()
+    return PullResult(walk.status, offset, walk.next_offset, low, high, walk.messages, walk.faults)
+
+
+class _Walk:
+    """One pull from an offset that the queue holds."""
+
+    def __init__(
+        self,
+        queue: QueueView,
+        read: Callable[[int], Message],
+        offset: int,
+        max_count: int,
+        subscription: Subscription,
+    ) -> None:
+        self.queue = queue
+        self.read = read
+        self.offset = offset
+        self.max_count = max_count
+        self.subscription = subscription
+        self.next_offset = offset
+        self.status = StoreStatus.NO_MATCHED_MESSAGE
+        self.messages: list[Message] = []
+        self.faults: list[Fault] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.messages) >= self.max_count
+
+    def run(self) -> None:
+        while self.next_offset < self.queue.max_offset and not self.is_full:
+            units = self.queue.units(self.next_offset, UNITS)
+            if not len(units):
+                if not self.messages:
+                    self.status = StoreStatus.OFFSET_FOUND_NULL
+                self.next_offset = self.queue.max_offset
+                return
+            self._take(units)
+
+    def _take(self, units: UnitTable) -> None:
+        filler = units.size == consume_queue.PRE_BLANK_SIZE
+        wanted = self.subscription.matches_codes(units) & ~filler
+        for row in np.flatnonzero(wanted | (units.size <= 0)).tolist():
+            if self.is_full:
+                return
+            # Units in front of this one are passed over, and this one is looked at.
+            queue_offset, end = int(units.queue_offset[row]), int(units.queue_offset[row] + units.batch_size[row])
+            self.next_offset = end
+            message = self._message(queue_offset, int(units.physical_offset[row]), int(units.size[row]))
+            if message and wanted[row] and self.subscription.matches_record(message):
+                self._add(message, queue_offset, end)
+        if not self.is_full:
+            self.next_offset = int(units.queue_offset[-1] + units.batch_size[-1])
+
+    def _message(self, queue_offset: int, physical_offset: int, size: int) -> Message | None:
+        reason, message = "", None
+        if size <= 0:
+            reason = "the unit is empty"
+        else:
+            try:
+                message = self.read(physical_offset)
+                if message.size != size:
+                    reason = f"the unit tells {size:,} bytes, its message has {message.size:,}"
+            except (FormatError, NotFoundError) as error:
+                reason = str(error)
+        if reason:
+            self.faults.append(Fault(queue_offset, physical_offset, reason, lost=message is None))
+        if message is None and not self.messages:
+            self.status = StoreStatus.MESSAGE_WAS_REMOVING
+        return message
+
+    def _add(self, record: Message, queue_offset: int, end: int) -> None:
+        """Take what a client makes of a record."""
+        for message in self._unwrapped(record, queue_offset):
+            if message.queue_offset < self.offset and message is not record:
+                continue
+            if self.is_full:
+                self.next_offset = message.queue_offset
+                return
+            if self.subscription.matches_message(message):
+                self.messages.append(message)
+                self.status = StoreStatus.FOUND
+        self.next_offset = end
+
+    def _unwrapped(self, record: Message, queue_offset: int) -> list[Message]:
+        if not record.sys_flag & commit_log.INNER_BATCH:
+            return [record]
+        try:
+            elements = commit_log.parse_client_batch(record.plain_body())
+        except FormatError as error:
+            self.faults.append(Fault(queue_offset, record.position, str(error), lost=False))
+            return [record]
+        return [
+            dataclasses.replace(
+                record,
+                queue_offset=record.queue_offset + number,
+                flag=element.flag,
+                sys_flag=record.sys_flag & ~(commit_log.COMPRESSED | commit_log.COMPRESSION_MASK),
+                body_crc=element.body_crc,
+                body_size=element.body_size,
+                body=element.body,
+                raw_properties=element.properties,
+            )
+            for number, element in enumerate(elements)
+        ]
