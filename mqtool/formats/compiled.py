@@ -21,7 +21,7 @@ from mqtool.formats import kernels as plain
 _NAME = "mqtool.formats.kernels_compiled"
 
 
-_INLINE = {"find_byte", "equal", "java_hash", "index_hash"}
+_INLINE = {"separators", "_note_property", "equal", "java_hash", "index_hash"}
 """Called in inner loops, where a call would cost more than they do."""
 
 
@@ -73,44 +73,41 @@ def _prefetch(_typing: Any, buffer: Any, _at: Any) -> Any:
 
 
 @intrinsic
-def _before_match(_typing: Any, buffer: Any, _at: Any, _low: Any, _high: Any) -> Any:
-    """Count the bytes before the first of sixteen that lies between two; 16 where none does."""
+def _separators(_typing: Any, buffer: Any, _at: Any) -> Any:
+    """Compare sixteen bytes with both separators at once."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        at, low, high = (
-            context.cast(builder, value, kind, wanted)
-            for value, kind, wanted in zip(arguments[1:], signature.args[1:], (nb.intp, nb.uint8, nb.uint8), strict=True)
-        )
+        at = context.cast(builder, arguments[1], signature.args[1], nb.intp)
         vector = ir.VectorType(ir.IntType(8), 16)
         pointer = builder.bitcast(builder.gep(array.data, [at]), vector.as_pointer())
         data = builder.load(pointer, align=1)
+        # As 1 and 2 are the only bytes that lie below 2 once 1 is taken away.
+        moved = builder.sub(data, vector([1] * 16))
+        hits = builder.icmp_unsigned("<", moved, vector([2] * 16))
+        return builder.zext(builder.bitcast(hits, ir.IntType(16)), ir.IntType(64))
 
-        def spread(value: Any) -> Any:
-            lanes = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
-            return builder.shuffle_vector(lanes, lanes, ir.Constant(ir.VectorType(ir.IntType(32), 16), [0] * 16))
-
-        hits = builder.and_(
-            builder.icmp_unsigned(">=", data, spread(low)), builder.icmp_unsigned("<=", data, spread(high))
-        )
-        mask = builder.zext(builder.bitcast(hits, ir.IntType(16)), ir.IntType(64))
-        stopper = builder.or_(mask, ir.IntType(64)(1 << 16))
-        return builder.cttz(stopper, ir.IntType(1)(1))
-
-    return nb.int64(buffer, _at, _low, _high), generate
+    return nb.int64(buffer, _at), generate
 
 
-def find_byte(buffer: Any, start: int, end: int, low: int, high: int) -> int:
-    """Do what ``kernels.find_byte`` does, sixteen bytes at a time."""
-    at = start
-    while at < end and at + 16 <= len(buffer):
-        skipped = _before_match(buffer, at, low, high)
-        at += skipped
-        if skipped < 16:
-            return min(at, end)
-    while at < end and not low <= buffer[at] <= high:
-        at += 1
-    return min(at, end)
+@intrinsic
+def _lowest_bit(_typing: Any, marks: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return nb.int64(marks), generate
+
+
+def separators(buffer: Any, start: int, end: int) -> int:
+    """Do what ``kernels.separators`` does."""
+    if start + 16 <= len(buffer):
+        marks: int = _separators(buffer, start)
+        return marks & (1 << end - start) - 1 if end < start + 16 else marks
+    marks = 0
+    for at in range(start, min(start + 16, end)):
+        if 1 <= buffer[at] <= 2:
+            marks |= 1 << at - start
+    return marks
 
 
 def _compile() -> types.ModuleType:
@@ -125,7 +122,8 @@ def _compile() -> types.ModuleType:
             setattr(module, name, jit(value))
     for width in (8, 16, 32, 64):
         setattr(module, f"int{width}", _loader(width))
-    module.find_byte = jit(find_byte)  # type: ignore[attr-defined]
+    module.separators = jit(separators)  # type: ignore[attr-defined]
+    module.lowest_bit = _lowest_bit  # type: ignore[attr-defined]
     module.prefetch = _prefetch  # type: ignore[attr-defined]
     module.body_crcs = jit(clmul.body_crcs_kernel())  # type: ignore[attr-defined]
     return module

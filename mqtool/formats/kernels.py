@@ -283,32 +283,66 @@ def find_properties(
         found_sizes: zeros; (name, text) receives its length, and stays 0 where the property is missing or empty.
     """
     for i in range(len(offsets)):
-        at = int(offsets[i])
-        end = at + int(sizes[i])
-        while at < end:
-            split = find_byte(buffer, at, end, 1, 2)
-            if split == end:
-                break
-            if buffer[split] == 2:
-                at = split + 1
-                continue
-            close = find_byte(buffer, split + 1, end, 2, 2)
-            if close > split + 1 and split > at:
-                letter = buffer[at]
-                for name in range(by_letter[letter, 0], by_letter[letter, 1]):
-                    begin = name_ends[name - 1] if name else 0
-                    if name_ends[name] - begin == split - at and equal(names, begin, buffer, at, split - at):
-                        found_offsets[name, i] = split + 1
-                        found_sizes[name, i] = close - split - 1
-            at = close + 1
+        name_at = int(offsets[i])
+        end = name_at + int(sizes[i])
+        value_at = -1  # behind the separator, once it is met
+        block = name_at
+        while block < end:
+            marks = separators(buffer, block, end)
+            while marks:
+                at = block + lowest_bit(marks)
+                marks &= marks - 1
+                if buffer[at] == 1:
+                    if value_at < 0:
+                        value_at = at + 1
+                    continue
+                if value_at > name_at + 1 and at > value_at:
+                    _note_property(
+                        buffer, name_at, value_at, at, i, names, name_ends, by_letter, found_offsets, found_sizes
+                    )
+                name_at = at + 1
+                value_at = -1
+            block += 16
+        if value_at > name_at + 1 and end > value_at:
+            _note_property(buffer, name_at, value_at, end, i, names, name_ends, by_letter, found_offsets, found_sizes)
 
 
-def find_byte(buffer: Buffer, start: int, end: int, low: int, high: int) -> int:
-    """Return the first position from ``start`` on of a byte from ``low`` to ``high``; ``end`` where there is none."""
-    at = start
-    while at < end and not low <= buffer[at] <= high:
-        at += 1
-    return at
+def _note_property(
+    buffer: Buffer,
+    name_at: int,
+    value_at: int,
+    close: int,
+    row: int,
+    names: Buffer,
+    name_ends: Array,
+    by_letter: Array,
+    found_offsets: Array,
+    found_sizes: Array,
+) -> None:
+    size = value_at - 1 - name_at
+    letter = buffer[name_at]
+    for name in range(by_letter[letter, 0], by_letter[letter, 1]):
+        begin = name_ends[name - 1] if name else 0
+        if name_ends[name] - begin == size and equal(names, begin, buffer, name_at, size):
+            found_offsets[name, row] = value_at
+            found_sizes[name, row] = close - value_at
+
+
+def separators(buffer: Buffer, start: int, end: int) -> int:
+    """Return which of sixteen bytes are separators of properties: bit *n* stands for position ``start + n``."""
+    marks = 0
+    for at in range(start, min(start + 16, end)):
+        if 1 <= buffer[at] <= 2:
+            marks |= 1 << at - start
+    return marks
+
+
+def lowest_bit(marks: int) -> int:
+    """Return the number of the lowest bit that is set."""
+    number = 0
+    while not marks >> number & 1:
+        number += 1
+    return number
 
 
 def java_hash(buffer: Buffer, offset: int, size: int, seed: int) -> int:

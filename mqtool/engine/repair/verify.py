@@ -16,6 +16,7 @@ from mqtool.engine.repair.verify_log import LogJudge, Part, PartReport, Rules, R
 from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import UsageError
 from mqtool.formats import scan
 
 PART = 16 << 20
@@ -50,17 +51,25 @@ def verify_store(
 ) -> Iterator[Finding]:
     """Run every check and yield what is wrong; an empty result is a sound store.
 
+    Of a single segment only the log is checked.
+
     Args:
         reader: of the store; it may be in use.
         level: how much to look at.
         jobs: how many threads share the work.
         progress: is told how many bytes of the log are done, and how many there are.
+
+    Raises:
+        UsageError: the reader is of a single file that is no segment of a commit log.
     """
+    whole = reader.paths.single is None
+    if not whole and not reader.commit_log.segments:
+        raise UsageError(f"{reader.paths.single} is no segment of a commit log: give the store that it belongs to")
     live = reader.is_live
     queues = QueueChecker(reader, live)
     index = IndexJudge(reader, live)
     log = LogJudge(reader, live)
-    for check in FILE_CHECKS:
+    for check in FILE_CHECKS if whole else [verify_log.check_files]:
         yield from check(reader)
 
     parts = list(verify_log.parts_of(reader.commit_log, PART))
@@ -82,7 +91,7 @@ def verify_store(
             for event in log.take(report):
                 if not isinstance(event, Run):
                     yield event
-                elif level is Level.FULL:
+                elif level is Level.FULL and whole:
                     yield from index.take(event)
             done += report.part.stop - report.part.start
             progress(done, total)
@@ -90,6 +99,8 @@ def verify_store(
             yield from verify_index.check_header(reader, file)
             yield from found.result() if found else ()
     yield from log.finish()
+    if not whole:
+        return
     if level is Level.FULL:
         yield from queues.finish(log)
         yield from verify_rocksdb.check_queues(rules, log)

@@ -1,0 +1,34 @@
+"""Inner batch (5.x): one record whose body holds several messages with consecutive queue offsets."""
+
+import dataclasses
+
+from mqtool.formats import commit_log
+from mqtool.formats.message import Message
+
+_OF_THE_BODY = commit_log.COMPRESSED | commit_log.COMPRESSION_MASK
+
+
+def is_inner_batch(message: Message) -> bool:
+    """Tell whether a record holds several messages."""
+    return bool(message.sys_flag & commit_log.INNER_BATCH)
+
+
+def inner_messages(message: Message) -> list[Message]:
+    """Return the messages of an inner batch as a consumer gets them: what they don't say for themselves is the record's.
+
+    Raises:
+        FormatError: the body is no batch.
+    """
+    return [
+        dataclasses.replace(
+            message,
+            queue_offset=message.queue_offset + number,
+            flag=element.flag,
+            sys_flag=message.sys_flag & ~_OF_THE_BODY,
+            body_crc=element.body_crc,
+            body_size=element.body_size,
+            body=element.body,
+            raw_properties=element.properties,
+        )
+        for number, element in enumerate(commit_log.parse_client_batch(message.plain_body()))
+    ]
