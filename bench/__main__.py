@@ -106,7 +106,9 @@ def measure_scan(name: str, root: Path) -> list[Row]:
 
 def run(*command: str, **environment: str) -> None:
     """Run a command and throw its output away."""
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment)
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment
+    )
 
 
 def measure_start(root: Path) -> list[Row]:

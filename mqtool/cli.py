@@ -61,7 +61,9 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
 def cli() -> None:
     """Read, check and search the store of an Apache RocketMQ broker.
 
@@ -91,7 +93,7 @@ def run(arguments: list[str]) -> int:
         return Status.USAGE
     except KeyboardInterrupt:
         return Status.INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click makes an exit of its own of a closed pipe
         # Whoever read the output has gone; what is left in the buffer must not complain at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Status.OK
@@ -149,5 +151,3 @@ def _run_in_child(arguments: list[str]) -> int:
     if status == -signal.SIGBUS:
         return _complain("a file became shorter, or its disk failed, while it was read: try again", Status.BUSY)
     return _complain(f"ended by {signal.Signals(-status).name}", Status.FAULT) if status != -signal.SIGTERM else 143
-
-

@@ -27,7 +27,7 @@ _SIZE = re.compile(r"(\d+)\s*(KiB|MiB|GiB|TiB|B)?", re.IGNORECASE)
 _SIZE_BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
-class Time(click.ParamType):
+class Time(click.ParamType):  # type: ignore[type-arg]
     """A moment: ISO 8601 (UTC unless it says otherwise), milliseconds since 1970, or a span back from now."""
 
     name = "time"
@@ -43,13 +43,15 @@ class Time(click.ParamType):
         try:
             moment = datetime.datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value} is no time: give ISO 8601 (2026-11-21T03:00:00Z), milliseconds, or a span like 2h", param, ctx)
+            self.fail(
+                f"{value} is no time: give ISO 8601 (2026-11-21T03:00:00Z), milliseconds, or a span like 2h", param, ctx
+            )
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=datetime.UTC)
         return round(moment.timestamp() * 1000)
 
 
-class Offset(click.ParamType):
+class Offset(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes or of units, decimal, hexadecimal with ``0x``, or with ``KiB``, ``MiB``, ``GiB``."""
 
     name = "offset"
@@ -63,6 +65,7 @@ class Offset(click.ParamType):
         if size := _SIZE.fullmatch(value.replace(",", "")):
             return int(size[1]) * _SIZE_BYTES[(size[2] or "b").lower()]
         self.fail(f"{value} is no number of bytes: give 4096, 0x1000 or 4KiB", param, ctx)
+        return None
 
 
 TIME = Time()
@@ -113,7 +116,10 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-o``; the command receives an ``Output`` as ``output``, closed when it is done."""
 
     @click.option(
-        "-o", "--output", type=click.Choice([one.value for one in Format]), help="Default: a table on a terminal, JSON lines in a pipe."
+        "-o",
+        "--output",
+        type=click.Choice([one.value for one in Format]),
+        help="Default: a table on a terminal, JSON lines in a pipe.",
     )
     @functools.wraps(command)
     def wrapped(*args: Any, output: str | None, **kwargs: Any) -> Any:
@@ -129,7 +135,10 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def jobs_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-j``."""
     return click.option(
-        "-j", "--jobs", type=click.IntRange(1), default=lambda: len(os.sched_getaffinity(0)),
+        "-j",
+        "--jobs",
+        type=click.IntRange(1),
+        default=lambda: len(os.sched_getaffinity(0)),
         help="How much runs at once. Default: every core.",
     )(command)
 
@@ -142,8 +151,11 @@ def limit_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def body_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--body``."""
     return click.option(
-        "--body", type=click.Choice(["auto", "text", "json", "hex", "base64", "none"]), default="auto",
-        show_default=True, help="How bodies are shown.",
+        "--body",
+        type=click.Choice(["auto", "text", "json", "hex", "base64", "none"]),
+        default="auto",
+        show_default=True,
+        help="How bodies are shown.",
     )(command)
 
 

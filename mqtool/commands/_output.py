@@ -115,6 +115,11 @@ class Output:
             self.close()
             click.echo(text)
 
+    def new_table(self, columns: Sequence[str]) -> None:
+        """Begin another table, with columns and widths of its own."""
+        self.close()
+        self.columns, self._widths = columns, {}
+
     def remark(self, text: str) -> None:
         """Say something beside the results."""
         self.close()
@@ -146,7 +151,7 @@ class Output:
     def _write_block(self) -> None:
         """Write rows in columns as wide as the first block needs, as many columns as the terminal has room for."""
         block, self._block = self._block, []
-        numbers = {name for name in block[0] if all(isinstance(row.get(name), int | None) for row in block)}
+        numbers = {name for name in block[0] if all(isinstance(row.get(name), int | float | None) for row in block)}
         cells = [{name: _cell(row.get(name)) for name in self.columns or block[0]} for row in block]
         first = not self._widths
         if first:
@@ -159,13 +164,19 @@ class Output:
         from rich.cells import cell_len
 
         room = self.width
+        # A long name must not take the room of all columns behind it; what is left over it gets back.
+        most = max(2 * _LEAST, room // 3)
+        needed: dict[str, int] = {}
         widths: dict[str, int] = {}
         for name in cells[0]:
-            needed = max(cell_len(row[name]) for row in [{name: name}, *cells])
-            if room < min(needed, max(len(name), _LEAST)):
+            needed[name] = max(cell_len(row[name]) for row in [{name: name}, *cells])
+            if room < min(needed[name], max(len(name), _LEAST)):
                 break
-            widths[name] = min(needed, room)
+            widths[name] = min(needed[name], room, most)
             room -= widths[name] + 2
+        for name, width in widths.items():
+            widths[name] = width + max(0, min(needed[name] - width, room + 2))
+            room -= widths[name] - width
         return widths
 
     def _echo(self, row: dict[str, str], numbers: set[str], fg: str | None = None) -> None:
@@ -190,7 +201,7 @@ def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
     Yields a function that is told how many bytes are done in all.
     """
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda _: None
         return
     started = time.monotonic()
     bar: Any = None

@@ -7,11 +7,22 @@ import orjson
 
 from mqtool.errors import FormatError
 from mqtool.formats.message import Message
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX, is_system_topic
 
 MESSAGE_COLUMNS = (
     "physical_offset", "size", "topic", "queue_id", "queue_offset", "store_time", "tags", "keys", "body",
     "unique_key", "born_host", "reconsume_times", "sys_flag", "message_id",
 )  # fmt: skip
+
+
+def message_columns(width: int, body: str = "auto") -> tuple[str, ...]:
+    """Return the columns of a table of messages that is ``width`` wide: a narrow one keeps what tells most."""
+    place = ("physical_offset", "topic", "queue_id", "queue_offset")
+    if width < 105:
+        return (*place, "store_time" if body == "none" else "body")
+    if width < 150:
+        return (*place, "store_time", "tags" if body == "none" else "body")
+    return tuple(name for name in MESSAGE_COLUMNS if name != "body" or body != "none")
 
 
 def shown_body(message: Message, mode: str) -> dict[str, Any]:
@@ -67,3 +78,15 @@ def message_row(message: Message, body: str = "auto") -> dict[str, Any]:
         "unique_key": message.unique_key,
         "message_id": message.message_id,
     }
+
+
+def topic_kind(topic: str) -> str:
+    """Return what a topic is for: the user's own, or one of those that a broker makes.
+
+    >>> topic_kind("Orders"), topic_kind("%RETRY%billing"), topic_kind("SCHEDULE_TOPIC_XXXX")
+    ('user', 'retry', 'system')
+    """
+    for prefix, kind in ((RETRY_PREFIX, "retry"), (DEAD_LETTER_PREFIX, "dead letter"), (LIGHT_QUEUE_PREFIX, "light")):
+        if topic.startswith(prefix):
+            return kind
+    return "system" if is_system_topic(topic) else "user"

@@ -26,11 +26,17 @@ def command(codes: tuple[str, ...], output: Output) -> int:
             output.columns = ("code", "severity", "title")
             output.row({"code": code, "severity": check.severity, "title": check.title})
         elif not output.is_table:
-            output.row({"code": code, **{name: getattr(check, name) for name in ("severity", "title", "cause", "remedy")}})
+            output.row(
+                {"code": code, **{name: getattr(check, name) for name in ("severity", "title", "cause", "remedy")}}
+            )
         else:
             output.text(click.style(f"{code} ({check.severity})", bold=True))
             width = min(output.width, 100)
-            for name, text in (("", check.title), ("How it comes about: ", check.cause), ("What to do: ", check.remedy)):
+            for name, text in (
+                ("", check.title),
+                ("How it comes about: ", check.cause),
+                ("What to do: ", check.remedy),
+            ):
                 output.text(textwrap.fill(name + text, width, initial_indent="  ", subsequent_indent="  "))
             output.text()
     return 0

@@ -19,7 +19,10 @@ _STYLES = {"error": "red", "warning": "yellow", "note": None}
 
 @click.command(short_help="Check a store and list what is wrong.")
 @click.option(
-    "--level", type=click.Choice(["quick", "full"]), default="full", show_default=True,
+    "--level",
+    type=click.Choice(["quick", "full"]),
+    default="full",
+    show_default=True,
     help="quick: all but the messages, units and entries inside.",
 )
 @jobs_option
@@ -40,7 +43,7 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
         output.remark("this first run compiles its kernels, which takes some seconds")
     counts: collections.Counter[str] = collections.Counter()
     with progress(total, "verify") as advance:
-        for found in verify_store(store, Level(level), jobs, lambda done, _: advance(done)):
+        for found in verify_store(store, Level(level), jobs, advance):
             counts[found.severity] += 1
             output.line(dataclasses.asdict(found), _sentence(found), _STYLES[found.severity])
     for remark in store.remarks:

@@ -25,7 +25,7 @@ class _UnreadableError(Exception):
 
 
 def annotate(record: bytes, offset: int) -> tuple[list[Field], str | None]:
-    """Return the fields of a message record, and a sentence that says where it stops making sense, None where it does not.
+    """Return the fields of a message record, and where it stops making sense: a sentence, None for a sound record.
 
     Laid end to end the bytes of the fields are the record: bytes that no field explains are called ``rest``.
 
@@ -76,8 +76,9 @@ def _walk(schema: Struct, data: bytes, offset: int) -> Iterator[Field]:
         end = stream.tell()
         if value is None:
             size = values.get(f"{subcon.name}_size")
-            said = "" if size is None else f" its {size:,} bytes"
-            raise _UnreadableError(f"{subcon.name} does not fit{said}: {len(data) - start:,} bytes are left at {offset + start:,}")
+            said = "does not fit" if size is None else f"should have {size:,} bytes"
+            left = f"{len(data) - start:,} bytes are left at {offset + start:,}"
+            raise _UnreadableError(f"{subcon.name} {said}: {left}")
         values[subcon.name] = value
         if end > start:
             yield Field(offset + start, data[start:end], subcon.name, value)

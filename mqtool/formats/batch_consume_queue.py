@@ -18,5 +18,5 @@ UNIT = Struct(
     "compacted_offset" / Int32sb,  # -1
     "reserved" / Int32sb,  # 0
 )
-UNIT_SIZE = UNIT.sizeof()
+UNIT_SIZE: int = UNIT.sizeof()
 UNIT_DTYPE = dtype_of(UNIT)

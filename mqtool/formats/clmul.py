@@ -137,9 +137,9 @@ class Blocks(types.Type):
 
 
 @register_model(Blocks)
-class _BlocksModel(models.PrimitiveModel):
+class _BlocksModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, blocks: Blocks) -> None:
-        super().__init__(manager, blocks, blocks.form)  # type: ignore[no-untyped-call]
+        super().__init__(manager, blocks, blocks.form)
 
 
 BLOCK, FOUR_SINGLES, TWO_PAIRS = Blocks(1, 1), Blocks(4, 1), Blocks(2, 2)

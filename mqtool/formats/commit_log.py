@@ -8,7 +8,20 @@ list of fields. (RocketMQ: ``MessageExtEncoder``, ``MessageDecoder``.)
 
 from typing import Any
 
-from construct import Bytes, Computed, Construct, IfThenElse, Int8sb, Int16sb, Int32sb, Int64sb, Struct, this
+from construct import (
+    Bytes,
+    Construct,
+    FocusedSeq,
+    GreedyRange,
+    IfThenElse,
+    Int8sb,
+    Int16sb,
+    Int32sb,
+    Int64sb,
+    Struct,
+    Terminated,
+    this,
+)
 
 from mqtool.formats.layout import dtype_of, parse
 
@@ -71,10 +84,10 @@ BLANK = Struct(
     "size" / Int32sb,  # up to the end of the segment
     "magic_code" / Int32sb,
 )
-BLANK_SIZE = BLANK.sizeof()
+BLANK_SIZE: int = BLANK.sizeof()
 BLANK_DTYPE = dtype_of(BLANK)
 
-MIN_SIZE = HEADS[0].sizeof() + Int8sb.sizeof() + Int16sb.sizeof()
+MIN_SIZE: int = HEADS[0].sizeof() + Int8sb.sizeof() + Int16sb.sizeof()
 
 CLIENT_BATCH_ELEMENT = Struct(
     "size" / Int32sb,
@@ -85,9 +98,11 @@ CLIENT_BATCH_ELEMENT = Struct(
     "body" / Bytes(this.body_size),
     "properties_size" / Int16sb,
     "properties" / Bytes(this.properties_size),
-    "end" / Computed(lambda context: context._io.tell()),
 )
 """One message in the body of a batch as a client sends it, and as an inner batch keeps it (5.x)."""
+
+CLIENT_BATCH = FocusedSeq("elements", "elements" / GreedyRange(CLIENT_BATCH_ELEMENT), Terminated)
+"""That body."""
 
 
 def head_form(sys_flag: int) -> int:
@@ -110,9 +125,4 @@ def parse_client_batch(body: bytes) -> list[Any]:
     Raises:
         FormatError: the bytes are no batch.
     """
-    elements = []
-    while body:
-        element = parse(CLIENT_BATCH_ELEMENT, body, "an element of a batch")
-        elements.append(element)
-        body = body[element.end :]
-    return elements
+    return list(parse(CLIENT_BATCH, body, "the body of a batch"))

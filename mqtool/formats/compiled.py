@@ -7,7 +7,6 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -38,7 +37,7 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
 def _loader(width: int) -> Any:
     """Return an intrinsic that reads a signed big-endian number of ``width`` bits in one load."""
 
-    @intrinsic
+    @intrinsic  # type: ignore[untyped-decorator]
     def load(_typing: Any, buffer: Any, _at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -55,7 +54,7 @@ def _loader(width: int) -> Any:
     return load
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _prefetch(_typing: Any, buffer: Any, _at: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -72,7 +71,7 @@ def _prefetch(_typing: Any, buffer: Any, _at: Any) -> Any:
     return nb.none(buffer, _at), generate
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _separators(_typing: Any, buffer: Any, _at: Any) -> Any:
     """Compare sixteen bytes with both separators at once."""
 
@@ -90,7 +89,7 @@ def _separators(_typing: Any, buffer: Any, _at: Any) -> Any:
     return nb.int64(buffer, _at), generate
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _lowest_bit(_typing: Any, marks: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.IntType(1)(1))
@@ -133,6 +132,6 @@ kernels: Any = _compile()
 
 
 def is_stored() -> bool:
-    """Tell whether an earlier run left compiled kernels behind."""
-    folder = kernels.hop._cache.cache_path
-    return folder is not None and any(Path(folder).glob("kernels.hop-*.nbi"))
+    """Tell whether an earlier run left compiled kernels for this processor behind."""
+    index = getattr(kernels.hop._cache, "_cache_file", None)
+    return index is not None and bool(index._load_index())

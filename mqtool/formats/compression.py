@@ -8,6 +8,8 @@ from mqtool.formats.commit_log import COMPRESSED, COMPRESSION_MASK
 MAX_BODY = 256 << 20
 """No inflated body is larger: a few bytes of damage must not fill the memory."""
 
+_ZSTD_STEP = 1 << 10
+
 _LZ4 = 1
 _ZSTD = 2
 _ZLIB = (0, 3)  # 0: producers before 4.9.4
@@ -36,12 +38,15 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
         elif codec == _ZSTD:
             import zstandard
 
+            # It cannot be told how much to give; of a little input it can make only so much.
             zstd = zstandard.ZstdDecompressor().decompressobj()
-            size = zstandard.frame_content_size(body)
-            if size > MAX_BODY:
-                raise FormatError(f"compressed body of {size:,} bytes", offset=0)
-            plain = zstd.decompress(body)
-            whole = zstd.eof
+            grown = bytearray()
+            for at in range(0, len(body), _ZSTD_STEP):
+                grown += zstd.decompress(body[at : at + _ZSTD_STEP])
+                if zstd.eof or len(grown) > MAX_BODY:
+                    break
+            plain = bytes(grown)
+            whole = zstd.eof and len(plain) <= MAX_BODY
         else:
             raise FormatError(f"unknown compression type {codec}", offset=0)
     except (zlib.error, RuntimeError, ValueError, EOFError) as error:

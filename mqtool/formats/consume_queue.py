@@ -14,7 +14,7 @@ UNIT = Struct(
     "size" / Int32sb,  # its whole length
     "tags_code" / Int64sb,  # Java hash of its tag; the delivery time of a delayed message; an address in the ext file
 )
-UNIT_SIZE = UNIT.sizeof()
+UNIT_SIZE: int = UNIT.sizeof()
 UNIT_DTYPE = dtype_of(UNIT)
 
 PRE_BLANK_SIZE = 0x7FFFFFFF

@@ -38,4 +38,4 @@ DEFAULT_ENTRY_COUNT = 20_000_000
 
 def file_size(slots: int, entries: int) -> int:
     """Return the bytes of a file with room for ``entries`` (``maxIndexNum``), the unused entry 0 included."""
-    return HEADER_SIZE + SLOT_SIZE * slots + ENTRY_SIZE * entries
+    return int(HEADER_SIZE + SLOT_SIZE * slots + ENTRY_SIZE * entries)

@@ -14,7 +14,7 @@ def is_inner_batch(message: Message) -> bool:
 
 
 def inner_messages(message: Message) -> list[Message]:
-    """Return the messages of an inner batch as a consumer gets them: what they don't say for themselves is the record's.
+    """Return the messages of an inner batch as a consumer gets them; what they do not say themselves is the record's.
 
     Raises:
         FormatError: the body is no batch.

@@ -509,9 +509,9 @@ def check_chains(
         at = number * entry_size
         if number + _AHEAD < stop:
             later = int32(entries, at + _AHEAD * entry_size + hash_at)
-            prefetch(last, (later if later >= 0 else 0) % len(last))
+            prefetch(last, (max(later, 0)) % len(last))
         key_hash = int32(entries, at + hash_at)
-        slot = (key_hash if key_hash >= 0 else 0) % len(last)
+        slot = (max(key_hash, 0)) % len(last)
         if key_hash < 0 or int32(entries, at + previous_at) != last[slot]:
             if count < len(bad):
                 bad[count] = number

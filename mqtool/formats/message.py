@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import ipaddress
+from typing import Any
 
 import numpy as np
 
@@ -114,13 +115,10 @@ def parse_message_id(message_id: str) -> int:
 
 def message_at(table: MessageTable, row: int) -> Message:
     """Return one row of a table as a value."""
-    narrow = {name: int(table.narrow[i, row]) for i, name in enumerate(NARROW)}
-    wide = {name: int(table.wide[i, row]) for i, name in enumerate(WIDE)}
-    hosts = {
-        f"{host}_host": host_text(
-            table.address(i, row), narrow.pop(f"{host}_port")
-        )
-        for i, host in enumerate(HOSTS)
+    narrow: dict[str, Any] = {name: int(table.narrow[i, row]) for i, name in enumerate(NARROW)}
+    wide: dict[str, Any] = {name: int(table.wide[i, row]) for i, name in enumerate(WIDE)}
+    hosts: dict[str, Any] = {
+        f"{host}_host": host_text(table.address(i, row), narrow.pop(f"{host}_port")) for i, host in enumerate(HOSTS)
     }
     return Message(
         position=table.base + int(table.starts[row]),
@@ -129,7 +127,7 @@ def message_at(table: MessageTable, row: int) -> Message:
         raw_properties=table.bytes_of(kernels.PROPERTIES, row),
         **narrow,
         **wide,
-        **hosts,  # type: ignore[arg-type]
+        **hosts,
     )
 
 

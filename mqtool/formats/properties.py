@@ -13,7 +13,7 @@ CRC_SIZE = len(CRC_NAME) + len(NAME_SEPARATOR) + 10 + len(PAIR_SEPARATOR)
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
-    """Return name to value; pairs that Java's reader drops are dropped, the last of equal names wins.
+    r"""Return name to value; pairs that Java's reader drops are dropped, the last of equal names wins.
 
     >>> parse_properties(b"TAGS\\x01TagA\\x02KEYS\\x01k1 k2\\x02")
     {'TAGS': 'TagA', 'KEYS': 'k1 k2'}

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ COMPILE_FROM = 16 << 20
 """Bytes from which on compiling (0.3 s from the cache, some seconds the first time ever) is worth its time."""
 
 _NAMES: dict[str, list[str]] = {
-    code: [name for name, (dtype, _) in (commit_log.HEAD_DTYPES[0].fields or {}).items() if dtype.str == code]
+    code: [name for name in commit_log.HEAD_DTYPES[0].names or () if commit_log.HEAD_DTYPES[0][name].str == code]
     for code in (">i4", ">i8")
 }
 NARROW = _NAMES[">i4"]
@@ -93,7 +93,7 @@ def compiled_kernels() -> Any:
 
 
 def compiles_first_time() -> bool:
-    """Tell whether the compiled kernels have yet to be made: nothing of them is stored."""
+    """Tell whether the compiled kernels have yet to be made, which takes some seconds."""
     from mqtool.formats import compiled
 
     return not compiled.is_stored()
@@ -132,9 +132,9 @@ class MessageTable:
             KeyError: there is no such column.
         """
         if name in NARROW:
-            return self.narrow[NARROW.index(name)]
+            return cast("npt.NDArray[Any]", self.narrow[NARROW.index(name)])
         if name in WIDE:
-            return self.wide[WIDE.index(name)]
+            return cast("npt.NDArray[Any]", self.wide[WIDE.index(name)])
         if name == "position":
             return self.starts + self.base
         raise KeyError(name)
@@ -165,8 +165,8 @@ class MessageTable:
         start = int(self.starts[row])
         return bytes(self.buffer[start : start + int(self.narrow[0, row])])
 
-    def where(self, mask: npt.NDArray[Any]) -> "MessageTable":
-        """Return the messages that ``mask`` (or a list of rows) selects."""
+    def where(self, mask: npt.NDArray[Any] | slice) -> "MessageTable":
+        """Return the messages that a mask, a list of rows or a slice selects."""
         return dataclasses.replace(
             self,
             starts=self.starts[mask],
@@ -330,9 +330,7 @@ def candidates(buffer: Any, base: int, start: int, stop: int) -> Iterator[int]:
             at = chunk.find(_MAGIC_PREFIX, at + 1)
 
 
-def resync(
-    buffer: Any, base: int, start: int, stop: int | None = None, envelope: Envelope = BARE
-) -> int | None:
+def resync(buffer: Any, base: int, start: int, stop: int | None = None, envelope: Envelope = BARE) -> int | None:
     """Return the first position from ``start`` on where a walk can begin (again), None when there is none.
 
     Position of the record, or of its envelope.

@@ -25,6 +25,7 @@ def finding(code: str, message: str, **facts: Any) -> Finding:
 
 CHECKS: dict[str, Check] = {
     "LOG-MISSING": Check(ERROR, "", "", ""),
+    "LOG-START": Check(NOTE, "", "", ""),
     "LOG-STRAY": Check(WARNING, "", "", ""),
     "LOG-EMPTY-FILE": Check(WARNING, "", "", ""),
     "LOG-FILE-SIZE": Check(ERROR, "", "", ""),
@@ -36,6 +37,9 @@ CHECKS: dict[str, Check] = {
     "LOG-CRC": Check(ERROR, "", "", ""),
     "LOG-PROPERTY-CRC": Check(ERROR, "", "", ""),
     "LOG-POSITION": Check(ERROR, "", "", ""),
+    "LOG-PROPERTIES": Check(ERROR, "", "", ""),
+    "LOG-FLAG": Check(WARNING, "", "", ""),
+    "LOG-ENTRY": Check(ERROR, "", "", ""),
     "LOG-QUEUE-ORDER": Check(ERROR, "", "", ""),
     "LOG-TIME-ORDER": Check(WARNING, "", "", ""),
     "LOG-TORN": Check(ERROR, "", "", ""),
@@ -75,6 +79,7 @@ CHECKS: dict[str, Check] = {
     "CHECKPOINT-REST": Check(NOTE, "", "", ""),
     "ABORT-FILE": Check(NOTE, "", "", ""),
     "STORE-LIVE": Check(NOTE, "", "", ""),
+    "TIMER-MISSING": Check(WARNING, "", "", ""),
     "TIMER-FILE-SIZE": Check(WARNING, "", "", ""),
     "TIMER-UNIT": Check(WARNING, "", "", ""),
     "TIMER-CHAIN": Check(WARNING, "", "", ""),
@@ -83,6 +88,7 @@ CHECKS: dict[str, Check] = {
     "TIMER-CHECK": Check(WARNING, "", "", ""),
     "CONFIG-UNREADABLE": Check(ERROR, "", "", ""),
     "CONFIG-FROM-BACKUP": Check(WARNING, "", "", ""),
+    "CONFIG-BACKUP": Check(NOTE, "", "", ""),
     "CONFIG-ROCKSDB": Check(NOTE, "", "", ""),
     "CONFIG-MISSING": Check(NOTE, "", "", ""),
     "CONFIG-NO-TOPIC": Check(WARNING, "", "", ""),

@@ -9,18 +9,29 @@ import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from mqtool.engine.repair import verify_index, verify_log, verify_queues, verify_rocksdb, verify_tables, verify_timer
+from mqtool.engine.repair import (
+    verify_expired,
+    verify_ext,
+    verify_index,
+    verify_log,
+    verify_queues,
+    verify_rocksdb,
+    verify_tables,
+    verify_timer,
+)
+from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_index import IndexJudge
-from mqtool.engine.repair.verify_log import LogJudge, Part, PartReport, Rules, Run, check_part
+from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Part, PartReport, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
+from mqtool.engine.repair.verify_tables import Tables
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import scan
 
 PART = 16 << 20
-Progress = Callable[[int, int], None]
+Progress = Callable[[int], object]
 
 
 class Level(enum.StrEnum):
@@ -38,7 +49,7 @@ FILE_CHECKS: list[Callable[[StoreReader], Iterator[Finding]]] = [
     verify_index.check_folder,
     verify_tables.check_small_files,
     verify_timer.check_files,
-    verify_tables.check_config,
+    verify_expired.check_start,
 ]
 """Checks that need no message."""
 
@@ -47,7 +58,8 @@ def verify_store(
     reader: StoreReader,
     level: Level = Level.FULL,
     jobs: int = 1,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = lambda _: None,
+    most: int | None = MOST_LISTED,
 ) -> Iterator[Finding]:
     """Run every check and yield what is wrong; an empty result is a sound store.
 
@@ -57,15 +69,31 @@ def verify_store(
         reader: of the store; it may be in use.
         level: how much to look at.
         jobs: how many threads share the work.
-        progress: is told how many bytes of the log are done, and how many there are.
+        progress: is told how many bytes of the log are done.
+        most: how many findings of one code to yield, None for all; the others are counted in a last one.
 
     Raises:
         UsageError: the reader is of a single file that is no segment of a commit log.
     """
+    listed: collections.Counter[str] = collections.Counter()
+    files: dict[str, set[str | None]] = collections.defaultdict(set)
+    for one in _all_findings(reader, level, jobs, progress):
+        listed[one.code] += 1
+        if most is None or listed[one.code] <= most:
+            yield one
+        else:
+            files[one.code].add(one.file)
+    for code, places in files.items():
+        assert most is not None
+        yield finding(code, f"{listed[code] - most:,} more of these in {len(places):,} files or folders")
+
+
+def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progress) -> Iterator[Finding]:
     whole = reader.paths.single is None
     if not whole and not reader.commit_log.segments:
         raise UsageError(f"{reader.paths.single} is no segment of a commit log: give the store that it belongs to")
     live = reader.is_live
+    tables = Tables.read(reader) if whole else Tables({}, [])
     queues = QueueChecker(reader, live)
     index = IndexJudge(reader, live)
     log = LogJudge(reader, live)
@@ -94,7 +122,7 @@ def verify_store(
                 elif level is Level.FULL and whole:
                     yield from index.take(event)
             done += report.part.stop - report.part.start
-            progress(done, total)
+            progress(done)
         for file, found in itertools.zip_longest(reader.index_files, chains):
             yield from verify_index.check_header(reader, file)
             yield from found.result() if found else ()
@@ -103,12 +131,14 @@ def verify_store(
         return
     if level is Level.FULL:
         yield from queues.finish(log)
+        yield from verify_ext.check_walks(reader)
         yield from verify_rocksdb.check_queues(rules, log)
         yield from index.finish(log)
         yield from verify_timer.check_messages(reader, log.end_offset)
     else:
         yield from queues.last_units(log)
     yield from verify_tables.check_against_log(reader, log)
+    yield from verify_tables.check_config(reader, tables, log)
 
 
 def _in_order(pool: ThreadPoolExecutor, rules: Rules, parts: list[Part], ahead: int) -> Iterator[PartReport]:

@@ -12,6 +12,7 @@ from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Run, stretches
 from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import index_file as layout
 from mqtool.formats.hashing import java_hash
 from mqtool.formats.scan import Ints
@@ -35,8 +36,12 @@ def check_folder(reader: StoreReader) -> Iterator[Finding]:
         elif file.size != file.shape.file_size:
             text = f"an index file of {file.size:,} bytes where {file.shape.file_size:,} are due"
             yield finding(
-                "INDEX-FILE-SIZE", text, file=name, offset=min(file.size, file.shape.file_size),
-                expected=file.shape.file_size, found=file.size,
+                "INDEX-FILE-SIZE",
+                text,
+                file=name,
+                offset=min(file.size, file.shape.file_size),
+                expected=file.shape.file_size,
+                found=file.size,
             )
 
 
@@ -48,15 +53,24 @@ def check_header(reader: StoreReader, file: IndexFile) -> Iterator[Finding]:
     if header.entry_count > file.shape.entries or header.entry_count < 0:
         text = "counts more entries than the file has room for"
         yield _header(name, "entry_count", text, file.shape.entries, header.entry_count)
-    if stop <= 1:
+    if stop <= 1 or (reader.is_live and file is reader.index_files[-1]):
         return
     entries = file.entries()
     for field, number in (("begin_physical_offset", 1), ("end_physical_offset", stop - 1)):
         expected = int(entries["physical_offset"][number])
         if header[field] != expected and stop == header.entry_count:
             yield _header(name, field, "does not name the message of its entry", expected, header[field])
-    if header.end_timestamp < header.begin_timestamp:
-        yield _header(name, "end_timestamp", "ends before it begins", header.begin_timestamp, header.end_timestamp)
+    for field, number in (("begin_timestamp", 1), ("end_timestamp", stop - 1)):
+        time = _store_timestamp(reader, int(entries["physical_offset"][number]))
+        if time is not None and header[field] != time and stop == header.entry_count:
+            yield _header(name, field, "is not when the message of its entry was stored", time, header[field])
+
+
+def _store_timestamp(reader: StoreReader, offset: int) -> int | None:
+    try:
+        return reader.message_at(offset).store_timestamp
+    except (FormatError, NotFoundError):
+        return None
 
 
 def _header(name: str, field: str, text: str, expected: int, found: int) -> Finding:
@@ -74,9 +88,7 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
     bad, expected = np.empty(MOST_LISTED, np.int64), np.empty(MOST_LISTED, np.int64)
     raw: Any = file.bytes[file.entries_at : file.entries_at + stop * layout.ENTRY_SIZE]
     buffer = raw if kernels.__name__ != "mqtool.formats.kernels" else memoryview(raw)
-    count = kernels.check_chains(
-        buffer, 1, stop, layout.ENTRY_SIZE, _HASH_AT, _PREVIOUS_AT, last, expected, bad
-    )
+    count = kernels.check_chains(buffer, 1, stop, layout.ENTRY_SIZE, _HASH_AT, _PREVIOUS_AT, last, expected, bad)
     found = []
     entries = file.entries()
     for i in range(min(count, MOST_LISTED)):
@@ -97,17 +109,17 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
     wrong = slots != last[: len(slots)]
     if live:
         wrong &= slots < stop
-    for slot in np.flatnonzero(wrong)[:MOST_LISTED].tolist():
-        found.append(
-            finding(
-                "INDEX-SLOT",
-                f"slot {slot:,} does not hold its newest entry",
-                file=name,
-                offset=layout.HEADER_SIZE + slot * layout.SLOT_SIZE,
-                expected=int(last[slot]),
-                found=int(slots[slot]),
-            )
+    found += [
+        finding(
+            "INDEX-SLOT",
+            f"slot {slot:,} does not hold its newest entry",
+            file=name,
+            offset=layout.HEADER_SIZE + slot * layout.SLOT_SIZE,
+            expected=int(last[slot]),
+            found=int(slots[slot]),
         )
+        for slot in np.flatnonzero(wrong)[:MOST_LISTED].tolist()
+    ]
     used = int(np.count_nonzero(last))
     if used != file.header.slot_count and not live:
         found.append(_header(name, "slot_count", "is not how many slots are in use", used, file.header.slot_count))
@@ -216,15 +228,20 @@ class IndexJudge:
         yield from self._begin_coverage()
         if matched:
             yield from self._check_seconds(actual[matched], wanted.store_timestamp[rows])
-        for i in missing[:MOST_LISTED]:
-            more = len(missing) - MOST_LISTED
-            offset = int(wanted.physical_offset[i])
+        mask = np.zeros(len(wanted.rows), np.bool_)
+        mask[missing] = True
+        for start, stop in stretches(mask)[:MOST_LISTED]:
+            offset = int(wanted.physical_offset[start])
+            text = "a key of this message has no entry"
+            if stop - start > 1:
+                messages = len(np.unique(wanted.physical_offset[start:stop]))
+                text = f"{stop - start:,} keys of {messages:,} messages from here on have no entry"
             yield finding(
                 "INDEX-MISSING",
-                "a key of this message has no entry" + (f" ({more:,} more keys)" if more > 0 else ""),
+                text,
                 file=self.reader.paths.relative(run.segment.path),
                 offset=offset - run.segment.start_offset,
-                expected=int(wanted.key_hash[i]),
+                expected=int(wanted.key_hash[start]),
                 physical_offset=offset,
             )
 
@@ -232,7 +249,7 @@ class IndexJudge:
         """Tell whether this is the entry by tag that RocketMQ 5.4 and later write."""
         try:
             message = self.reader.message_at(offset)
-        except Exception:
+        except (FormatError, NotFoundError):
             return False
         return bool(message.tags) and abs(java_hash(f"{message.topic}#T#{message.tags}")) & 0x7FFFFFFF == key_hash
 
@@ -275,8 +292,13 @@ class IndexJudge:
 
     def _check_seconds(self, actual: _Stretch, timestamps: Ints) -> Iterator[Finding]:
         expected = np.maximum(0, (timestamps - actual.begin) // 1000)
-        # The first entry of a file counts from the end of the file before it.
-        wrong = (actual.seconds != expected) & (actual.number > 1) & (actual.begin > 0)
+        # The first entry of a file counts from the end of the file before it; what that was, only the file tells.
+        first = np.flatnonzero(actual.number == 1)
+        for i in first.tolist():
+            file = int(actual.file[i])
+            end = self.files[file - 1].header.end_timestamp if file else 0
+            expected[i] = max(0, (int(timestamps[i]) - end) // 1000) if end else actual.seconds[i]
+        wrong = (actual.seconds != expected) & (actual.begin > 0)
         for i in np.flatnonzero(wrong)[:MOST_LISTED].tolist():
             text = "the entry gives another time than its message has"
             yield self._entry("INDEX-TIME", text, actual, i, int(expected[i]), int(actual.seconds[i]))

@@ -5,11 +5,13 @@ takes the results in order and judges what only the whole shows: holes, the end 
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mqtool.engine.repair import verify_records
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store.commit_log import CommitLog, Gap
@@ -51,6 +53,7 @@ class Run:
     start: int  # positions in the segment
     end: int
     in_place: bool  # whether the records say that they lie where they lie
+    stated_offset: int  # where the first says that it lies
     count: int
     first_timestamp: int
     last_timestamp: int
@@ -133,14 +136,14 @@ def _runs(rules: Rules, segment: MappedFile, table: MessageTable) -> Iterator[Ru
     """Cut a table where records in place and records from elsewhere meet."""
     placed = table.column("position") == table.column("physical_offset")
     edges = [0, *(np.flatnonzero(placed[1:] != placed[:-1]) + 1).tolist(), len(table)]
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in itertools.pairwise(edges):
         whole = first == 0 and last == len(table)
-        yield _run(rules, segment, table if whole else table.where(np.s_[first:last]), bool(placed[first]))
+        yield _run(rules, segment, table if whole else table.where(slice(first, last)), bool(placed[first]))
 
 
 def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool) -> Run:
     file = rules.reader.paths.relative(segment.path)
-    found = _Findings(table, file)
+    found = FindingsOfRows(table, file)
     head = rules.reader.commit_log.envelope.size
     start = int(table.starts[0]) - head
     end = int(table.starts[-1]) + int(table.column("size")[-1])
@@ -151,7 +154,10 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
     timestamps = table.column("store_timestamp")
     if len(sound):
         derived = dispatch(sound, rules.delay_levels, rules.tags_in_index)
-        _check_bodies(_Findings(sound, file, found.all), derived)
+        of_sound = FindingsOfRows(sound, file, found.all)
+        _check_bodies(of_sound, derived)
+        verify_records.check_records(of_sound, derived)
+        verify_records.check_entries(of_sound, rules.reader.commit_log.envelope, segment.start_offset)
         found.rows(
             "LOG-TIME-ORDER",
             np.r_[False, timestamps[1:] < timestamps[:-1] - CLOCK_STEP_MS],
@@ -165,6 +171,7 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
         start=start,
         end=end,
         in_place=in_place,
+        stated_offset=int(table.column("physical_offset")[0]),
         count=len(table),
         first_timestamp=int(timestamps[0]),
         last_timestamp=int(timestamps[-1]),
@@ -192,7 +199,7 @@ def _spans(units: Units) -> list[Span]:
     ]
 
 
-def _check_bodies(found: "_Findings", derived: Dispatch) -> None:
+def _check_bodies(found: "FindingsOfRows", derived: Dispatch) -> None:
     table = found.table
     stored = table.column("body_crc")
     computed = table.body_crcs()
@@ -212,8 +219,8 @@ def stretches(mask: Any) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-class _Findings:
-    """Collects findings about rows of a table."""
+class FindingsOfRows:
+    """Collects findings about rows of a table; they go ``into`` a list that others may fill too."""
 
     def __init__(self, table: MessageTable, file: str, into: list[Finding] | None = None) -> None:
         self.table = table
@@ -223,6 +230,7 @@ class _Findings:
     def rows(
         self, code: str, wrong: Any, message: str, expected: Ints | Any = None, found_in: Ints | Any = None
     ) -> None:
+        """Add a finding for each row that is ``wrong``; many become one that counts the rest."""
         if not wrong.any():
             return
         rows = np.flatnonzero(wrong)
@@ -262,8 +270,9 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
     previous: MappedFile | None = None
     for segment in log.segments:
         file = reader.paths.relative(segment.path)
-        if not segment.size:
-            yield finding("LOG-EMPTY-FILE", "a segment without a byte", file=file, expected=log.file_size, found=0)
+        if not segment.size and segment is log.segments[-1]:
+            text = "the last segment has no bytes: brokers before 5.1.3 refuse to start"
+            yield finding("LOG-EMPTY-FILE", text, file=file, expected=log.file_size, found=0)
         elif segment.size != log.file_size:
             yield finding(
                 "LOG-FILE-SIZE",
@@ -289,6 +298,17 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
         previous = segment
 
 
+@dataclasses.dataclass
+class _Hole:
+    """A stretch of the log without a record, and which messages the queues show to have been there."""
+
+    file: str
+    offset: int
+    physical_offset: int
+    lost: list[tuple[QueueKey, int]] = dataclasses.field(default_factory=list)  # the first of each queue
+    count: int = 0
+
+
 class LogJudge:
     """Takes the stretches of a log in order; judges holes, misplaced records, queue order and the end.
 
@@ -306,6 +326,9 @@ class LogJudge:
         self.jumps: list[tuple[QueueKey, int | None, int]] = []
         self.count = 0
         self._pending: list[Run | Gap] = []
+        self._holes: list[_Hole] = []
+        self._holes_before: dict[QueueKey, int] = {}  # how many there were when a queue's last message came
+        self._segment: MappedFile | None = None
         self.last_timestamp = 0
 
     def take(self, report: PartReport) -> Iterator[Finding | Run]:
@@ -342,6 +365,9 @@ class LogJudge:
         yield from run.findings
         if run.first_timestamp < self.last_timestamp - CLOCK_STEP_MS:
             yield self._finding("LOG-TIME-ORDER", _TIME_ORDER, run)
+        if self._segment and self._segment is not run.segment and self._segment.end_offset != run.segment.start_offset:
+            self._add_hole(run.segment, 0, self._segment.end_offset)
+        self._segment = run.segment
         yield from self._order(run)
         self.count += run.count
         self.end_offset = run.end_offset
@@ -357,16 +383,41 @@ class LogJudge:
                     self.first_offsets[span.queue] = span.start
                 if expected is None or span.start > expected:
                     self.jumps.append((span.queue, expected, span.start))
-                if expected is not None and listed < MOST_LISTED:
+                if expected is not None and span.start > expected and self._lies_behind_hole(span.queue):
+                    self._holes[-1].lost.append((span.queue, expected))
+                    self._holes[-1].count += span.start - expected
+                elif expected is not None and listed < MOST_LISTED:
                     listed += 1
                     yield self._out_of_order(run, span, expected)
             self.next_offsets[span.queue] = max(expected or 0, span.stop)
+            if self._holes:
+                self._holes_before[span.queue] = len(self._holes)
+
+    def _add_hole(self, segment: MappedFile, offset: int, physical_offset: int) -> None:
+        self._holes.append(_Hole(self.reader.paths.relative(segment.path), offset, physical_offset))
+
+    def _lies_behind_hole(self, queue: QueueKey) -> bool:
+        return self._holes_before.get(queue, 0) < len(self._holes)
+
+    def _losses(self) -> Iterator[Finding]:
+        """Tell of each hole what was in it, as far as the queue offsets of the messages around it show."""
+        for hole in self._holes:
+            place = {"file": hole.file, "offset": hole.offset, "physical_offset": hole.physical_offset}
+            if len(hole.lost) == 1:
+                (topic, queue_id), offset = hole.lost[0]
+                place |= {"topic": topic, "queue_id": queue_id, "queue_offset": offset}
+            if hole.count:
+                queues = "" if len(hole.lost) == 1 else f" of {len(hole.lost):,} queues"
+                text = "one message was" if hole.count == 1 else f"{hole.count:,} messages{queues} were"
+                yield finding("LOG-QUEUE-ORDER", f"{text} lost here", **place)
 
     def _out_of_order(self, run: Run, span: Span, expected: int) -> Finding:
         if span.start > expected:
-            text = f"the log lacks {span.start - expected:,} of the messages before this one in its queue"
+            missing = span.start - expected
+            what = "one message" if missing == 1 else f"{missing:,} messages"
+            text = f"{what} of its queue {'is' if missing == 1 else 'are'} missing before it"
         else:
-            text = "an earlier message has its queue offset"
+            text = "a message before it has its queue offset or a later one"
         return finding(
             "LOG-QUEUE-ORDER",
             text,
@@ -383,13 +434,15 @@ class LogJudge:
     def _inside(self, piece: Run | Gap) -> Iterator[Finding | Run]:
         """Judge what lies between messages of the log."""
         if isinstance(piece, Gap):
+            self._add_hole(piece.segment, piece.start, piece.start_offset)
             yield self._hole(piece)
         elif piece.in_place:
             yield self._finding("LOG-STALE", "messages of an earlier life of the log", piece)
         else:
-            yield self._finding(
-                "LOG-POSITION", "this record says that it lies elsewhere", piece, expected=piece.start_offset
-            )
+            text = "this record says" if piece.count == 1 else f"{piece.count:,} records from here on say"
+            text += " to lie elsewhere"
+            found = self._finding("LOG-POSITION", text, piece, expected=piece.start_offset)
+            yield dataclasses.replace(found, found=piece.stated_offset)
             yield from self._accept(piece)
 
     def _hole(self, gap: Gap) -> Finding:
@@ -405,13 +458,17 @@ class LogJudge:
 
     def finish(self) -> Iterator[Finding]:
         """Judge what lies behind the last message."""
+        yield from self._losses()
         pending, self._pending = self._pending, []
         if self.live:
             return
         told: set[str] = set()
         for piece in pending:
             if isinstance(piece, Run):
-                code, text = "LOG-STALE", f"{piece.count:,} whole records behind the end of the log: brokers may adopt them"
+                code, text = (
+                    "LOG-STALE",
+                    f"{piece.count:,} whole records behind the end of the log: brokers may adopt them",
+                )
             else:
                 content = self._first_content(piece)
                 if content is None:

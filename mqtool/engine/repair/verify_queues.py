@@ -19,7 +19,7 @@ from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 STEP = 1 << 18
 _TORN = "a unit that was not written to its end"
 _BEYOND = "the unit points behind the end of the log: its message is lost"
-_DANGLING = "no message of this queue begins where the unit points"
+_DANGLING = "no message of this queue begins where the unit points: it is lost or damaged"
 _FIELDS = (
     ("physical_offset", "QUEUE-POSITION", "the unit points elsewhere"),
     ("size", "QUEUE-LENGTH", "the unit gives another size than its message has"),
@@ -73,10 +73,16 @@ class QueueChecker:
         wanted = units.packed[rows]
         if stored.tobytes() == wanted.tobytes():
             return
-        empty = (stored["size"] == 0) & (stored["physical_offset"] == 0)
+        sizes = stored["size"]
+        empty = (stored["physical_offset"] == 0) & ((sizes == 0) | (sizes == consume_queue.PRE_BLANK_SIZE))
         for begin, end in stretches(empty):
             self._missing(queue, low + begin, low + end, found)
-        for at in np.flatnonzero((stored != wanted) & ~empty)[:MOST_LISTED].tolist():
+        elsewhere = ~empty & (sizes > 0) & (stored["physical_offset"] != wanted["physical_offset"])
+        for begin, end in stretches(elsewhere)[:MOST_LISTED]:
+            text = "the unit points elsewhere" + (f" ({end - begin:,} units from here on)" if end - begin > 1 else "")
+            expected, value = int(wanted["physical_offset"][begin]), int(stored["physical_offset"][begin])
+            found.append(self._unit("QUEUE-POSITION", text, queue, low + begin, expected, value, expected))
+        for at in np.flatnonzero((stored != wanted) & ~empty & ~elsewhere)[:MOST_LISTED].tolist():
             found.extend(self._differences(queue, units, rows.start + at, low + at, stored[at]))
 
     def _differences(
@@ -119,7 +125,7 @@ class QueueChecker:
             if offset >= end:
                 continue  # judged at the end
             if place == known or int(stored["queue_offset"][place]) != offset:
-                found.append(self._batch_unit("QUEUE-MISSING", "this message has no unit", queue, place, offset))
+                found.append(self._batch_unit("QUEUE-MISSING", "the message has no unit", queue, place, offset))
                 continue
             self._claimed[stretch.queue][place] = True
             for name, code, text in _BATCH_FIELDS:
@@ -134,7 +140,9 @@ class QueueChecker:
             queue = self.queues.get(key)
             if queue:
                 stop = min(stop, self._max_offsets[key])
-                yield from self._unclaimed(queue, queue.first_offset if start is None else start, stop, log_start, log_end)
+                yield from self._unclaimed(
+                    queue, queue.first_offset if start is None else start, stop, log_start, log_end
+                )
         for key, queue in self.queues.items():
             claimed = judge.next_offsets.get(key, queue.first_offset)
             yield from self._unclaimed(queue, claimed, self._max_offsets[key], log_start, log_end)
@@ -153,8 +161,8 @@ class QueueChecker:
                     yield found
 
     def _behind(self, judge: LogJudge) -> Iterator[Finding]:
+        lost: dict[str, list[QueueKey]] = {}
         for key, stop in sorted(judge.next_offsets.items()):
-            topic, queue_id = key
             if key in self.queues:
                 found: list[Finding] = []
                 if stop > self._max_offsets[key]:
@@ -168,18 +176,26 @@ class QueueChecker:
                     text = f"{stop - end:,} messages at the end of the queue have no unit"
                     yield self._batch_unit("QUEUE-MISSING", text, queue, len(stored), end)
             else:
-                yield finding(
-                    "QUEUE-MISSING",
-                    f"the queue is not there; the log holds {stop - judge.first_offsets[key]:,} messages of it",
-                    file=f"{self.reader.paths.relative(self.reader.paths.consume_queue)}/{topic}/{queue_id}",
-                    topic=topic,
-                    queue_id=queue_id,
-                    queue_offset=judge.first_offsets[key],
-                )
+                lost.setdefault(self._lost_folder(key), []).append(key)
+        for folder, keys in lost.items():
+            count = sum(judge.next_offsets[key] - judge.first_offsets[key] for key in keys)
+            what = "the queue is" if len(keys) == 1 else f"{len(keys):,} queues are"
+            text = f"{what} not there; the log holds {count:,} messages of {'it' if len(keys) == 1 else 'them'}"
+            place: dict[str, Any] = {"file": folder}
+            if len({topic for topic, _ in keys}) == 1:
+                place["topic"] = keys[0][0]
+            if len(keys) == 1:
+                place |= {"queue_id": keys[0][1], "queue_offset": judge.first_offsets[keys[0]]}
+            yield finding("QUEUE-MISSING", text, **place)
 
-    def _unclaimed(
-        self, queue: ConsumeQueue, start: int, stop: int, log_start: int, log_end: int
-    ) -> Iterator[Finding]:
+    def _lost_folder(self, key: QueueKey) -> str:
+        """Return the highest folder of a missing queue that is missing too."""
+        root = self.reader.paths.consume_queue
+        topic = root / key[0]
+        folder = topic / str(key[1]) if topic.is_dir() else topic if root.is_dir() else root
+        return self.reader.paths.relative(folder)
+
+    def _unclaimed(self, queue: ConsumeQueue, start: int, stop: int, log_start: int, log_end: int) -> Iterator[Finding]:
         """Judge units that belong to no message of the log."""
         for at in range(start, stop, STEP):
             units = queue.units(at, min(at + STEP, stop))
@@ -217,7 +233,9 @@ class QueueChecker:
 
     def _missing(self, queue: ConsumeQueue, start: int, stop: int, found: list[Finding]) -> None:
         count = stop - start
-        text = "this message has no unit" if count == 1 else f"{count:,} messages from here on have no unit"
+        text = "the message has no unit" if count == 1 else f"{count:,} messages from here on have no unit"
+        if queue.units(start, start + 1)["size"][0] == consume_queue.PRE_BLANK_SIZE:
+            text += ", only filler that a broker wrote when it began the queue here"
         found.append(self._unit("QUEUE-MISSING", text, queue, start))
 
     def _unit(
@@ -307,11 +325,18 @@ def _check_queue_files(reader: StoreReader, queue: Any, unit_size: int, size: in
         if segment.size != size:
             text = f"a queue file of {segment.size:,} bytes where {size:,} are due: brokers refuse to start"
             yield finding(
-                "QUEUE-FILE-SIZE", text, file=file, offset=min(size, segment.size), expected=size, found=segment.size, **place
+                "QUEUE-FILE-SIZE",
+                text,
+                file=file,
+                offset=min(size, segment.size),
+                expected=size,
+                found=segment.size,
+                **place,
             )
         if segment.start_offset % unit_size or (size and segment.start_offset % size):
             yield finding("QUEUE-NAME", f"not named by a multiple of {size:,}", file=file, **place)
         if previous and segment.start_offset > previous.start_offset + size:
-            text = f"{segment.start_offset - previous.start_offset - size:,} bytes of the queue are missing before this file"
+            missing = segment.start_offset - previous.start_offset - size
+            text = f"{missing:,} bytes of the queue are missing before this file"
             yield finding("QUEUE-GAP", text, file=file, offset=0, **place)
         previous = segment

@@ -1,6 +1,8 @@
 """Checks of the small files: checkpoint, abort file, and the tables under ``config/`` against the store."""
 
-from collections.abc import Generator, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
@@ -13,16 +15,20 @@ from mqtool.formats import checkpoint as layout
 from mqtool.formats import config_tables
 from mqtool.formats.topics import SCHEDULE_TOPIC, SYSTEM_GROUP_PREFIXES, is_system_topic
 
+_Parsed = TypeVar("_Parsed")
+
 RECOVERY_MARGIN_MS = 3000
 """Recovery begins so much before the checkpoint's times."""
 _TIMESTAMPS = ("physical_timestamp", "logics_timestamp", "index_timestamp")
-_OFFSETS = ("master_flushed_offset", "confirm_physical_offset", "logics_physical_offset")
+_OFFSETS = ("confirm_physical_offset", "logics_physical_offset")  # a slave keeps its master's offset: it may be ahead
 
 
 def check_small_files(reader: StoreReader) -> Iterator[Finding]:
     """Judge the checkpoint by itself, and tell of abort and lock file."""
     if reader.is_live:
-        yield finding("STORE-LIVE", "a running broker holds the lock: what it is just writing is not judged", file="lock")
+        yield finding(
+            "STORE-LIVE", "a running broker holds the lock: what it is just writing is not judged", file="lock"
+        )
     elif reader.has_abort_file:
         text = "the broker was not stopped cleanly: its next start recovers abnormally"
         yield finding("ABORT-FILE", text, file=reader.paths.relative(reader.paths.abort))
@@ -36,6 +42,9 @@ def _check_checkpoint(reader: StoreReader) -> Iterator[Finding]:
         if reader.commit_log.segments:
             text = "there is no checkpoint: an abnormal recovery reads the whole log"
             yield finding("CHECKPOINT-MISSING", text, file=file)
+        return
+    if not path.is_file():
+        yield finding("CHECKPOINT-SIZE", "the checkpoint is no file", file=file)
         return
     size = path.stat().st_size
     if size != layout.CHECKPOINT_SIZE:
@@ -56,75 +65,107 @@ def _check_checkpoint(reader: StoreReader) -> Iterator[Finding]:
 def check_against_log(reader: StoreReader, judge: LogJudge) -> Iterator[Finding]:
     """Judge what the checkpoint says of the log, now that its end is known."""
     path = reader.paths.checkpoint
-    if judge.live or not judge.count or not path.exists() or path.stat().st_size < layout.CHECKPOINT_SIZE:
+    if judge.live or not judge.count or not path.is_file() or path.stat().st_size < layout.CHECKPOINT_SIZE:
         return
     values = reader.checkpoint
     assert values is not None
-    ends = dict.fromkeys(_TIMESTAMPS, judge.last_timestamp + RECOVERY_MARGIN_MS) | dict.fromkeys(_OFFSETS, judge.end_offset)
+    ends = dict.fromkeys(_TIMESTAMPS, judge.last_timestamp + RECOVERY_MARGIN_MS) | dict.fromkeys(
+        _OFFSETS, judge.end_offset
+    )
     for name, end in ends.items():
         if values[name] > end:
-            text = f"its {name.replace('_', ' ')} lies behind the last message: recovery may begin too late"
+            text = f"its {name.replace('_', ' ')} is later than the last message: a recovery may begin too late"
             offset = int(layout.CHECKPOINT_DTYPE.fields[name][1])  # type: ignore[index]
             file = reader.paths.relative(path)
             yield finding("CHECKPOINT-AHEAD", text, file=file, offset=offset, expected=end, found=values[name])
 
 
-def check_config(reader: StoreReader) -> Iterator[Finding]:
+@dataclasses.dataclass
+class Tables:
+    """The tables under ``config/`` that could be read, by file name, and what was found on the way.
+
+    On a live store they are read before the ends of the queues are taken: what a consumer has read lies below these.
+    """
+
+    content: dict[str, config_tables.Table]
+    findings: list[Finding]
+    complete: bool = True
+
+    @classmethod
+    def read(cls, reader: StoreReader) -> "Tables":
+        """Read every table of a store, from its backup where the file cannot be read."""
+        tables = cls({}, [])
+        for name in config_tables.TABLES:
+            table = _read_table(reader, name, tables.findings)
+            if table is not None:
+                tables.content[name] = table
+        try:
+            tables.content |= reader.rocksdb_tables
+        except MissingExtraError as error:
+            tables.complete = False
+            tables.findings.append(finding("CONFIG-ROCKSDB", f"tables are not checked: {error}", file="config"))
+        except BadDataError as error:
+            tables.findings.append(finding("CONFIG-UNREADABLE", str(error), file="config"))
+        return tables
+
+    def parsed(self, name: str, parse: Callable[[config_tables.Table], _Parsed]) -> _Parsed | None:
+        """Return what a table means, None where it is not there or means nothing."""
+        if name not in self.content:
+            return None
+        try:
+            return parse(self.content[name])
+        except FormatError as error:
+            self.findings.append(finding("CONFIG-UNREADABLE", str(error), file=f"config/{name}"))
+            return None
+
+
+def check_config(reader: StoreReader, tables: Tables, judge: LogJudge) -> Iterator[Finding]:
     """Judge whether each table can be read, and whether it agrees with the queues that are there."""
-    tables: dict[str, config_tables.Table] = {}
-    for name in config_tables.TABLES:
-        table = yield from _read_table(reader, name)
-        if table is not None:
-            tables[name] = table
-    try:
-        tables |= reader.rocksdb_tables
-    except MissingExtraError as error:
-        yield finding("CONFIG-ROCKSDB", f"tables are not checked: {error}", file="config")
-        return
-    except BadDataError as error:
-        yield finding("CONFIG-UNREADABLE", str(error), file="config")
-    try:
-        if "topics.json" in tables:
-            yield from _check_topics(reader, config_tables.topics(tables["topics.json"]))
-        else:
-            yield finding("CONFIG-MISSING", "there is no table of topics", file="config/topics.json")
-        if "consumerOffset.json" in tables:
-            groups = None
-            if "subscriptionGroup.json" in tables:
-                groups = set(config_tables.subscription_groups(tables["subscriptionGroup.json"]))
-            yield from _check_offsets(reader, config_tables.consumer_offsets(tables["consumerOffset.json"]), groups)
-        if "delayOffset.json" in tables:
-            yield from _check_delay_offsets(reader, config_tables.delay_offsets(tables["delayOffset.json"]))
-    except FormatError as error:
-        yield finding("CONFIG-UNREADABLE", str(error), file="config")
+    topics = tables.parsed("topics.json", config_tables.topics)
+    groups = tables.parsed("subscriptionGroup.json", config_tables.subscription_groups)
+    offsets = tables.parsed("consumerOffset.json", config_tables.consumer_offsets)
+    delay_offsets = tables.parsed("delayOffset.json", config_tables.delay_offsets)
+    yield from tables.findings
+    if topics is not None:
+        yield from _check_topics(reader, topics, judge)
+    elif tables.complete and "topics.json" not in tables.content:
+        yield finding("CONFIG-MISSING", "there is no table of topics", file="config/topics.json")
+    if offsets is not None:
+        yield from _check_offsets(reader, offsets, None if groups is None else set(groups), judge)
+    if delay_offsets is not None:
+        yield from _check_delay_offsets(reader, delay_offsets)
 
 
-def _read_table(reader: StoreReader, name: str) -> Generator[Finding, None, config_tables.Table | None]:
-    path = reader.paths.config / name
+def _read_table(reader: StoreReader, name: str, found: list[Finding]) -> config_tables.Table | None:
+    folder = reader.root / "compaction" if name == "position-checkpoint" else reader.paths.config
+    path = folder / name
     backup = path.with_name(f"{name}.bak")
-    file = reader.paths.relative(path)
     problem = f"{name} is not there"
+    table = None
     for source in (path, backup):
         if not source.is_file():
             continue
         try:
-            table = config_tables.parse_table(read_file(source))
-        except FormatError as error:
-            problem = str(error)
-            continue
+            content = config_tables.parse_table(read_file(source))
         except MqtoolError as error:
+            if table is not None:
+                text = f"the backup cannot be read: there is no second copy of this table ({error})"
+                found.append(finding("CONFIG-BACKUP", text, file=reader.paths.relative(source)))
             problem = str(error)
             continue
-        if source == backup:
+        if table is None and source == backup:
             text = f"{problem}; its backup can be read: a broker takes that"
-            yield finding("CONFIG-FROM-BACKUP", text, file=file)
-        return table
-    if path.is_file() or backup.is_file():
-        yield finding("CONFIG-UNREADABLE", f"{problem}, and no backup can be read", file=file)
-    return None
+            found.append(finding("CONFIG-FROM-BACKUP", text, file=reader.paths.relative(path)))
+        table = content if table is None else table
+    if table is None and (path.is_file() or backup.is_file()):
+        text = f"{problem}, and no backup can be read"
+        found.append(finding("CONFIG-UNREADABLE", text, file=reader.paths.relative(path)))
+    return table
 
 
-def _check_topics(reader: StoreReader, topics: dict[str, config_tables.TopicConfig]) -> Iterator[Finding]:
+def _check_topics(
+    reader: StoreReader, topics: dict[str, config_tables.TopicConfig], judge: LogJudge
+) -> Iterator[Finding]:
     file = reader.paths.relative(reader.paths.config / "topics.json")
     queues: dict[str, int] = {}
     for topic, queue_id in [*reader.consume_queues, *reader.batch_consume_queues]:
@@ -142,41 +183,50 @@ def _check_topics(reader: StoreReader, topics: dict[str, config_tables.TopicConf
             yield finding(
                 "CONFIG-QUEUE-COUNT", text, file=file, expected=count, found=highest + 1, topic=topic, queue_id=highest
             )
-    for topic in sorted(set(topics) - set(queues)):
-        if not is_system_topic(topic):
-            yield finding("CONFIG-NO-QUEUE", f"nothing was ever sent to the topic {topic}", file=file, topic=topic)
+    in_log = {topic for topic, _ in judge.next_offsets}
+    unused = sorted(topic for topic in set(topics) - set(queues) - in_log if not is_system_topic(topic))
+    if unused:
+        names = ", ".join(unused[:5]) + (", .." if len(unused) > 5 else "")
+        text = "a topic has" if len(unused) == 1 else f"{len(unused):,} topics have"
+        yield finding("CONFIG-NO-QUEUE", f"{text} neither a queue nor a message so far: {names}", file=file)
 
 
-def _bounds(reader: StoreReader) -> dict[QueueKey, tuple[int, int]]:
+def _bounds(reader: StoreReader, judge: LogJudge) -> dict[QueueKey, tuple[int, int]]:
     bounds = {key: (queue.first_offset, queue.max_offset()) for key, queue in reader.consume_queues.items()}
     for key, batch_queue in reader.batch_consume_queues.items():
         units = batch_queue.units()
         if len(units):
             end = int(units["queue_offset"][-1]) + int(units["batch_size"][-1])
             bounds[key] = (int(units["queue_offset"][0]), end)
+    for key, stop in judge.next_offsets.items():
+        low, high = bounds.get(key, (judge.first_offsets[key], stop))
+        bounds[key] = low, max(high, stop)
     return bounds
 
 
 def _check_offsets(
-    reader: StoreReader, offsets: dict[config_tables.OffsetKey, int], groups: set[str] | None
+    reader: StoreReader, offsets: dict[config_tables.OffsetKey, int], groups: set[str] | None, judge: LogJudge
 ) -> Iterator[Finding]:
     file = reader.paths.relative(reader.paths.config / "consumerOffset.json")
-    bounds = _bounds(reader)
-    known = groups or set()
-    unknown = set()
+    bounds = _bounds(reader, judge)
+    unknown: set[str] = set()
+    wrong: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for (topic, group, queue_id), offset in sorted(offsets.items()):
         low, high = bounds.get((topic, queue_id), (0, 0))
-        if groups is not None and group not in known and not group.startswith(SYSTEM_GROUP_PREFIXES):
+        if groups is not None and group not in groups and not group.startswith(SYSTEM_GROUP_PREFIXES):
             unknown.add(group)
-        if reader.rocksdb_queues:
+        if reader.rocksdb_queues or low <= offset <= high:
             continue
-        place = {"file": file, "topic": topic, "queue_id": queue_id, "queue_offset": offset}
-        if offset > high:
-            text = f"the group {group} would read on behind the end of the queue"
-            yield finding("CONFIG-OFFSET", text, expected=high, found=offset, **place)
-        elif offset < low:
-            text = f"the group {group} has yet to read messages that are gone"
-            yield finding("CONFIG-OFFSET-EXPIRED", text, expected=low, found=offset, **place)
+        code, expected = ("CONFIG-OFFSET", high) if offset > high else ("CONFIG-OFFSET-EXPIRED", low)
+        facts = {"queue_id": queue_id, "queue_offset": offset, "expected": expected, "found": offset}
+        wrong.setdefault((code, topic, group), []).append(facts)
+    texts = {
+        "CONFIG-OFFSET": "the group {} would read on behind the end of {}",
+        "CONFIG-OFFSET-EXPIRED": "the group {} has yet to read messages that are gone from {}",
+    }
+    for (code, topic, group), places in wrong.items():
+        where = "the queue" if len(places) == 1 else f"{len(places):,} queues"
+        yield finding(code, texts[code].format(group, where), file=file, topic=topic, **places[0])
     for group in sorted(unknown):
         yield finding("CONFIG-NO-GROUP", f"the group {group} has offsets, but no settings of its own", file=file)
 
@@ -189,6 +239,12 @@ def _check_delay_offsets(reader: StoreReader, offsets: dict[int, int]) -> Iterat
         if offset > high and not reader.rocksdb_queues:
             text = f"the delay level {level} would go on behind the end of its queue"
             yield finding(
-                "CONFIG-DELAY-OFFSET", text, file=file, expected=high, found=offset, topic=SCHEDULE_TOPIC,
-                queue_id=level - 1, queue_offset=offset,
+                "CONFIG-DELAY-OFFSET",
+                text,
+                file=file,
+                expected=high,
+                found=offset,
+                topic=SCHEDULE_TOPIC,
+                queue_id=level - 1,
+                queue_offset=offset,
             )

@@ -1,8 +1,17 @@
-"""Checks of the timer's files: the wheel, its log, and the messages they stand for."""
+"""Checks of the timer's files: the wheel, its log, and the messages they stand for.
 
+A unit of the log belongs to one second; the slot of that second names the first and the last of its units and counts
+the messages to come. What has run out stays in wheel and log until its place is needed, so of the past only the
+shape is judged.
+"""
+
+import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
@@ -13,36 +22,68 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import timer
 from mqtool.formats.commit_log import MAGIC_BLANK
+from mqtool.formats.hashing import java_hash
 from mqtool.formats.kernels import int32
+from mqtool.formats.message import Message
 from mqtool.formats.topics import TIMER_TOPIC
 
 _KNOWN_MAGIC = timer.MAGIC_DEFAULT | timer.MAGIC_ROLL | timer.MAGIC_DELETE
+_CHECK = "config/timercheck"
+_SECOND = 1000
+"""``timerPrecisionMs``: a slot is a second."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Second:
+    """What the log holds for one second."""
+
+    first: int
+    last: int
+    count: int = 0
 
 
 def check_files(reader: StoreReader) -> Iterator[Finding]:
-    """Judge lengths and names."""
-    wheel = reader.paths.timer_wheel
-    if wheel.exists() and (wheel.stat().st_size % timer.SLOT_SIZE or wheel.stat().st_size == 0):
-        size = wheel.stat().st_size
-        text = f"a timer wheel of {size:,} bytes: brokers refuse to start"
-        yield finding("TIMER-FILE-SIZE", text, file="timerwheel", expected=timer.WHEEL_SIZE, found=size)
+    """Judge which files there are, their lengths and names."""
+    paths = reader.paths
+    names = ("timerwheel", "timerlog", _CHECK)
+    there = [path.exists() for path in (paths.timer_wheel, paths.timer_log, paths.timer_check)]
+    snapshot = any(reader.root.glob("timerwheel.*"))
+    for name, is_there in zip(names, there, strict=True):
+        if any(there) and not is_there and not (name == "timerwheel" and snapshot):
+            others = " and ".join(other for other, its in zip(names, there, strict=True) if its)
+            yield finding("TIMER-MISSING", f"{name} is not there, though {others} is", file=name)
+    yield from _check_size(paths.timer_wheel, "timerwheel", timer.WHEEL_SIZE, timer.SLOT_SIZE)
+    yield from _check_size(paths.timer_check, _CHECK, timer.TIMER_CHECK_SIZE, timer.TIMER_CHECK_SIZE)
     log = reader.timer_log
+    if paths.timer_log.exists() and log is None:
+        yield finding("TIMER-FILE-SIZE", "timerlog is no folder", file="timerlog")
+    for stray in log.strays if log else ():
+        text = "no file of the timer log by its name: brokers refuse to start"
+        yield finding("TIMER-FILE-SIZE", text, file=reader.paths.relative(stray.path))
     previous: MappedFile | None = None
     for segment in log.segments if log else ():
         file = reader.paths.relative(segment.path)
         if log and segment.size != log.file_size:
             text = f"a file of the timer log of {segment.size:,} bytes where {log.file_size:,} are due"
             yield finding("TIMER-FILE-SIZE", text, file=file, expected=log.file_size, found=segment.size)
-        if previous and previous.end_offset != segment.start_offset:
-            text = f"{segment.start_offset - previous.end_offset:,} bytes of the timer log are missing before this file"
-            yield finding("TIMER-FILE-SIZE", text, file=file, expected=previous.end_offset, found=segment.start_offset)
+        if previous and log and previous.start_offset + log.file_size != segment.start_offset:
+            missing = segment.start_offset - previous.start_offset - log.file_size
+            text = f"{missing:,} bytes of the timer log are missing before this file"
+            expected = previous.start_offset + log.file_size
+            yield finding("TIMER-FILE-SIZE", text, file=file, expected=expected, found=segment.start_offset)
         previous = segment
-    check = reader.paths.timer_check
-    if check.exists() and check.stat().st_size != timer.TIMER_CHECK_SIZE:
-        text = f"a timercheck of {check.stat().st_size:,} bytes"
-        yield finding(
-            "TIMER-FILE-SIZE", text, file="config/timercheck", expected=timer.TIMER_CHECK_SIZE, found=check.stat().st_size
-        )
+
+
+def _check_size(path: Path, file: str, size: int, unit: int) -> Iterator[Finding]:
+    if not path.exists():
+        return
+    if not path.is_file():
+        yield finding("TIMER-FILE-SIZE", f"{file} is no file", file=file)
+        return
+    found = path.stat().st_size
+    if not found or found % unit or size == unit != found:
+        text = f"{found:,} bytes where {size:,} are due"
+        yield finding("TIMER-FILE-SIZE", text, file=file, offset=min(found, size), expected=size, found=found)
 
 
 def units_of(log: FileQueue) -> Iterator[tuple[MappedFile, int, np.void]]:
@@ -60,19 +101,44 @@ def units_of(log: FileQueue) -> Iterator[tuple[MappedFile, int, np.void]]:
 def check_messages(reader: StoreReader, log_end: int) -> Iterator[Finding]:
     """Judge each unit against its message and its chain, and each slot of the wheel against the log."""
     log = reader.timer_log
+    check = reader.paths.timer_check
     if log is None or reader.is_live:
         return
+    end = 0
     for segment in log.segments:
+        end = segment.start_offset + _units_end(segment)
         yield from _check_end(reader, segment)
-    yield from _check_units(reader, log, log_end)
-    yield from _check_wheel(reader, log)
-    values = reader.timer_check
-    if values is not None and values.last_timer_log_flushed_position > log.end_offset:
-        text = "it says that more of the timer log was written than is there"
-        yield finding(
-            "TIMER-CHECK", text, file="config/timercheck", offset=8,
-            expected=log.end_offset, found=values.last_timer_log_flushed_position,
-        )
+    whole = check.is_file() and check.stat().st_size >= timer.TIMER_CHECK_SIZE
+    values = reader.timer_check if whole else None
+    seconds: dict[int, _Second] = {}
+    yield from _check_units(reader, log, log_end, values, seconds)
+    if values is None:
+        return
+    yield from _check_wheel(reader, log, values, seconds)
+    yield from _check_progress(reader, values, end)
+
+
+def _units_end(segment: MappedFile) -> int:
+    """Return where the units of a file end: behind the mark of its end, if there is one."""
+    at = 0
+    while at + 4 <= segment.size and int32(memoryview(segment.bytes), at) == timer.LOG_UNIT_SIZE:
+        at += timer.LOG_UNIT_SIZE
+    return segment.size if segment.bytes[at : at + 4].any() else at
+
+
+def _check_progress(reader: StoreReader, values: Any, end: int) -> Iterator[Finding]:
+    """Judge what ``timercheck`` says of how far the timer has come."""
+    queue = reader.consume_queues.get((TIMER_TOPIC, 0))
+    queue_end = queue.max_offset() if queue else 0
+    bounds = [("last_timer_log_flushed_position", end, "the timer log is written")]
+    if reader.rocksdb_queues is None:
+        text = "the timer's queue has messages"
+        bounds += [("last_timer_queue_offset", queue_end, text), ("master_timer_queue_offset", queue_end, text)]
+    for name, bound, what in bounds:
+        if not 0 <= values[name] <= bound:
+            text = f"its {name.replace('_', ' ')} is not as far as {what}"
+            offset = int(timer.TIMER_CHECK_DTYPE.fields[name][1])  # type: ignore[index]
+            yield finding("TIMER-CHECK", text, file=_CHECK, offset=offset, expected=bound, found=values[name])
 
 
 def _check_end(reader: StoreReader, segment: MappedFile) -> Iterator[Finding]:
@@ -89,39 +155,83 @@ def _check_end(reader: StoreReader, segment: MappedFile) -> Iterator[Finding]:
         yield finding("TIMER-UNIT", text, file=reader.paths.relative(segment.path), offset=at)
 
 
-def _check_units(reader: StoreReader, log: FileQueue, log_end: int) -> Iterator[Finding]:
+def _check_units(
+    reader: StoreReader, log: FileQueue, log_end: int, values: Any, seconds: dict[int, _Second]
+) -> Iterator[Finding]:
+    """Judge each unit by itself, against its message and against the unit before it; fills ``seconds``."""
     listed = 0
+    now = values.last_read_timestamp if values is not None else None
     for segment, at, unit in units_of(log):
-        position = segment.start_offset + at
-        file = reader.paths.relative(segment.path)
-        previous = int(unit["previous_position"])
-        if previous != -1 and not (previous < position and (previous < log.min_offset or _is_unit(log, previous))):
-            text = "the unit before it in its slot is not where it says"
-            yield finding("TIMER-CHAIN", text, file=file, offset=at, found=previous)
-            listed += 1
-        if int(unit["magic_code"]) & ~_KNOWN_MAGIC:
-            yield finding("TIMER-UNIT", "an unknown kind of unit", file=file, offset=at, found=int(unit["magic_code"]))
-            listed += 1
+        place = {"file": reader.paths.relative(segment.path), "offset": at}
+        due = int(unit["enqueue_timestamp"]) + int(unit["delay_ms"])
+        second = seconds.get(due // _SECOND)
+        found = [*_check_chain(log, segment, at, unit, second, now is not None and due > now, place)]
+        magic = int(unit["magic_code"])
+        if magic & ~_KNOWN_MAGIC or not magic & timer.MAGIC_DEFAULT:
+            found.append(finding("TIMER-UNIT", "an unknown kind of unit", found=magic, **place))
         offset = int(unit["physical_offset"])
-        problem = None if offset < reader.commit_log.min_offset else _message_problem(reader, unit, log_end)
-        if problem:
-            yield finding("TIMER-MESSAGE", problem, file=file, offset=at, physical_offset=offset)
-            listed += 1
-        if listed >= MOST_LISTED:
-            return
+        if offset >= reader.commit_log.min_offset or offset < 0:
+            found += _check_message(reader, unit, due, log_end, place)
+        position = segment.start_offset + at
+        if second is None:
+            second = seconds[due // _SECOND] = _Second(position, position)
+        second.last = position
+        second.count += -1 if magic & timer.MAGIC_DELETE else 1
+        if listed < MOST_LISTED:
+            yield from found
+        listed += len(found)
 
 
-def _message_problem(reader: StoreReader, unit: np.void, log_end: int) -> str | None:
+def _check_chain(
+    log: FileQueue, segment: MappedFile, at: int, unit: np.void, second: _Second | None, is_due: bool, place: Any
+) -> Iterator[Finding]:
+    """Judge whether a unit names the unit before it in its second."""
+    previous = int(unit["previous_position"])
+    expected = second.last if second else -1
+    if previous == expected:
+        return
+    # The unit before it may have gone with the oldest file of the log; what has run out is followed no more.
+    is_gone = second is None and 0 <= previous < log.min_offset
+    is_unit = 0 <= previous < segment.start_offset + at and _is_unit(log, previous)
+    if is_due and not is_gone:
+        text = "it does not name the unit before it in its second: a broker would not find that"
+    elif previous != -1 and not is_gone and not is_unit:
+        text = "the unit before it in its second is not where it says"
+    else:
+        return
+    yield finding("TIMER-CHAIN", text, expected=expected, found=previous, **place)
+
+
+def _check_message(reader: StoreReader, unit: np.void, due: int, log_end: int, place: Any) -> Iterator[Finding]:
+    """Hold a unit against its message."""
     offset = int(unit["physical_offset"])
+    problem = None
+    message: Message | None = None
     if offset >= log_end:
-        return "the unit points behind the end of the log: its message is lost"
-    try:
-        message = reader.message_at(offset)
-    except (FormatError, NotFoundError):
-        return "no message begins where the unit points"
-    if message.topic != TIMER_TOPIC or message.size != int(unit["message_size"]):
-        return "the message is not the one that the unit tells of"
-    return None
+        problem = "the unit points behind the end of the log: its message is lost"
+    else:
+        try:
+            message = reader.message_at(offset)
+        except (FormatError, NotFoundError):
+            problem = "no message begins where the unit points"
+    if message and (message.topic != TIMER_TOPIC or message.size != int(unit["message_size"])):
+        problem = "the message is not the one that the unit tells of"
+    if problem or message is None:
+        yield finding("TIMER-MESSAGE", problem or "", physical_offset=offset, **place)
+        return
+    properties = message.properties
+    place = {**place, "physical_offset": offset}
+    magic = int(unit["magic_code"])
+    if bool(magic & timer.MAGIC_DELETE) != bool(properties.get("TIMER_DEL_UNIQKEY")):
+        yield finding("TIMER-UNIT", "its message is of the other kind: one to deliver, one to cancel another", **place)
+    time = properties.get("TIMER_OUT_MS", "")
+    if time.isascii() and time.isdigit() and not magic & timer.MAGIC_ROLL and int(time) // _SECOND != due // _SECOND:
+        text = "it is due at another time than its message"
+        yield finding("TIMER-UNIT", text, expected=int(time), found=due, **place)
+    topic = properties.get("REAL_TOPIC")
+    if topic is not None and java_hash(topic) != int(unit["topic_hash"]):
+        text = "its hash is not that of its message's topic"
+        yield finding("TIMER-UNIT", text, expected=java_hash(topic), found=int(unit["topic_hash"]), **place)
 
 
 def _is_unit(log: FileQueue, position: int) -> bool:
@@ -129,20 +239,67 @@ def _is_unit(log: FileQueue, position: int) -> bool:
     return len(head) == 4 and int32(head, 0) == timer.LOG_UNIT_SIZE
 
 
-def _check_wheel(reader: StoreReader, log: FileQueue) -> Iterator[Finding]:
+def _second_of(log: FileQueue, position: int) -> int:
+    raw = log.read(position, timer.LOG_UNIT_SIZE).ljust(timer.LOG_UNIT_SIZE, b"\0")
+    unit = timer.LOG_UNIT.parse(raw)
+    return int(unit.enqueue_timestamp + unit.delay_ms) // _SECOND
+
+
+def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict[int, _Second]) -> Iterator[Finding]:
     wheel = reader.paths.timer_wheel
-    if not wheel.exists():
+    if not wheel.is_file():
         return
-    size = wheel.stat().st_size
-    file = MappedFile(wheel, 0, size)
-    slots = file.bytes[: size // timer.SLOT_SIZE * timer.SLOT_SIZE].view(timer.SLOT_DTYPE)
-    values = reader.timer_check
-    if values is None:
+    size = wheel.stat().st_size // timer.SLOT_SIZE * timer.SLOT_SIZE
+    slots = MappedFile(wheel, 0, size).bytes.view(timer.SLOT_DTYPE)
+    if not len(slots):
         return
-    # What has run out stays in the wheel until its place is needed; its part of the log may be gone.
-    due = (slots["time"] > values.last_read_timestamp // 1000) & (slots["count"] > 0)
-    for number in np.flatnonzero(due)[:MOST_LISTED].tolist():
-        position = int(slots["last_position"][number])
-        if not _is_unit(log, position):
-            text = "the slot names a place in the timer log where no unit is"
-            yield finding("TIMER-SLOT", text, file="timerwheel", offset=number * timer.SLOT_SIZE, found=position)
+    times = slots["time"].astype(np.int64)
+    misplaced = (times != 0) & (times % len(slots) != np.arange(len(slots)))
+    for number in np.flatnonzero(misplaced)[:MOST_LISTED].tolist():
+        text = "the slot is not where its second belongs"
+        found = {"expected": int(times[number] % len(slots)), "found": number}
+        yield finding("TIMER-SLOT", text, file="timerwheel", offset=number * timer.SLOT_SIZE, **found)
+    now = values.last_read_timestamp // _SECOND
+    listed = 0
+    for number in np.flatnonzero((times > now) & ~misplaced).tolist():
+        for found_one in _check_slot(reader, log, slots, number, seconds.get(int(times[number]))):
+            listed += 1
+            if listed <= MOST_LISTED:
+                yield found_one
+    if reader.has_abort_file:
+        return  # the wheel may be as it was a second before the log
+    for time in sorted(time for time in seconds if now < time):
+        number = time % len(slots)
+        if times[number] != time and listed < MOST_LISTED:
+            listed += 1
+            text = "the slot belongs to another second: the timer log has units for it that a broker would not find"
+            place = {"file": "timerwheel", "offset": number * timer.SLOT_SIZE}
+            yield finding("TIMER-SLOT", text, expected=time, found=int(times[number]), **place)
+
+
+def _check_slot(
+    reader: StoreReader, log: FileQueue, slots: npt.NDArray[np.void], number: int, second: _Second | None
+) -> Iterator[Finding]:
+    """Judge a slot whose time is to come."""
+    slot = slots[number]
+    place = {"file": "timerwheel", "offset": number * timer.SLOT_SIZE}
+    last = int(slot["last_position"])
+    if last == -1 and int(slot["count"]) == 0:
+        return
+    if not _is_unit(log, last):
+        text = "the slot names a place in the timer log where no unit is"
+        yield finding("TIMER-SLOT", text, found=last, **place)
+    elif (time := _second_of(log, last)) != int(slot["time"]):
+        text = "the slot names a unit of another second"
+        yield finding("TIMER-SLOT", text, expected=int(slot["time"]), found=time, **place)
+    elif not reader.has_abort_file and second:
+        expected = {"last_position": second.last}
+        if int(slot["first_position"]) >= log.min_offset:
+            expected |= {"first_position": second.first, "count": second.count}
+        for name, value in expected.items():
+            if int(slot[name]) != value:
+                text = f"the slot's {name.replace('_', ' ')} is not what the timer log has for its second"
+                yield finding("TIMER-SLOT", text, expected=value, found=int(slot[name]), **place)
+    if int(slot["magic_code"]) != 0:
+        text = "the slot's magic code is not 0"
+        yield finding("TIMER-SLOT", text, expected=0, found=int(slot["magic_code"]), **place)

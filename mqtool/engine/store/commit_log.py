@@ -82,7 +82,7 @@ class CommitLog(FileQueue):
         if count == len(result.table):
             return result.table, result.end, result.stop
         at = int(result.table.starts[count]) - self.envelope.size
-        return result.table.where(np.s_[:count]), at, scan.Stop.SIZE
+        return result.table.where(slice(count)), at, scan.Stop.SIZE
 
     def is_blank(self, segment: MappedFile, at: int) -> bool:
         """Tell whether the blank record at a position is as long as all that is left of its segment."""
@@ -114,9 +114,7 @@ class CommitLog(FileQueue):
             start = max(0, start_offset - segment.start_offset)
             stop = min(segment.size, stop_offset - segment.start_offset)
             if start:
-                found = scan.resync(
-                    self.buffer(segment, kernels), segment.start_offset, start, stop, self.envelope
-                )
+                found = scan.resync(self.buffer(segment, kernels), segment.start_offset, start, stop, self.envelope)
                 if found is None:
                     continue
                 start = found

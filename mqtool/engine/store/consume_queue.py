@@ -1,14 +1,16 @@
 """The consume queues on disk."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.file_queue import FileQueue
+from mqtool.engine.store.mapped_file import MappedFile, reading
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 
-_LOOK_BACK = 4096
+_WINDOW = 4096
 Units = npt.NDArray[np.void]
 
 
@@ -56,16 +58,10 @@ class ConsumeQueue(FileQueue):
         return self._max_offset
 
     def _find_max_offset(self) -> int:
-        size = consume_queue.UNIT_SIZE
         for segment in reversed(self.segments):
-            for stop in range(segment.size // size, 0, -_LOOK_BACK):
-                start = max(0, stop - _LOOK_BACK)
-                raw = segment.bytes[start * size : stop * size]
-                if raw.any():
-                    units = raw.view(consume_queue.UNIT_DTYPE)
-                    used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
-                    if len(used):
-                        return segment.start_offset // size + start + int(used[-1]) + 1
+            used = used_units(segment, consume_queue.UNIT_DTYPE)
+            if used:
+                return segment.start_offset // consume_queue.UNIT_SIZE + used
         return self.first_offset
 
 
@@ -104,4 +100,31 @@ class ConsumeQueueExt(FileQueue):
         if len(head) < consume_queue_ext.MIN_SIZE:
             return None
         unit = np.frombuffer(head, consume_queue_ext.HEAD_DTYPE)
-        return unit if consume_queue_ext.MIN_SIZE <= int(unit["size"][0]) else None
+        return unit if int(unit["size"][0]) >= consume_queue_ext.MIN_SIZE else None
+
+
+def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:
+    """Return one past the number of the last unit of a file that is not empty; holes of the file are not read."""
+    stop = segment.size // dtype.itemsize
+    with reading(segment.path):
+        descriptor = os.open(segment.path, os.O_RDONLY)
+        try:
+            while stop > 0:
+                start = max(0, stop - _WINDOW)
+                if not _is_hole(descriptor, start * dtype.itemsize, stop * dtype.itemsize):
+                    data = os.pread(descriptor, (stop - start) * dtype.itemsize, start * dtype.itemsize)
+                    units = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
+                    used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
+                    if len(used):
+                        return start + int(used[-1]) + 1
+                stop = start
+        finally:
+            os.close(descriptor)
+    return 0
+
+
+def _is_hole(descriptor: int, start: int, stop: int) -> bool:
+    try:
+        return os.lseek(descriptor, start, os.SEEK_DATA) >= stop
+    except OSError:  # no data up to the end of the file
+        return os.lseek(descriptor, 0, os.SEEK_END) >= stop

@@ -29,7 +29,7 @@ def segment_name(start_offset: int) -> str:
 
 def is_segment_name(name: str) -> bool:
     """Tell whether a file of this name is a segment."""
-    return len(name) == NAME_WIDTH and name.isascii() and name.isdigit()
+    return len(name) == NAME_WIDTH and name.isascii() and name.isdigit() and int(name) < 1 << 63
 
 
 class FileQueue:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import numpy.typing as npt
 
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import index_file as layout
-from mqtool.formats import kernels as plain
 
 NAME_WIDTH = 17
 _LOOK_AT = 200
+_MOST_PLACES = 10_000
+_STEP = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,7 @@ class IndexFile(MappedFile):
     def entries_at(self) -> int:
         """Position of entry 0."""
         assert self.shape is not None
-        return layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
+        return int(layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots)
 
     def slots(self) -> npt.NDArray[np.int32]:
         """Return the slots (big-endian)."""
@@ -68,8 +70,8 @@ class IndexFile(MappedFile):
 
     def entries(self) -> npt.NDArray[np.void]:
         """Return the entries in use, entry 0 first."""
-        start = self.entries_at
-        return self.bytes[start : start + self.entry_stop * layout.ENTRY_SIZE].view(layout.ENTRY_DTYPE)
+        raw = self.bytes[self.entries_at :][: self.entry_stop * layout.ENTRY_SIZE]
+        return raw[: len(raw) // layout.ENTRY_SIZE * layout.ENTRY_SIZE].view(layout.ENTRY_DTYPE)
 
     def find(self, key_hash: int) -> Iterator[int]:
         """Yield the physical offsets of the entries with this hash, the newest first.
@@ -78,9 +80,8 @@ class IndexFile(MappedFile):
         """
         if self.shape is None:
             return
-        number = plain.int32(
-            self.read(layout.HEADER_SIZE + layout.SLOT_SIZE * (key_hash % self.shape.slots), layout.SLOT_SIZE), 0
-        )
+        slot = self.read(layout.HEADER_SIZE + layout.SLOT_SIZE * (key_hash % self.shape.slots), layout.SLOT_SIZE)
+        number = layout.SLOT.parse(slot.ljust(layout.SLOT_SIZE, b"\0")).entry
         before = self.entry_stop
         while 0 < number < before:
             entry = layout.ENTRY.parse(self.read(self.entries_at + number * layout.ENTRY_SIZE, layout.ENTRY_SIZE))
@@ -90,10 +91,11 @@ class IndexFile(MappedFile):
 
 
 def infer_shape(files: list[IndexFile]) -> Shape | None:
-    """Return the one shape with which the chains of the files make sense, None when none does.
+    """Return the one shape with which chains and slots of the files make sense, None when none does.
 
-    A file's length leaves many pairs of slots and entries; the last entry must hold the offset that ends the header,
-    and every entry must be where its chain expects it.
+    A file's length leaves many pairs of slots and entries. Where the last entry lies, which the header numbers, tells
+    which it is; most of the first entries must be where chains and slots expect them, so that damage here and there
+    does no harm.
     """
     for file in files:
         if file.size == DEFAULT_SHAPE.file_size:
@@ -101,40 +103,60 @@ def infer_shape(files: list[IndexFile]) -> Shape | None:
         if file.header.entry_count > 1:
             for slots in _slot_counts(file):
                 shape = Shape(slots, (file.size - layout.HEADER_SIZE - layout.SLOT_SIZE * slots) // layout.ENTRY_SIZE)
-                if shape.file_size == file.size and _fits(file, shape):
+                if slots > 0 and shape.file_size == file.size and _fits(file, shape):
                     return shape
     return None
 
 
 def _slot_counts(file: IndexFile) -> Iterator[int]:
-    """Yield each number of slots that puts an entry with the header's last offset where the last entry must be."""
-    header = file.header
-    last = header.entry_count - 1
-    pattern = int(header.end_physical_offset).to_bytes(8, "big", signed=True)
+    """Yield each number of slots that puts the last entry where it may be.
+
+    It holds the last byte of the file that is not zero, and the physical offset that ends the header.
+    """
+    end = layout.HEADER_SIZE + (file.header.entry_count - 1) * layout.ENTRY_SIZE
+    used = _used_size(file)
+    for stop in range(used, used + layout.ENTRY_SIZE):
+        if (stop - layout.ENTRY_SIZE - end) % layout.SLOT_SIZE == 0:
+            yield (stop - layout.ENTRY_SIZE - end) // layout.SLOT_SIZE
+    pattern = int(file.header.end_physical_offset).to_bytes(8, "big", signed=True)
     offset_at = int(layout.ENTRY_DTYPE.fields["physical_offset"][1])  # type: ignore[index]
-    data = file.read(0, file.size) if file.size <= 1 << 20 else bytes(memoryview(file.bytes))
-    at = data.find(pattern, layout.HEADER_SIZE)
-    while at >= 0:
-        entries_at = at - offset_at - last * layout.ENTRY_SIZE
-        slots, rest = divmod(entries_at - layout.HEADER_SIZE, layout.SLOT_SIZE)
-        if slots > 0 and not rest:
-            yield slots
-        at = data.find(pattern, at + 1)
+    # What stands in very many places tells nothing.
+    for at in itertools.islice(_places_of(file, pattern), _MOST_PLACES):
+        if (at - offset_at - end) % layout.SLOT_SIZE == 0:
+            yield (at - offset_at - end) // layout.SLOT_SIZE
+
+
+def _used_size(file: IndexFile) -> int:
+    """Return one past the last byte that is not zero."""
+    for stop in range(file.size, 0, -_STEP):
+        used = np.flatnonzero(file.bytes[max(0, stop - _STEP) : stop])
+        if len(used):
+            return max(0, stop - _STEP) + int(used[-1]) + 1
+    return 0
+
+
+def _places_of(file: IndexFile, pattern: bytes) -> Iterator[int]:
+    for start in range(layout.HEADER_SIZE, file.size, _STEP):
+        chunk = file.bytes[start : start + _STEP + len(pattern) - 1].tobytes()
+        at = chunk.find(pattern)
+        while at >= 0:
+            yield start + at
+            at = chunk.find(pattern, at + 1)
 
 
 def _fits(file: IndexFile, shape: Shape) -> bool:
-    stop = min(file.header.entry_count, _LOOK_AT)
-    if not 1 <= file.header.entry_count <= shape.entries:
+    last = file.header.entry_count - 1
+    if not 1 <= last < shape.entries:
         return False
+    stop = min(last + 1, _LOOK_AT)
     start = layout.HEADER_SIZE + layout.SLOT_SIZE * shape.slots
-    data = file.read(start, stop * layout.ENTRY_SIZE)
-    if len(data) < stop * layout.ENTRY_SIZE or any(data[: layout.ENTRY_SIZE]):
-        return False
-    entries = np.frombuffer(data, layout.ENTRY_DTYPE)
+    entries = file.bytes[start : start + stop * layout.ENTRY_SIZE].view(layout.ENTRY_DTYPE)
+    slots = file.bytes[layout.HEADER_SIZE : start].view(layout.SLOT_DTYPE)["entry"]
     newest: dict[int, int] = {}
-    for number in range(1, stop):
-        slot = int(entries["key_hash"][number]) % shape.slots
-        if entries["previous_entry"][number] != newest.get(slot, 0):
-            return False
+    wrong = int(any(entries[0].item()))
+    for number, (key_hash, _, _, previous) in enumerate(entries[1:].tolist(), 1):
+        slot = key_hash % shape.slots
+        wrong += previous != newest.get(slot, 0)
         newest[slot] = number
-    return True
+    misled = sum(not number <= slots[slot] <= last for slot, number in newest.items())
+    return 2 * wrong < stop and 2 * misled < len(newest)

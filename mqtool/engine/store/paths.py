@@ -123,8 +123,12 @@ class StorePaths:
         self.timer_log = root / "timerlog"
         self.config = root / "config"
         self.timer_check = self.config / "timercheck"
-        if not self.commit_log and not self.single and not any(
-            path.exists() for path in (self.consume_queue, self.index, self.checkpoint, self.config / "topics.json")
+        if (
+            not self.commit_log
+            and not self.single
+            and not any(
+                path.exists() for path in (self.consume_queue, self.index, self.checkpoint, self.config / "topics.json")
+            )
         ):
             raise NotFoundError(
                 f"{root} is no RocketMQ store (no commitlog, consumequeue, index, checkpoint or config in it): "
@@ -150,8 +154,8 @@ class StorePaths:
             return dledger[:1]
         folders = _segment_folders(self.root, "commitlog")
         if folders:
-            names = ", ".join(folder.name for folder in folders)
-            self.remarks.append(f"the commit log is taken to lie in {names} (storePathCommitLog is not given)")
+            listed = ", ".join(folder.name for folder in folders)
+            self.remarks.append(f"the commit log is taken to lie in {listed} (storePathCommitLog is not given)")
         return folders
 
     def relative(self, path: Path) -> str:

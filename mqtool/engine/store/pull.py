@@ -7,19 +7,25 @@ and for messages of an inner batch in front of the offset: a client gets those t
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.queue_view import QueueView, UnitTable
+from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, NotFoundError
-from mqtool.formats import commit_log, consume_queue
+from mqtool.formats import consume_queue
+from mqtool.formats import kernels as plain
 from mqtool.formats.filters import Sql92Filter, TagFilter
-from mqtool.formats.message import Message
+from mqtool.formats.inner_batch import inner_messages, is_inner_batch
+from mqtool.formats.message import Message, message_at
+from mqtool.formats.scan import MessageTable
 
 UNITS = 4096
 """How many units are looked at together."""
+RECORDS = 256
+"""How many messages are looked up together."""
 
 
 class PullStatus(enum.StrEnum):
@@ -116,7 +122,7 @@ EVERYTHING = Subscription()
 
 def pull(
     queue: QueueView | None,
-    read: Callable[[int], Message],
+    store: StoreReader,
     offset: int,
     max_count: int,
     subscription: Subscription = EVERYTHING,
@@ -125,7 +131,7 @@ def pull(
 
     Args:
         queue: None where the store has no such queue.
-        read: returns the message at an address of the log, or raises ``FormatError`` or ``NotFoundError``.
+        store: whose log has the messages.
         offset: queue offset to begin with.
         max_count: return no more messages than this.
         subscription: what is wanted.
@@ -141,7 +147,7 @@ def pull(
         return PullResult(StoreStatus.OFFSET_OVERFLOW_ONE, offset, offset, low, high)
     if offset > high:
         return PullResult(StoreStatus.OFFSET_OVERFLOW_BADLY, offset, high, low, high)
-    walk = _Walk(queue, read, offset, max_count, subscription)
+    walk = _Walk(queue, store, offset, max_count, subscription)
     walk.run()
     return PullResult(walk.status, offset, walk.next_offset, low, high, walk.messages, walk.faults)
 
@@ -152,13 +158,13 @@ class _Walk:
     def __init__(
         self,
         queue: QueueView,
-        read: Callable[[int], Message],
+        store: StoreReader,
         offset: int,
         max_count: int,
         subscription: Subscription,
     ) -> None:
         self.queue = queue
-        self.read = read
+        self.store = store
         self.offset = offset
         self.max_count = max_count
         self.subscription = subscription
@@ -182,68 +188,72 @@ class _Walk:
             self._take(units)
 
     def _take(self, units: UnitTable) -> None:
-        filler = units.size == consume_queue.PRE_BLANK_SIZE
-        wanted = self.subscription.matches_codes(units) & ~filler
-        for row in np.flatnonzero(wanted | (units.size <= 0)).tolist():
-            if self.is_full:
-                return
-            # Units in front of this one are passed over, and this one is looked at.
-            queue_offset, end = int(units.queue_offset[row]), int(units.queue_offset[row] + units.batch_size[row])
-            self.next_offset = end
-            message = self._message(queue_offset, int(units.physical_offset[row]), int(units.size[row]))
-            if message and wanted[row] and self.subscription.matches_record(message):
-                self._add(message, queue_offset, end)
+        wanted = self.subscription.matches_codes(units) & (units.size != consume_queue.PRE_BLANK_SIZE)
+        rows = np.flatnonzero(wanted | (units.size <= 0))
+        at = 0
+        while at < len(rows) and not self.is_full:
+            some = rows[at : at + min(RECORDS, max(self.max_count - len(self.messages), RECORDS // 16))]
+            at += len(some)
+            messages = self._read(units.where(some))
+            for row in some.tolist():
+                if self.is_full:
+                    return
+                # Units in front of this one were passed over, and this one is looked at.
+                queue_offset, self.next_offset = int(units.queue_offset[row]), int(units.next_offset[row])
+                message = next(messages)
+                if message is None:
+                    if not self.messages:
+                        self.status = StoreStatus.MESSAGE_WAS_REMOVING
+                elif wanted[row] and self.subscription.matches_record(message):
+                    self._add(message, queue_offset)
         if not self.is_full:
-            self.next_offset = int(units.queue_offset[-1] + units.batch_size[-1])
+            self.next_offset = int(units.next_offset[-1])
 
-    def _message(self, queue_offset: int, physical_offset: int, size: int) -> Message | None:
-        reason, message = "", None
-        if size <= 0:
-            reason = "the unit is empty"
-        else:
-            try:
-                message = self.read(physical_offset)
+    def _read(self, units: UnitTable) -> Iterator[Message | None]:
+        """Yield the message of each unit, looked up together."""
+        places: dict[int, tuple[MessageTable, int]] = {}
+        for table in self.store.commit_log.tables_at(units.physical_offset, plain):
+            places.update((position, (table, row)) for row, position in enumerate(table.column("position").tolist()))
+        for queue_offset, physical_offset, size in zip(
+            units.queue_offset.tolist(), units.physical_offset.tolist(), units.size.tolist(), strict=True
+        ):
+            message, reason = None, ""
+            if size <= 0:
+                reason = "the unit is empty"
+            elif physical_offset in places:
+                message = message_at(*places[physical_offset])
                 if message.size != size:
                     reason = f"the unit tells {size:,} bytes, its message has {message.size:,}"
-            except (FormatError, NotFoundError) as error:
-                reason = str(error)
-        if reason:
-            self.faults.append(Fault(queue_offset, physical_offset, reason, lost=message is None))
-        if message is None and not self.messages:
-            self.status = StoreStatus.MESSAGE_WAS_REMOVING
-        return message
+            else:
+                reason = self._reason(physical_offset)
+            if reason:
+                self.faults.append(Fault(queue_offset, physical_offset, reason, lost=message is None))
+            yield message
 
-    def _add(self, record: Message, queue_offset: int, end: int) -> None:
+    def _reason(self, physical_offset: int) -> str:
+        try:
+            self.store.message_at(physical_offset)
+        except (FormatError, NotFoundError) as error:
+            return str(error)
+        return "no message begins there"
+
+    def _add(self, record: Message, queue_offset: int) -> None:
         """Take what a client makes of a record."""
-        for message in self._unwrapped(record, queue_offset):
-            if message.queue_offset < self.offset and message is not record:
+        # The places of messages follow from the unit: what a damaged record says might lead back.
+        for place, message in enumerate(self._unwrapped(record, queue_offset), queue_offset):
+            if place < self.offset:
                 continue
             if self.is_full:
-                self.next_offset = message.queue_offset
+                self.next_offset = min(place, self.next_offset)
                 return
             if self.subscription.matches_message(message):
                 self.messages.append(message)
                 self.status = StoreStatus.FOUND
-        self.next_offset = end
 
     def _unwrapped(self, record: Message, queue_offset: int) -> list[Message]:
-        if not record.sys_flag & commit_log.INNER_BATCH:
-            return [record]
-        try:
-            elements = commit_log.parse_client_batch(record.plain_body())
-        except FormatError as error:
-            self.faults.append(Fault(queue_offset, record.position, str(error), lost=False))
-            return [record]
-        return [
-            dataclasses.replace(
-                record,
-                queue_offset=record.queue_offset + number,
-                flag=element.flag,
-                sys_flag=record.sys_flag & ~(commit_log.COMPRESSED | commit_log.COMPRESSION_MASK),
-                body_crc=element.body_crc,
-                body_size=element.body_size,
-                body=element.body,
-                raw_properties=element.properties,
-            )
-            for number, element in enumerate(elements)
-        ]
+        if is_inner_batch(record):
+            try:
+                return inner_messages(record)
+            except FormatError as error:
+                self.faults.append(Fault(queue_offset, record.position, str(error), lost=False))
+        return [record]

@@ -8,7 +8,6 @@ made, before the log is looked at, so that on a live store every unit below ``ma
 import abc
 import bisect
 import itertools
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,17 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt, used_units
 from mqtool.engine.store.mapped_file import MappedFile, reading
 from mqtool.engine.store.reader import QueueKey, StoreReader
 from mqtool.formats import batch_consume_queue, commit_log, consume_queue, consume_queue_ext
 from mqtool.formats import kernels as plain
+from mqtool.formats import rocksdb as rocksdb_layout
 
 Ints = npt.NDArray[np.int64]
-_WINDOW = 1 << 13
-_HEAD_FIELDS = commit_log.HEAD_DTYPES[0].fields or {}
-_SYS_FLAG_AT = int(_HEAD_FIELDS["sys_flag"][1])
-_TIMESTAMP_AT = [int((dtype.fields or {})["store_timestamp"][1]) for dtype in commit_log.HEAD_DTYPES]
+_SYS_FLAG_AT = int(commit_log.HEAD_DTYPES[0].fields["sys_flag"][1])  # type: ignore[index]
+_TIMESTAMP_AT = [int(dtype.fields["store_timestamp"][1]) for dtype in commit_log.HEAD_DTYPES]  # type: ignore[index]
 _TIMESTAMP_END = max(_TIMESTAMP_AT) + 8
 _MOST = 1 << 62  # no queue offset of a real queue comes near
 
@@ -45,7 +43,12 @@ class UnitTable(NamedTuple):
         """Return how many units there are."""
         return len(self.queue_offset)
 
-    def where(self, rows: slice | npt.NDArray[np.bool_]) -> "UnitTable":
+    @property
+    def next_offset(self) -> Ints:
+        """The queue offset that follows each unit."""
+        return self.queue_offset + self.batch_size
+
+    def where(self, rows: npt.NDArray[Any]) -> "UnitTable":
         """Return some of the units."""
         return UnitTable(*(column[rows] for column in self))
 
@@ -62,11 +65,18 @@ class QueueView(abc.ABC):
 
     @abc.abstractmethod
     def units(self, start: int, limit: int) -> UnitTable:
-        """Return up to ``limit`` units from the one that holds ``start`` on, or from the next there is; none at the end."""
+        """Return up to ``limit`` units from the one that holds ``start`` on, or from the next; none at the end."""
 
     @abc.abstractmethod
     def offset_at(self, timestamp: int) -> int:
         """Return the queue offset from which messages stored at a time (ms) or later lie, as RocketMQ 5 finds it."""
+
+    def newest(self) -> int | None:
+        """Return the address of the last message, None for an empty queue."""
+        if self.max_offset <= self.min_offset:
+            return None
+        last = self.units(self.max_offset - 1, 1).physical_offset
+        return int(last[0]) if len(last) else None
 
     def _clamp(self, offset: int) -> int:
         return min(max(offset, self.min_offset), self.max_offset)
@@ -74,6 +84,8 @@ class QueueView(abc.ABC):
     def _first_kept(self, start: int, stop: int, physical_offset: Callable[[int], int]) -> int:
         """Return the first place whose message may still be in the log: the log offsets of a queue only grow."""
         log_start = self._reader.commit_log.min_offset
+        if start >= stop or physical_offset(start) >= log_start:
+            return start
         return bisect.bisect_left(range(stop), True, start, key=lambda place: physical_offset(place) >= log_start)
 
     def _store_time(self, physical_offset: int, size: int) -> int:
@@ -86,33 +98,6 @@ class QueueView(abc.ABC):
             return -1
         form = commit_log.head_form(plain.int32(head, _SYS_FLAG_AT))
         return plain.int64(head, _TIMESTAMP_AT[form])
-
-
-def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:
-    """Return one past the number of the last unit of a file that is not empty; holes of the file are not read."""
-    stop = segment.size // dtype.itemsize
-    with reading(segment.path):
-        descriptor = os.open(segment.path, os.O_RDONLY)
-        try:
-            while stop > 0:
-                start = max(0, stop - _WINDOW)
-                if not _is_hole(descriptor, start * dtype.itemsize, stop * dtype.itemsize):
-                    data = os.pread(descriptor, (stop - start) * dtype.itemsize, start * dtype.itemsize)
-                    units = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
-                    used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
-                    if len(used):
-                        return start + int(used[-1]) + 1
-                stop = start
-        finally:
-            os.close(descriptor)
-    return 0
-
-
-def _is_hole(descriptor: int, start: int, stop: int) -> bool:
-    try:
-        return os.lseek(descriptor, start, os.SEEK_DATA) >= stop
-    except OSError:  # no data up to the end of the file
-        return os.lseek(descriptor, 0, os.SEEK_END) >= stop
 
 
 class FileQueueView(QueueView):
@@ -129,16 +114,19 @@ class FileQueueView(QueueView):
         for segment in reversed(self._queue.segments):
             used = used_units(segment, consume_queue.UNIT_DTYPE)
             if used:
-                return segment.start_offset // consume_queue.UNIT_SIZE + used
+                return int(segment.start_offset // consume_queue.UNIT_SIZE) + used
         return self._queue.first_offset
 
     def _kept_offset(self, offset: int) -> int:
         """Return the address that a unit names; -1 for a filler, and no end for a place without a unit."""
-        data = self._queue.read(offset * consume_queue.UNIT_SIZE, consume_queue.UNIT_SIZE)
-        if len(data) < consume_queue.UNIT_SIZE or not any(data):
-            return _MOST
-        unit = consume_queue.UNIT.parse(data)
-        return -1 if unit.size == consume_queue.PRE_BLANK_SIZE else int(unit.physical_offset)
+        physical_offset, size = self._unit(offset)
+        if size == consume_queue.PRE_BLANK_SIZE:
+            return -1
+        return _MOST if size <= 0 else physical_offset
+
+    def newest(self) -> int | None:
+        """Return the address of the last message, None for an empty queue; no file is mapped for it."""
+        return self._unit(self.max_offset - 1)[0] if self.max_offset > self.min_offset else None
 
     def units(self, start: int, limit: int) -> UnitTable:
         """Return up to ``limit`` units; places that no file has are passed over."""
@@ -212,7 +200,7 @@ class FileQueueView(QueueView):
         return exact
 
     def offset_at_4(self, timestamp: int) -> int:
-        """Return the queue offset of a time as RocketMQ 4 finds it: by the files' modification times, then the nearest."""
+        """Return the offset that RocketMQ 4 finds for a time: file by modification time, in it the nearest message."""
         segment = None
         for segment in self._queue.segments:
             with reading(segment.path):
@@ -365,7 +353,7 @@ class RocksdbQueueView(_ListedQueueView):
         assert folder is not None
         ends = rocksdb.read_ends(folder).queues.get((topic, queue_id))
         pieces = [units for name, number, units in rocksdb.read_units(folder) if (name, number) == (topic, queue_id)]
-        units = np.concatenate(pieces) if pieces else np.empty(0, rocksdb.UNIT_DTYPE)
+        units: npt.NDArray[np.void] = np.concatenate(pieces) if pieces else np.empty(0, rocksdb_layout.UNIT_DTYPE)
         self._take(units, np.ones(len(units), np.int64))
         self._find_ends()
         if ends:

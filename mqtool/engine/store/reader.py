@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt
@@ -20,7 +19,7 @@ from mqtool.engine.store.locks import is_locked
 from mqtool.engine.store.mapped_file import read_file, reading
 from mqtool.engine.store.paths import StoreConfig, StorePaths
 from mqtool.errors import BadDataError, FormatError, NotFoundError
-from mqtool.formats import checkpoint, commit_log, config_tables, scan, timer
+from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.topics import SCHEDULE_TOPIC
@@ -149,11 +148,13 @@ class StoreReader:
     def consume_queue_exts(self) -> dict[QueueKey, ConsumeQueueExt]:
         """The extensions of queues by topic and queue id."""
         size = self.config.size("mappedFileSizeConsumeQueueExt")
-        return {key: ConsumeQueueExt(*key, folder, size) for key, folder in _queue_folders(self.paths.consume_queue_ext)}
+        return {
+            key: ConsumeQueueExt(*key, folder, size) for key, folder in _queue_folders(self.paths.consume_queue_ext)
+        }
 
     @functools.cached_property
     def delay_levels(self) -> list[int]:
-        """The delay of each level in ms, level 1 first: as configured, else as the delayed messages show, else the default.
+        """The delay of each level in ms, level 1 first: as configured, as delayed messages show, or by default.
 
         The tags code of a delayed message is its delivery time.
         """
@@ -228,11 +229,15 @@ class StoreReader:
         Raises:
             BadDataError: the file is too short.
         """
+        from mqtool.formats import checkpoint
+
         return self._page(self.paths.checkpoint, checkpoint.CHECKPOINT, checkpoint.CHECKPOINT_SIZE)
 
     @functools.cached_property
     def timer_check(self) -> Any | None:
         """``config/timercheck`` as its schema parses it, None where there is no file."""
+        from mqtool.formats import timer
+
         return self._page(self.paths.timer_check, timer.TIMER_CHECK, timer.TIMER_CHECK_SIZE)
 
     @functools.cached_property
@@ -271,6 +276,8 @@ class StoreReader:
             BadDataError: neither can be read.
             MissingExtraError: it is in RocksDB, and the extra is not installed.
         """
+        from mqtool.formats import config_tables
+
         problem = None
         for path in (self.paths.config / name, self.paths.config / f"{name}.bak"):
             if path.is_file():
@@ -307,5 +314,3 @@ def _queue_folders(folder: Path) -> list[tuple[QueueKey, Path]]:
                             if queue.name.isascii() and queue.name.isdigit() and queue.is_dir()
                         ]
     return sorted(found)
-
-

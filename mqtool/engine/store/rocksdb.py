@@ -6,18 +6,20 @@ RocksDB and rocksdict want to note beside them stays out of the store.
 
 import contextlib
 import itertools
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.mapped_file import reading
 from mqtool.errors import BadDataError, MissingExtraError, NotFoundError
-from mqtool.formats import rocksdb
-from mqtool.formats.config_tables import Table, data_version
+
+# What a store without RocksDB does not need is loaded when it is used: every command imports this module.
+if TYPE_CHECKING:
+    from mqtool.formats import rocksdb
+    from mqtool.formats.config_tables import Table
 
 CONFIG_DATABASES = ("topics", "subscriptionGroups", "consumerOffsets", "metadata", "rdb")
 """Folders under ``config/`` that may hold tables; which ones a broker uses is a matter of its settings."""
@@ -50,6 +52,8 @@ def read_units(directory: Path) -> Iterator[QueueUnits]:
         MissingExtraError: rocksdict is not installed.
         MqtoolError: the database cannot be read.
     """
+    from mqtool.formats import rocksdb
+
     with _opened(directory) as families:
         pairs = _pairs(families["default"])
         for _, queue in itertools.groupby(pairs, lambda pair: pair[0][: -rocksdb.QUEUE_OFFSET_SIZE]):
@@ -58,17 +62,22 @@ def read_units(directory: Path) -> Iterator[QueueUnits]:
                 yield QueueUnits(topic, queue_id, rocksdb.scan_units(batch))
 
 
-def read_ends(directory: Path) -> rocksdb.Ends:
+def read_ends(directory: Path) -> "rocksdb.Ends":
     """Return the first and last queue offsets of every queue; raises like ``read_units``."""
+    from mqtool.formats import rocksdb
+
     with _opened(directory) as families:
         return rocksdb.parse_ends(_pairs(families["offset"]) if "offset" in families else ())
 
 
-def read_config(directory: Path) -> dict[str, Table]:
+def read_config(directory: Path) -> "dict[str, Table]":
     """Return the tables kept in RocksDB under ``config/``, each by the name of the JSON file that it replaces.
 
     A table in several databases is taken from the one with the newest data version. Raises like ``read_units``.
     """
+    from mqtool.formats import rocksdb
+    from mqtool.formats.config_tables import data_version
+
     found: dict[str, Table] = {}
     for name in CONFIG_DATABASES:
         if is_rocksdb(directory / name):
@@ -83,6 +92,8 @@ def read_config(directory: Path) -> dict[str, Table]:
 @contextlib.contextmanager
 def _opened(directory: Path) -> Iterator[dict[str, Any]]:
     """Open a database for reading; gives its column families by name."""
+    import tempfile
+
     if not is_rocksdb(directory):
         raise NotFoundError(f"{directory} holds no RocksDB database")
     try:

@@ -1,0 +1,387 @@
+"""``dump commitlog``: messages, and what lies between them."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.commands._dump.request import Patterns, Request, between
+from mqtool.commands._options import matching
+from mqtool.commands._output import Row
+from mqtool.commands._rows import message_columns, message_row
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError, NotFoundError
+from mqtool.formats import commit_log, config_tables, scan
+from mqtool.formats import kernels as plain
+from mqtool.formats.message import message_at
+from mqtool.formats.properties import split_keys
+from mqtool.formats.scan import MessageTable
+
+_FIRST_ROWS = 512
+_PLAIN_ROWS = 8192
+"""Messages from which on loading the compiled kernels takes less time than going on without them."""
+_LOOK_BACK = (64 << 10, 1 << 20, 16 << 20)
+_STOPS = {
+    scan.Stop.MAGIC: "no record begins there",
+    scan.Stop.SIZE: "a size there cannot be true",
+    scan.Stop.BLANK: "a blank record there does not fill its segment",
+}
+_FAULTS = {
+    scan.Fault.BODY_SIZE: "its body would reach beyond its end",
+    scan.Fault.TOPIC_SIZE: "its topic would reach beyond its end",
+    scan.Fault.PROPERTIES_SIZE: "its properties would reach beyond its end",
+    scan.Fault.TOTAL_SIZE: "its parts do not add up to its size",
+}
+
+Piece = MessageTable | Gap
+Mask = npt.NDArray[np.bool_]
+
+
+def messages(ask: Request) -> Iterator[Row]:
+    """Yield the messages that are asked for, in the order of the log."""
+    log = open_log(ask.store)
+    ask.output.columns = message_columns(ask.output.width, ask.body)
+    wanted = Wanted(ask)
+    start, stop = log.min_offset, log.end_offset
+    if ask.since is not None or ask.until is not None:
+        start, stop = ask.store.range_of_time(ask.since, ask.until)
+    start, stop = max(start, ask.start or 0), stop if ask.stop is None else min(stop, ask.stop)
+    if ask.follow:
+        start = _not_beyond(log, start)
+    tail = Tail(ask, log, max(start, log.min_offset))
+    count = 0
+    for table in tail.tables(_walk(ask, log, start, stop)):
+        for row in wanted.rows(table):
+            count += 1
+            yield row
+    if ask.follow:
+        from mqtool.commands._dump.follow import follow_log
+
+        for table in follow_log(ask, tail.end_offset):
+            yield from wanted.rows(table)
+    wanted.complain()
+    if not count:
+        ask.remark("no message is what was asked for")
+
+
+def open_log(store: StoreReader) -> CommitLog:
+    """Return the log of a store.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    log = store.commit_log
+    if not log.segments:
+        if store.paths.single:
+            raise NotFoundError(
+                f"{store.paths.single} is no segment of a commit log: its name is no address of 20 digits"
+            )
+        raise NotFoundError(f"{store.root} has no commit log")
+    return log
+
+
+def _not_beyond(log: CommitLog, start: int) -> int:
+    """Return an address from which a walk meets the end of the messages, also where ``start`` lies behind it."""
+    used = [segment for segment in log.segments if begins(log, segment, 0)]
+    end_offset = used[-1].end_offset if used else log.min_offset
+    return start if start < end_offset else used[-1].start_offset if used else log.min_offset
+
+
+def begins(log: CommitLog, segment: MappedFile, at: int) -> bool:
+    """Tell whether a message or a blank record begins at a position."""
+    head = segment.read(at, log.envelope.size + commit_log.BLANK_SIZE)[log.envelope.size :]
+    return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).magic_code in scan.MAGICS
+
+
+class Wanted:
+    """Which messages are asked for."""
+
+    def __init__(self, ask: Request) -> None:
+        """Look up topics where that costs nothing.
+
+        Raises:
+            NotFoundError: there is no such topic.
+        """
+        self.ask = ask
+        known = _known_topics(ask.store)
+        if known and ask.topics:
+            matching(ask.topics, known, "topic")
+        where = "of the messages read"
+        self.topics = Patterns(ask.topics, f"topic {where}")
+        self._topics_known = bool(known)
+        self.queues = Patterns(ask.queues, f"queue id {where}")
+        self.tags = Patterns(ask.tags, f"tag {where}")
+        self.keys = Patterns(ask.keys, f"key {where}")
+
+    def rows(self, table: MessageTable) -> Iterator[Row]:
+        """Yield the rows of a table that are asked for; says which records are broken."""
+        table = self.select(table)
+        for number in range(len(table)):
+            message = message_at(table, number)
+            if table.faults[number]:
+                fault = _FAULTS[scan.Fault(int(table.faults[number]))]
+                self.ask.damage(
+                    f"the record at {message.position:,} is broken, {fault}: it is shown as far as it can be read",
+                    "broken records",
+                )
+            elif message.physical_offset != message.position:
+                self.ask.damage(
+                    f"the record at {message.position:,} says that it lies at {message.physical_offset:,}",
+                    "records out of place",
+                )
+            self.ask.reached = (
+                f"physical offset {message.position:,}; --from {message.position + message.size} goes on there"
+            )
+            yield message_row(message, self.ask.body)
+
+    def select(self, table: MessageTable) -> MessageTable:
+        """Return the messages of a table that are asked for."""
+        ask = self.ask
+        mask = between(table.column("position"), ask.start, ask.stop)
+        mask &= between(table.column("store_timestamp"), ask.since, ask.until)
+        table = _where(table, mask)
+        if self.queues and len(table):
+            ids = table.column("queue_id")
+            found = [number for number in np.unique(ids).tolist() if self.queues.match_known(number, str)]
+            table = _where(table, np.isin(ids, found))
+        if self.topics and len(table):
+            ids, names = table.topics()
+            chosen = np.array([self.topics.match_known(name, _text) for name in names], np.bool_)
+            table = _where(table, chosen[ids])
+        if self.tags and len(table):
+            table = _where(table, self._has_tag(table))
+        if self.keys and len(table):
+            table = _where(table, self._has_key(table))
+        return table
+
+    def _has_tag(self, table: MessageTable) -> Mask:
+        mask = np.zeros(len(table), np.bool_)
+        for row, tag in _values(table, "TAGS"):
+            mask[row] = self.tags.match_known(tag, _text)
+        return mask
+
+    def _has_key(self, table: MessageTable) -> Mask:
+        mask = np.zeros(len(table), np.bool_)
+        rows = self._may_have_key(table)
+        chosen = table if rows is None else table.where(rows)
+        found = [row for row, keys in _values(chosen, "KEYS") if self.keys.match_any(split_keys(_text(keys)))]
+        found += [row for row, key in _values(chosen, "UNIQ_KEY") if self.keys.match(_text(key))]
+        mask[np.array(found, np.int64) if rows is None else rows[found]] = True
+        return mask
+
+    def _may_have_key(self, table: MessageTable) -> npt.NDArray[np.int64] | None:
+        """Return the rows in whose bytes a pattern's letters stand at all, None where that cannot be told cheaply."""
+        literals = self.keys.literals()
+        if literals is None or self.keys.is_learning:
+            return None
+        start, stop = int(table.starts[0]), int(table.starts[-1]) + int(table.column("size")[-1])
+        data = bytes(memoryview(table.buffer)[start:stop])
+        rows = set()
+        for literal in literals:
+            at = data.find(literal)
+            while at >= 0:
+                row = int(np.searchsorted(table.starts, start + at, "right")) - 1
+                rows.add(row)
+                if len(rows) > len(table) // 8:
+                    return None
+                # Once a record is enough.
+                following = int(table.starts[row + 1]) - start if row + 1 < len(table) else len(data)
+                at = data.find(literal, max(following, at + 1))
+        return np.array(sorted(rows), np.int64)
+
+    def complain(self) -> None:
+        """Raise ``NotFoundError`` when a pattern selected nothing in all that was read."""
+        if not self._topics_known:
+            self.topics.complain()
+        for patterns in (self.queues, self.tags, self.keys):
+            patterns.complain()
+
+
+def _values(table: MessageTable, name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield row and value for each message that has a property."""
+    offsets, sizes = table.properties([name])
+    view = memoryview(table.buffer)
+    rows = np.flatnonzero(sizes[0])
+    for row, at, size in zip(rows.tolist(), offsets[0, rows].tolist(), sizes[0, rows].tolist(), strict=True):
+        yield row, bytes(view[at : at + size])
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _where(table: MessageTable, mask: Mask) -> MessageTable:
+    return table if mask.all() else table.where(mask)
+
+
+def _known_topics(store: StoreReader) -> set[str]:
+    """Return the topics that folders and tables tell, none where neither does."""
+    if store.paths.single:
+        return set()
+    folders = (store.paths.consume_queue, store.paths.batch_consume_queue)
+    known = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir()}
+    try:
+        table = store.config_table("topics.json")
+        known |= config_tables.topics(table).keys() if table else set()
+    except MqtoolError:
+        pass  # a broken table is no reason to withhold messages
+    return known
+
+
+class Tail:
+    """What may still be in the making at the end of a log that a broker writes to.
+
+    There a record counts when it is whole, and a stretch without records is no damage but the place where the broker
+    writes next. ``end_offset`` is that place.
+    """
+
+    def __init__(self, ask: Request, log: CommitLog, start_offset: int) -> None:
+        self.ask = ask
+        self.log = log
+        self.end_offset = start_offset
+        self.is_live = ask.follow or ask.store.is_live
+        self._gaps: list[Gap] = []
+
+    def tables(self, pieces: Iterator[Piece]) -> Iterator[MessageTable]:
+        """Yield the messages of a walk; says what was skipped between them."""
+        last: MessageTable | None = None
+        for piece in pieces:
+            if isinstance(piece, Gap):
+                self._add(piece)
+                continue
+            if last is not None:
+                yield last
+                last = None
+            yield from self._between()
+            table = piece
+            if self.is_live and not is_whole(table, len(table) - 1):
+                rows = np.arange(len(table))
+                last, table = table.where(rows[-1:]), table.where(rows[:-1])
+            if len(table):
+                self.end_offset = end_of(table)
+                yield table
+        if self.is_live:
+            return
+        for gap in self._gaps:
+            if gap.segment.bytes[gap.start : gap.end].any():
+                tell_gap(self.ask, gap)
+
+    def _between(self) -> Iterator[MessageTable]:
+        """Say what was skipped before the next message; yield what was written there meanwhile."""
+        for gap in self._gaps:
+            pieces: Iterable[Piece] = [gap]
+            if self.is_live:
+                pieces = self.log.walk(gap.segment, gap.start, gap.end, plain)
+            for piece in pieces:
+                if isinstance(piece, Gap):
+                    tell_gap(self.ask, piece)
+                else:
+                    yield piece
+        self._gaps.clear()
+
+    def _add(self, gap: Gap) -> None:
+        before = self._gaps[-1] if self._gaps else None
+        if before and before.segment is gap.segment and before.end == gap.start:
+            self._gaps[-1] = Gap(gap.segment, before.start, gap.end, before.stop)
+        elif gap.end > gap.start:
+            self._gaps.append(gap)
+
+
+def tell_gap(ask: Request, gap: Gap) -> None:
+    """Say that a stretch was skipped."""
+    reason = _STOPS.get(gap.stop, "no record fits there")
+    place = ask.place(gap.segment.path, gap.start)
+    ask.damage(f"{gap.end - gap.start:,} bytes at {gap.start_offset:,} ({place}) are skipped: {reason}")
+
+
+def is_whole(table: MessageTable, row: int) -> bool:
+    """Tell whether nothing of a record is missing, as it would be while a broker writes it."""
+    one = table.where(np.array([row]))
+    if one.faults[0] or one.column("physical_offset")[0] != one.column("position")[0]:
+        return False
+    if one.sizes(plain.BODY)[0] and one.body_crcs()[0] != one.column("body_crc")[0]:
+        return False
+    return not one.sizes(plain.PROPERTIES)[0] or one.record(0)[-1] != 0
+
+
+def end_of(table: MessageTable) -> int:
+    """Return the address behind the last message of a table."""
+    return int(table.column("position")[-1]) + int(table.column("size")[-1])
+
+
+def _walk(ask: Request, log: CommitLog, start_offset: int, stop_offset: int) -> Iterator[Piece]:
+    """Yield messages and gaps of a range; says which addresses no file has."""
+    kernels = _Kernels(ask, log, start_offset, stop_offset)
+    before = None
+    for segment in log.segments:
+        if segment.end_offset <= start_offset or segment.start_offset >= stop_offset:
+            continue
+        if before and before.end_offset < segment.start_offset:
+            ask.damage(
+                f"no file holds the {segment.start_offset - before.end_offset:,} bytes "
+                f"from {before.end_offset:,} to {segment.start_offset:,}"
+            )
+        before = segment
+        at = _first_position(log, segment, start_offset - segment.start_offset)
+        stop = min(segment.size, stop_offset - segment.start_offset)
+        skip = max(0, start_offset - segment.start_offset)
+        for piece in kernels.walk(segment, at, stop):
+            if not isinstance(piece, Gap):
+                yield piece
+            elif piece.end > skip:
+                yield Gap(segment, max(skip, piece.start), piece.end, piece.stop)
+
+
+def _first_position(log: CommitLog, segment: MappedFile, start: int) -> int:
+    """Return where to begin to walk so that every record from ``start`` on is met: at a record not far before it."""
+    if start <= 0:
+        return 0
+    buffer = log.buffer(segment, plain)
+    for distance in (log.envelope.size, *_LOOK_BACK):
+        found = scan.resync(buffer, segment.start_offset, max(0, start - distance), start + 1, log.envelope)
+        if found is not None:
+            return found
+    return 0
+
+
+class _Kernels:
+    """Walks with the plain kernels, which are there at once, until so much is read that compiled ones pay."""
+
+    def __init__(self, ask: Request, log: CommitLog, start_offset: int, stop_offset: int) -> None:
+        self.ask = ask
+        self.log = log
+        self.left = sum(
+            max(0, min(segment.end_offset, stop_offset) - max(segment.start_offset, start_offset))
+            for segment in log.segments
+        )
+        self.done = self.rows = 0
+        self.kernels = plain
+        self.limit: int | None = _FIRST_ROWS
+        if ask.limit and not (ask.topics or ask.queues or ask.tags or ask.keys or ask.since is not None):
+            self.limit = min(_FIRST_ROWS, max(ask.limit, 16))
+
+    def walk(self, segment: MappedFile, at: int, stop: int) -> Iterator[Piece]:
+        """Yield what ``CommitLog.walk`` does."""
+        while at < stop:
+            used = self.kernels
+            for piece in self.log.walk(segment, at, stop, used, self.limit):
+                yield piece
+                end = piece.end if isinstance(piece, Gap) else end_of(piece) - segment.start_offset
+                self._count(end - at, 0 if isinstance(piece, Gap) else len(piece))
+                at = end
+                if used is not self.kernels:
+                    break
+            else:
+                return
+
+    def _count(self, size: int, rows: int) -> None:
+        self.done += size
+        self.rows += rows
+        self.ask.advance(self.done)
+        much = self.done >= scan.COMPILE_FROM or self.rows >= _PLAIN_ROWS
+        if self.kernels is plain and much and self.left - self.done >= scan.COMPILE_FROM:
+            if scan.compiles_first_time():
+                self.ask.remark("this first run compiles its kernels, which takes some seconds")
+            self.kernels, self.limit = scan.compiled_kernels(), None

@@ -1,0 +1,225 @@
+"""``mqtool dump``."""
+
+import importlib
+import itertools
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from mqtool.commands._options import (
+    OFFSET,
+    body_option,
+    limit_option,
+    output_option,
+    store_options,
+    time_options,
+)
+from mqtool.commands._output import Output, Row, progress
+from mqtool.errors import NotFoundError, Status, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.commands._dump.request import Request
+    from mqtool.engine.store.reader import StoreReader
+
+_PICK = ("topic", "queue")
+_RANGE = ("from", "to")
+_TIME = ("since", "until")
+_UNIT = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code")
+
+
+class Kind(NamedTuple):
+    """One kind of file: what it is, which function yields its rows, and the options that mean something for it."""
+
+    help: str
+    rows: str  # module and function, loaded when called
+    options: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+KINDS = {
+    "commitlog": Kind(
+        "Messages; those of a DLedger log too. --from and --to are physical offsets.",
+        "log:messages",
+        (*_PICK, "tag", "key", *_RANGE, *_TIME, "limit", "body", "follow"),
+    ),
+    "consumequeue": Kind(
+        "Units of queues. --from and --to are queue offsets.",
+        "queues:units",
+        (*_PICK, *_RANGE, "limit", "follow"),
+        _UNIT,
+    ),
+    "rocksdbconsumequeue": Kind(
+        "Units of queues that lie in RocksDB.",
+        "queues:rocksdb_units",
+        (*_PICK, *_RANGE, *_TIME, "limit"),
+        (*_UNIT, "store_time"),
+    ),
+    "consumequeueext": Kind(
+        "Units of the extensions of queues. --from and --to are positions.",
+        "queues:ext_units",
+        (*_PICK, *_RANGE, *_TIME, "limit"),
+        ("topic", "queue_id", "position", "size", "tags_code", "store_time", "bit_map_size", "address", "bit_map"),
+    ),
+    "batchconsumequeue": Kind(
+        "Units of the queues of inner batches. --from and --to are queue offsets.",
+        "queues:batch_units",
+        (*_PICK, *_RANGE, *_TIME, "limit"),
+        ("topic", "queue_id", "queue_offset", "batch_size", "physical_offset", "size", "tags_code", "store_time",
+         "compacted_offset"),
+    ),
+    "index": Kind(
+        "Entries of the index files. --from and --to are physical offsets.",
+        "index:entries",
+        (*_RANGE, *_TIME, "limit"),
+        ("file", "entry", "slot", "key_hash", "physical_offset", "seconds_since_begin", "previous_entry"),
+    ),
+    "indexheader": Kind(
+        "Headers of the index files.",
+        "index:headers",
+        ("limit",),
+        ("file", "entry_count", "slot_count", "begin_time", "end_time", "begin_physical_offset", "end_physical_offset"),
+    ),
+    "checkpoint": Kind("How far the broker says everything is on disk.", "files:checkpoint_page"),
+    "config": Kind(
+        "Tables: topics, groups, offsets, ..; FILE is one of them (topics.json, or topics).",
+        "config:tables",
+        ("file", *_PICK, "group", "limit"),
+    ),
+    "timerwheel": Kind(
+        "Slots of the timer wheel that were ever used.",
+        "files:timer_wheel",
+        ("limit",),
+        ("slot", "time", "count", "first_position", "last_position", "magic_code"),
+    ),
+    "timerlog": Kind(
+        "Units of the timer log. --from and --to are positions.",
+        "files:timer_log",
+        (*_RANGE, "limit"),
+        ("position", "physical_offset", "message_size", "enqueue_time", "delay_ms", "magic_code", "previous_position",
+         "topic_hash"),
+    ),
+    "timercheck": Kind("How far the timer has come.", "files:timer_check_page"),
+    "abort": Kind("Whether the broker runs or did not stop cleanly.", "files:abort"),
+    "lock": Kind("Whether a broker holds the store.", "files:lock"),
+    "dledger": Kind(
+        "Heads of the entries of a DLedger log. --from and --to are positions.",
+        "files:dledger_entries",
+        (*_RANGE, "limit"),
+        ("position", "index", "term", "size", "body_size", "magic_code", "channel", "chain_crc", "body_crc"),
+    ),
+    "dledgerindex": Kind(
+        "Units of the index of a DLedger log. --from and --to are positions of entries.",
+        "files:dledger_index",
+        (*_RANGE, "limit"),
+        ("index", "position", "size", "term", "magic_code"),
+    ),
+}  # fmt: skip
+
+_PARAMETERS = {
+    "file": "file", "topics": "topic", "queues": "queue", "tags": "tag", "keys": "key", "groups": "group",
+    "start": "from", "stop": "to", "since": "since", "until": "until", "limit": "limit", "body": "body",
+    "follow": "follow",
+}  # fmt: skip
+"""Each parameter by its name in code, and as a user writes it."""
+
+
+class _Dump(click.Command):
+    """A command whose help lists the kinds."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Kinds"):
+            formatter.write_dl([(name, kind.help) for name, kind in KINDS.items()])
+        super().format_options(ctx, formatter)
+
+
+@click.command(cls=_Dump, short_help="List the records of one kind of file.")
+@click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
+@click.argument("file", metavar="[FILE]", required=False)
+@click.option("--topic", "topics", multiple=True, metavar="GLOB", help="Only these topics; repeats.")
+@click.option("--queue", "queues", multiple=True, metavar="ID", help="Only these queue ids; repeats.")
+@click.option("--tag", "tags", multiple=True, metavar="GLOB", help="Only messages with such a tag; repeats.")
+@click.option(
+    "--key", "keys", multiple=True, metavar="GLOB", help="Only messages with such a key, or unique key; repeats."
+)
+@click.option("--group", "groups", multiple=True, metavar="GLOB", help="Only these consumer groups; repeats.")
+@click.option("--from", "start", type=OFFSET, help="Only what lies at this offset or later.")
+@click.option("--to", "stop", type=OFFSET, help="Only what lies before this offset.")
+@time_options
+@limit_option
+@body_option
+@click.option("--follow", is_flag=True, help="Go on as a broker appends, until Ctrl-C or --limit.")
+@store_options
+@output_option
+@click.pass_context
+def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Output, **chosen: Any) -> int:
+    r"""List the records of one kind of file, with the fields of their layout.
+
+    \b
+      mqtool dump commitlog --topic 'Order*' --since 2h
+      mqtool dump consumequeue --topic Orders --queue 0 --from 100 --to 200
+      mqtool dump config topics
+
+    What cannot be read is skipped, and a remark says what and where; the status is 3 then. A store in use may be read:
+    what its broker is just writing is left out, or with --follow shown as soon as it is whole.
+    """
+    from mqtool.commands._dump.request import Request
+
+    _refuse(ctx, kind)
+    if store.paths.single and not store.paths.single.exists():
+        raise NotFoundError(f"{store.paths.single} is not there")
+    output.columns = KINDS[kind].columns
+    total = store.commit_log.total_size if kind == "commitlog" and _is_file(sys.stdout) else 0
+    with progress(total, "dump") as advance:
+        ask = Request(kind, store, output, advance=advance, **chosen)
+        try:
+            for row in itertools.islice(_rows(kind)(ask), ask.limit):
+                output.row(row)
+        except KeyboardInterrupt:
+            if ask.reached:
+                output.remark(f"came as far as {ask.reached}")
+            raise
+    ask.finish()
+    return Status.DAMAGE if ask.is_damaged else Status.OK
+
+
+def _rows(kind: str) -> "Callable[[Request], Iterator[Row]]":
+    module, _, function = KINDS[kind].rows.partition(":")
+    rows: Callable[[Request], Iterator[Row]] = getattr(
+        importlib.import_module(f"mqtool.commands._dump.{module}"), function
+    )
+    return rows
+
+
+def _refuse(ctx: click.Context, kind: str) -> None:
+    """Refuse options that mean nothing for a kind of file.
+
+    Raises:
+        UsageError: there is one.
+    """
+    options = KINDS[kind].options
+    given = [
+        option
+        for name, option in _PARAMETERS.items()
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and ctx.params[name] is not None
+    ]
+    for option in given:
+        if option not in options:
+            written = "a file name" if option == "file" else f"--{option}"
+            taken = ", ".join("FILE" if one == "file" else f"--{one}" for one in options) or "only -s, -c, --set and -o"
+            raise UsageError(f"{written} means nothing for dump {kind}; it takes {taken}")
+    if "follow" in given and {"to", "until"} & set(given):
+        raise UsageError("--follow goes on without an end: it takes neither --to nor --until")
+
+
+def _is_file(stream: Any) -> bool:
+    """Tell whether a stream is a plain file: beside one, progress disturbs nobody."""
+    import os
+
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False

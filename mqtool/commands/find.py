@@ -1,0 +1,197 @@
+"""``mqtool find``."""
+
+import itertools
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqtool.commands._options import (
+    OFFSET,
+    body_option,
+    limit_option,
+    matching,
+    output_option,
+    store_options,
+    time_options,
+)
+from mqtool.commands._output import Output, progress
+from mqtool.commands._rows import message_columns, message_row
+from mqtool.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.reader import StoreReader
+    from mqtool.engine.store.search import Query, Search
+    from mqtool.formats.message import Message
+
+_LISTED = 5
+_SNIPPET_FROM = 30
+
+
+def _regexes(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> "tuple[re.Pattern[str], ...]":
+    try:
+        return tuple(re.compile(value) for value in values)
+    except re.error as error:
+        raise click.BadParameter(f"{error.pattern!r} is no regular expression: {error}") from error
+
+
+def _properties(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return names and patterns of ``NAME=VALUE``, or of ``NAME`` alone."""
+    found = []
+    for value in values:
+        name, equals, pattern = value.partition("=")
+        if not name or (equals and not pattern) or not name.isprintable():
+            raise click.BadParameter(f"{value}: give it as NAME=VALUE, or NAME alone for any value")
+        found.append((name, pattern if equals else "*"))
+    return tuple(found)
+
+
+@click.command(short_help="Find messages by key, tag, body, property or time.")
+@click.option("--key", "keys", multiple=True, help="A key or unique key; repeats: one of them.")
+@click.option("--tag", "tags", multiple=True, help="A tag; repeats: one of them.")
+@click.option("--text", "texts", multiple=True, metavar="TEXT", help="A text in the body; repeats: each of them.")
+@click.option(
+    "--regex", "regexes", multiple=True, callback=_regexes, metavar="RE",
+    help="A regular expression that matches in the body; repeats: each of them.",
+)  # fmt: skip
+@click.option(
+    "--property", "properties", multiple=True, callback=_properties, metavar="NAME[=VALUE]",
+    help="A property and its value; repeats: each of them.",
+)  # fmt: skip
+@click.option("--topic", "topics", multiple=True, help="A topic; repeats: one of them.")
+@click.option("--queue", "queues", multiple=True, help="A queue's number; repeats: one of them.")
+@time_options
+@click.option("--from", "start", type=OFFSET, default=0, help="Only messages at this physical offset or behind it.")
+@click.option("--to", "stop", type=OFFSET, help="Only messages before this physical offset.")
+@limit_option
+@click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
+@body_option
+@store_options
+@output_option
+def command(
+    keys: tuple[str, ...],
+    tags: tuple[str, ...],
+    texts: tuple[str, ...],
+    regexes: tuple["re.Pattern[str]", ...],
+    properties: tuple[tuple[str, str], ...],
+    topics: tuple[str, ...],
+    queues: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    start: int,
+    stop: int | None,
+    limit: int | None,
+    scan: bool,
+    body: str,
+    store: "StoreReader",
+    output: Output,
+) -> int:
+    """Find the messages for which every condition holds, in the order of the log.
+
+    Keys, tags, topics, queues and the values of properties may be patterns with * and ?. Bodies are searched as the
+    producer gave them, compressed or not. Messages in an inner batch count: the record that holds them is shown.
+
+    A key is looked up in the index files. What they do not cover, or where they make no sense, is scanned, as is
+    everything for other conditions; --topic, --since, --until, --from and --to make that less.
+    """
+    from mqtool.engine.store.search import Query, Search
+    from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
+
+    if not (keys or tags or texts or regexes or properties or topics or queues or since or until or start or stop):
+        raise UsageError("nothing is said about the messages to find: give --key, --tag, --text or another condition")
+    query = Query(
+        keys=keys,
+        tags=tags,
+        texts=texts,
+        regexes=regexes,
+        properties=properties,
+        topics=_topics(store, topics),
+        queues=queues,
+        since=since,
+        until=until,
+        start_offset=start,
+        stop_offset=stop,
+    )
+    search = Search(store, query, use_index=not scan)
+    if search.scan_size >= COMPILE_FROM and compiles_first_time():
+        output.remark("this first run compiles its kernels, which takes some seconds")
+    output.columns = _columns(query, output.width, body)
+    try:
+        with progress(search.scan_size, "find") as advance:
+            for message in itertools.islice(search.messages(advance), limit):
+                output.row(_row(message, query, body, output))
+    except KeyboardInterrupt:
+        output.remark(_summary(search, output.count, f"interrupted: --from {search.position} goes on from here"))
+        raise
+    for remark in _remarks(store, search):
+        output.remark(remark)
+    output.remark(_summary(search, output.count, "--limit is reached" if output.count == limit else ""))
+    return 0
+
+
+def _topics(store: "StoreReader", patterns: tuple[str, ...]) -> frozenset[str] | None:
+    from mqtool.engine.store.search import is_glob, known_topics
+
+    if not patterns:
+        return None
+    known, complete = known_topics(store)
+    if known and complete:
+        return frozenset(matching(patterns, known, "topic"))
+    for pattern in patterns:
+        if is_glob(pattern):
+            raise NotFoundError(f"nothing here tells the names of the topics that {pattern} selects: write them out")
+    return frozenset(patterns)
+
+
+def _columns(query: "Query", width: int, body: str) -> tuple[str, ...]:
+    """Return what a table shows: what was asked for before what was not."""
+    columns = message_columns(width, body)
+    wanted = ["keys"] if query.keys else ["tags"] if query.tags else []
+    place = columns.index("queue_offset") + 1
+    return (*columns[:place], *(name for name in wanted if name not in columns), *columns[place:])
+
+
+def _row(message: "Message", query: "Query", body: str, output: Output) -> dict[str, Any]:
+    """Return a message as a row; a table shows of its body where the wanted text stands."""
+    row = message_row(message, body)
+    text = row.get("body")
+    if output.is_table and isinstance(text, str) and row["body_encoding"] == "text":
+        at = max([text.find(one) for one in query.texts] + [_place(one, text) for one in query.regexes], default=0)
+        if at > _SNIPPET_FROM:
+            row["body"] = f"…{text[at - _SNIPPET_FROM // 2 :]}"
+    return row
+
+
+def _place(regex: "re.Pattern[str]", text: str) -> int:
+    found = regex.search(text)
+    return found.start() if found else 0
+
+
+def _remarks(store: "StoreReader", search: "Search") -> list[str]:
+    remarks = [*store.remarks, *search.remarks[:_LISTED]]
+    if len(search.remarks) > _LISTED:
+        remarks.append(f"{len(search.remarks) - _LISTED:,} more like this; `mqtool verify` lists them")
+    if search.gaps:
+        first = search.gaps[0]
+        size = sum(gap.end - gap.start for gap in search.gaps)
+        remarks.append(
+            f"{size:,} bytes of log in {_count(len(search.gaps), 'gap')} hold no message that can be read, "
+            f"the first at {first.start_offset:,}: see `mqtool verify`"
+        )
+    if search.faulty_count:
+        remarks.append(f"{_count(search.faulty_count, 'damaged record')} passed over: see `mqtool verify`")
+    return remarks
+
+
+def _summary(search: "Search", count: int, stopped: str) -> str:
+    asked = _count(search.index_files_used, "index file")
+    ways = [f"{asked} asked"] if search.index_files_used else []
+    if search.scanned_size or not (ways or stopped):
+        ways.append(f"{search.scanned_size:,} of {search.total_size:,} bytes of log scanned")
+    found = _count(count, "message") if count else "no message"
+    said = [f"{found} found", *([", ".join(ways)] if ways else []), *([stopped] if stopped else [])]
+    return "; ".join(said)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

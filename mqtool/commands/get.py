@@ -1,0 +1,415 @@
+"""``mqtool get``."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqtool.commands._message_page import hex_lines, hex_rows, message_page, messages_in
+from mqtool.commands._options import body_option, matching, output_option, store_options
+from mqtool.commands._output import Output, progress
+from mqtool.commands._rows import message_columns, message_row
+from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, Status, UsageError
+from mqtool.formats import commit_log
+from mqtool.formats import kernels as plain
+from mqtool.formats.annotate import Field, annotate
+from mqtool.formats.hashing import body_crc
+from mqtool.formats.inner_batch import inner_messages, is_inner_batch
+from mqtool.formats.message import Message, message_of, parse_message_id
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, crc_digits
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.reader import StoreReader
+    from mqtool.engine.store.search import Query
+
+_ID_SIZES = (32, 56)
+_LOOK_BACK = (1 << 16, 1 << 20, 1 << 24)
+_LOOK_AHEAD = 1 << 24
+_SHOWN_OF_DAMAGE = 256
+_LISTED_QUEUES = 20
+
+
+@dataclasses.dataclass
+class Found:
+    """What lies at an address; ``message`` is None where its bytes make no sense, and ``wrong`` says why."""
+
+    offset: int
+    record: bytes
+    message: Message | None
+    wrong: list[str]
+    inner: Message | None = None
+    """The one in a batch that was asked for."""
+
+
+@click.command(short_help="Show one message.")
+@click.argument("ids", metavar="ID | TOPIC QUEUE OFFSET", nargs=-1, required=True)
+@click.option("--hex", "as_hex", is_flag=True, help="Show the bytes of each field, whatever shape the record is in.")
+@body_option
+@store_options
+@output_option
+def command(ids: tuple[str, ...], as_hex: bool, body: str, store: "StoreReader", output: Output) -> int:
+    """Show one message.
+
+    \b
+    ID is one of
+      an offset message id   32 or 56 hexadecimal digits, as brokers give it
+      a unique key           what clients call the message id
+      a physical offset      decimal, or hexadecimal with 0x
+      a key                  one of its KEYS
+    or give its TOPIC, QUEUE and queue OFFSET.
+
+    Keys are looked up in the index files, then in the log. Several messages with one key are listed: choose by
+    physical offset. Ends with status 65 where the bytes are damaged; --hex shows them all the same.
+    """  # noqa: D301 (what click takes for a mark is one character, not two)
+    found = _locate(store, ids, output)
+    if as_hex:
+        for one in found:
+            _show_hex(one, output)
+    elif len(found) == 1:
+        _show(store, found[0], body, output)
+    else:
+        output.columns = message_columns(output.width, body)
+        for one in found:
+            if one.message:
+                output.row(message_row(one.message, body))
+        output.remark(f"{len(found):,} messages have this key: choose one with `mqtool get PHYSICAL_OFFSET`")
+    for remark in store.remarks:
+        output.remark(remark)
+    wrong = [sentence for one in found for sentence in one.wrong]
+    for sentence in wrong:
+        output.remark(sentence)
+    return Status.BAD_DATA if wrong else Status.OK
+
+
+# Finding it.
+
+
+def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[Found]:
+    if len(ids) == 3:
+        return [_in_queue(store, *ids, output)]
+    if len(ids) != 1:
+        raise UsageError(f"{len(ids)} arguments name no message: give one ID, or TOPIC QUEUE OFFSET")
+    name = ids[0]
+    if re.fullmatch(r"0[xX][0-9a-fA-F]+", name):
+        return [_at_address(store, int(name, 16))]
+    digits = name.replace(",", "")
+    is_address = digits.isascii() and digits.isdigit() and len(digits) < _ID_SIZES[0]
+    position = _position_in(name)
+    if is_address:
+        # A key may be a number too, but the index must know it: nobody waits for a scan of the log here.
+        try:
+            return [_at_address(store, int(digits))]
+        except MqtoolError as error:
+            found = _indexed(store, name)
+            if not found:
+                raise
+            output.remark(f"{error}; it is a key")
+            return found
+    if position is not None:
+        try:
+            one = _at_address(store, position)
+        except MqtoolError:
+            one = None
+        if one and one.message and one.message.message_id == name.upper():
+            return [one]
+    return _by_key(store, name, position, output)
+
+
+def _position_in(name: str) -> int | None:
+    """Return the address in an offset message id, None for what cannot be one."""
+    if len(name) not in _ID_SIZES:
+        return None
+    try:
+        return parse_message_id(name)
+    except FormatError:
+        return None
+
+
+def _query(name: str) -> "Query":
+    from mqtool.engine.store.search import Query
+
+    keys = [name]
+    if _position_in(name) is not None and name != name.upper():
+        keys.append(name.upper())  # as clients write their ids
+    return Query(keys=tuple(keys), rolled_back=True)
+
+
+def _indexed(store: "StoreReader", name: str) -> list[Found]:
+    from mqtool.engine.store.search import Search
+
+    return [_found(store, message.position) for message in Search(store, _query(name)).indexed()]
+
+
+def _by_key(store: "StoreReader", name: str, position: int | None, output: Output) -> list[Found]:
+    from mqtool.engine.store.search import Search
+    from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
+
+    search = Search(store, _query(name))
+    messages = list(search.indexed())
+    if not messages:
+        if search.scan_size >= COMPILE_FROM and compiles_first_time():
+            output.remark("this first run compiles its kernels, which takes some seconds")
+        with progress(search.scan_size, "get") as advance:
+            messages = list(search.messages(advance))
+    if messages:
+        return [_found(store, message.position) for message in messages]
+    log = store.commit_log
+    if position is not None and log.min_offset <= position < log.end_offset:
+        found = _at_address(store, position)  # says it better when nothing sound is there
+        if found.message is None:
+            return [found]
+        raise NotFoundError(f"the message at {position:,} has another id: {found.message.message_id}")
+    asked = f"the index files do not know it, {search.scanned_size:,} other" if search.index_files_used else "all"
+    raise NotFoundError(
+        f"no message has the id or key {name}: {asked} bytes of the log were scanned, "
+        f"which reaches from {log.min_offset:,} to {search.end_offset:,}"
+    )
+
+
+def _at_address(store: "StoreReader", offset: int) -> Found:
+    """Return what lies at an address.
+
+    Raises:
+        NotFoundError: no message begins there, and none should.
+    """
+    log = store.commit_log
+    if log.segment_at(offset) is not None:
+        try:
+            return _found(store, offset)
+        except FormatError as error:
+            _explain_place(store, offset)
+            return _damaged(store, offset, error)
+    if log.min_offset <= offset < log.end_offset:
+        raise BadDataError(f"the segment of the commit log that held {offset:,} is not there")
+    if not log.segments:
+        raise NotFoundError("the store has no commit log")
+    raise NotFoundError(
+        f"the commit log reaches from {log.min_offset:,} to {log.end_offset:,}: nothing is at {offset:,}"
+    )
+
+
+def _found(store: "StoreReader", offset: int) -> Found:
+    record = store.record_at(offset)
+    message = message_of(record, offset)
+    return Found(offset, record, message, list(_wrong_in(message, record)))
+
+
+def _wrong_in(message: Message, record: bytes) -> Iterator[str]:
+    if message.physical_offset != message.position:
+        yield f"the record at {message.position:,} says that it lies at {message.physical_offset:,}"
+    actual = body_crc(message.body)
+    if message.body and actual != message.body_crc:
+        yield f"the body is damaged: its CRC is {actual}, the record says {message.body_crc}"
+    digits = message.properties.get(CRC_NAME)
+    if digits is not None and record[-CRC_SIZE:].startswith(CRC_NAME.encode()):
+        should_be = crc_digits(body_crc(record[:-CRC_SIZE])).decode()
+        if digits != should_be:
+            yield f"the record is damaged: its CRC property is {digits}, it should be {should_be}"
+
+
+def _damaged(store: "StoreReader", offset: int, error: FormatError) -> Found:
+    """Return the bytes at an address where a message should be: up to the next one where they resemble a record."""
+    from mqtool.formats import scan
+
+    log = store.commit_log
+    segment = log.segment_at(offset)
+    assert segment is not None
+    at = offset - segment.start_offset
+    next_one = scan.resync(log.buffer(segment, plain), segment.start_offset, at + 1, at + _LOOK_AHEAD, log.envelope)
+    until = segment.end_offset if next_one is None else segment.start_offset + next_one
+    size = until - offset
+    if next_one is None or not _resembles_record(log.read(offset, commit_log.MIN_SIZE), offset):
+        size = min(size, _SHOWN_OF_DAMAGE)
+    follows = f"; the next message begins at {until:,}" if next_one is not None else ""
+    return Found(offset, log.read(offset, size), None, [f"damage: {error}{follows}"])
+
+
+def _resembles_record(record: bytes, offset: int) -> bool:
+    """Tell whether bytes that are no sound record were one: they have its magic code, or know where they lie."""
+    if len(record) < commit_log.MIN_SIZE:
+        return False
+    head = commit_log.HEADS[0].parse(record)
+    return head.magic_code in (commit_log.MAGIC_V1, commit_log.MAGIC_V2) or head.physical_offset == offset
+
+
+def _explain_place(store: "StoreReader", offset: int) -> None:
+    """Raise ``NotFoundError`` where an address is no place for a message, though nothing is wrong."""
+    from mqtool.formats import scan
+
+    log = store.commit_log
+    segment = log.segment_at(offset)
+    assert segment is not None
+    buffer = log.buffer(segment, plain)
+    at = offset - segment.start_offset
+    for back in _LOOK_BACK:
+        start = max(0, at - back)
+        first = scan.resync(buffer, segment.start_offset, start, at + 1, log.envelope) if start else 0
+        if first is not None:
+            break
+    else:
+        return
+    walk = scan.scan(buffer, segment.start_offset, first, at, log.envelope, plain)
+    if walk.end > at:
+        if len(walk.table) and walk.table.faults[-1] == 0:
+            inside = walk.table.column("position")[-1]
+            raise NotFoundError(
+                f"no message begins at {offset:,}: it lies inside the one at {inside:,} "
+                f"({int(walk.table.column('size')[-1]):,} bytes)"
+            )
+        return
+    end = segment.start_offset + walk.end
+    blank = walk.stop is scan.Stop.BLANK or _is_blank(store, offset)
+    if blank and log.is_blank(segment, walk.end):
+        raise NotFoundError(
+            f"no message is at {offset:,}: from {end:,} to {segment.end_offset:,}, where its segment ends, is filler"
+        )
+    rest = segment.bytes[walk.end : min(segment.size, at + _SHOWN_OF_DAMAGE)]
+    later = [one for one in log.segments if one.start_offset > offset and any(one.read(0, 8))]
+    if not later and not rest.any() and scan.resync(buffer, segment.start_offset, at, None, log.envelope) is None:
+        raise NotFoundError(
+            f"nothing was ever written at {offset:,}: the log reaches from {log.min_offset:,} to {end:,}"
+        )
+
+
+def _is_blank(store: "StoreReader", offset: int) -> bool:
+    head = store.commit_log.read(offset, commit_log.BLANK_SIZE)
+    return len(head) == commit_log.BLANK_SIZE and plain.int32(head, 4) == commit_log.MAGIC_BLANK
+
+
+def _in_queue(store: "StoreReader", topic: str, queue: str, offset: str, output: Output) -> Found:
+    from mqtool.engine.store.queue_view import open_queue, queue_keys
+
+    queue_id, queue_offset = _number(queue, "QUEUE"), _number(offset, "OFFSET")
+    view = open_queue(store, topic, queue_id)
+    keys = queue_keys(store)
+    if view is None and not any(name == topic for name, _ in keys):
+        matching((topic,), {name for name, _ in keys}, "topic")
+        raise NotFoundError(f"{topic} is a pattern: write out the topic")
+    if view is None:
+        ids = sorted(number for name, number in keys if name == topic)
+        listed = ", ".join(map(str, ids[:_LISTED_QUEUES])) + (", .." if len(ids) > _LISTED_QUEUES else "")
+        raise NotFoundError(f"{topic} has no queue {queue_id}; it has {listed}")
+    units = view.units(queue_offset, 1)
+    if len(units) and units.queue_offset[0] <= queue_offset < units.next_offset[0] and units.size[0] > 0:
+        return _of_unit(store, (topic, queue_id, queue_offset), int(units.physical_offset[0]))
+    found = _behind_queue(store, topic, queue_id, queue_offset)
+    if found is None:
+        empty = view.min_offset >= view.max_offset
+        reaches = "is empty" if empty else f"holds {view.min_offset:,} to {view.max_offset - 1:,}"
+        raise NotFoundError(f"queue {queue_id} of {topic} {reaches}: no message has the queue offset {queue_offset:,}")
+    output.remark(f"the queue has no unit for queue offset {queue_offset:,}: the message was found in the log")
+    return found
+
+
+def _number(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{text} is no {what}: give TOPIC QUEUE OFFSET, the last two as whole numbers")
+    return int(text)
+
+
+def _of_unit(store: "StoreReader", key: tuple[str, int, int], offset: int) -> Found:
+    """Return the message that a unit names, or the one in its batch."""
+    topic, queue_id, queue_offset = key
+    log = store.commit_log
+    if offset < log.min_offset:
+        raise NotFoundError(f"the message was at {offset:,}, and the log begins at {log.min_offset:,}: it has expired")
+    try:
+        found = _at_address(store, offset)
+    except NotFoundError as error:
+        raise BadDataError(f"the unit of queue offset {queue_offset:,} is wrong: {error}") from error
+    message = found.message
+    if message is None:
+        return found
+    queues = {(message.topic, message.queue_id)}
+    light = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    if topic in light:
+        return found
+    if (topic, queue_id) not in queues:
+        found.wrong.append(f"the unit names a message of {message.topic}, queue {message.queue_id}")
+        return found
+    if is_inner_batch(message):
+        try:
+            inner = [one for one in inner_messages(message) if one.queue_offset == queue_offset]
+        except FormatError as error:
+            found.wrong.append(f"the batch cannot be read: {error}")
+            return found
+        if inner:
+            found.inner = inner[0]
+            return found
+    if message.queue_offset != queue_offset and not _is_transaction(message):
+        found.wrong.append(f"the unit names a message whose queue offset is {message.queue_offset:,}")
+    return found
+
+
+def _is_transaction(message: Message) -> bool:
+    return message.sys_flag & commit_log.TRANSACTION_MASK in (
+        commit_log.TRANSACTION_PREPARED,
+        commit_log.TRANSACTION_ROLLBACK,
+    )
+
+
+def _behind_queue(store: "StoreReader", topic: str, queue_id: int, queue_offset: int) -> Found | None:
+    """Look for a message that its queue does not know, between those that it knows: the queue may lag or be damaged."""
+    from mqtool.engine.store.queue_view import open_queue
+    from mqtool.engine.store.search import Query, Search
+
+    view = open_queue(store, topic, queue_id)
+    assert view is not None
+    if queue_offset < view.min_offset:
+        return None
+    before = view.units(max(view.min_offset, min(queue_offset, view.max_offset) - 1), 1)
+    after = view.units(queue_offset, 1)
+    query = Query(
+        topics=frozenset([topic]),
+        queues=(str(queue_id),),
+        queue_offset=queue_offset,
+        start_offset=int(before.physical_offset[0]) if len(before) else 0,
+        stop_offset=int(after.physical_offset[0]) if len(after) and after.size[0] > 0 else None,
+    )
+    search = Search(store, query)
+    with progress(search.scan_size, "get") as advance:
+        for message in search.messages(advance):
+            return _found(store, message.position)
+    return None
+
+
+# Showing it.
+
+
+def _show(store: "StoreReader", found: Found, body: str, output: Output) -> None:
+    message = found.inner or found.message
+    if message is None:
+        output.text(f"{len(found.record):,} bytes at {found.offset:,}: --hex shows them")
+    elif output.is_table:
+        _print(output, message_page(store, message, body, output.width, whole=found.inner is None))
+    else:
+        row = message_row(message, body)
+        if found.inner is None and is_inner_batch(message):
+            row["messages"] = [_inner_row(one, body) for one in messages_in(message)]
+        output.row(row)
+
+
+def _inner_row(message: Message, body: str) -> dict[str, Any]:
+    row = message_row(message, body)
+    own = ("queue_offset", "flag", "body_size", "body", "body_encoding", "properties", "tags", "keys", "unique_key")
+    return {name: row[name] for name in own if name in row}
+
+
+def _show_hex(found: Found, output: Output) -> None:
+    fields, stop = [Field(found.offset, found.record, "rest", None)], None
+    if found.message or _resembles_record(found.record, found.offset):
+        fields, stop = annotate(found.record, found.offset)
+    if stop:
+        found.wrong.append(stop)
+    if output.is_table:
+        _print(output, hex_lines(fields, output.width))
+    else:
+        for row in hex_rows(fields):
+            output.row(row)
+
+
+def _print(output: Output, lines: Iterable[str]) -> None:
+    for line in lines:
+        output.text(line)

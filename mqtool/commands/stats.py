@@ -1,0 +1,176 @@
+"""``mqtool stats``."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqtool.commands._options import OFFSET, jobs_option, matching, output_option, store_options, time_options
+from mqtool.commands._output import Output, iso_time, progress
+from mqtool.commands._rows import topic_kind
+from mqtool.errors import Status
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.reader import StoreReader
+    from mqtool.engine.store.stats import By, Count, Key, Selection, Stats
+
+_COUNTS = ("message_count", "size", "body_size", "messages_per_second", "bytes_per_second")
+_TIMES = ("first_store_time", "last_store_time", "record_count")
+_COLUMNS = {
+    "topic": ("topic", "kind"),
+    "queue": ("topic", "queue_id", "kind"),
+    "tag": ("topic", "tags", "kind"),
+    "hour": ("hour_time",),
+    "size": ("body_sizes",),
+    "host": ("born_address",),
+}
+_LISTED_GAPS = 10
+
+
+@click.command(short_help="Count messages and bytes by topic, queue, tag, hour, size or producer.")
+@click.option("--by", type=click.Choice(list(_COLUMNS)), default="topic", show_default=True, help="What to group by.")
+@click.option("--topic", "topics", multiple=True, help="Only these topics; a glob pattern; repeats.")
+@click.option("--queue", "queues", multiple=True, help="Only these queue ids; a glob pattern; repeats.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with these tags; a glob pattern; repeats.")
+@time_options
+@click.option("--from", "start", type=OFFSET, help="Only messages at this physical offset or behind it.")
+@click.option("--to", "stop", type=OFFSET, help="Only messages in front of this physical offset.")
+@jobs_option
+@store_options
+@output_option
+def command(
+    by: str,
+    topics: tuple[str, ...],
+    queues: tuple[str, ...],
+    tags: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    start: int | None,
+    stop: int | None,
+    jobs: int,
+    store: "StoreReader",
+    output: Output,
+) -> int:
+    """Count messages and bytes by topic, queue, tag, hour, size of body or host of the producer.
+
+    The log is read, not the queues: what is counted is there. Rates are over the time from the first counted message to
+    the last, by hour over the hour. A record that holds a batch counts as its messages. Topics that a broker makes by
+    itself are of another kind than "user". Ends with status 3 when part of the log could not be read.
+    """
+    from mqtool.engine.store.stats import By, Selection, count_messages
+    from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
+
+    first, last = store.range_of_time(since, until)
+    first, last = max(first, start or 0), last if stop is None else min(last, stop)
+    total = sum(
+        max(0, min(segment.end_offset, last) - max(segment.start_offset, first))
+        for segment in store.commit_log.segments
+    )
+    if total >= COMPILE_FROM and compiles_first_time():
+        output.remark("this first run compiles its kernels, which takes some seconds")
+    done = 0
+    try:
+        with progress(total, "stats") as advance:
+
+            def told(now: int) -> None:
+                nonlocal done
+                done = now
+                advance(now)
+
+            selection = Selection(topics, queues, tags, since, until)
+            stats = count_messages(store, By(by), selection, first, last, jobs, told)
+    except KeyboardInterrupt:
+        output.remark(f"interrupted after {done:,} of {total:,} bytes of log")
+        raise
+    _check_patterns(stats, selection)
+    _write(stats, output)
+    _remark(store, stats, output)
+    return Status.DAMAGE if stats.gaps or stats.holes or stats.tally.faulty else Status.OK
+
+
+def _check_patterns(stats: "Stats", selection: "Selection") -> None:
+    """Complain about a pattern that no message has."""
+    tally = stats.tally
+    matching(selection.topics, tally.topics, "topic in this part of the log")
+    matching(selection.queues, tally.queues, "queue id in this part of the log")
+    matching(selection.tags, tally.tags - {""}, "tag of the chosen messages")
+
+
+def _write(stats: "Stats", output: Output) -> None:
+    from mqtool.engine.store.stats import HOUR_MS, By
+
+    by, total = stats.tally.by, stats.tally.total()
+    span = max(0, total.last_timestamp - total.first_timestamp)
+    output.columns = (*_COLUMNS[by], *_COUNTS, *_TIMES)
+    for key, count in sorted(stats.tally.groups.items(), key=lambda item: _order(by, *item)):
+        output.row(_named(by, key) | _counts(count, HOUR_MS if by is By.HOUR else span))
+    if output.is_table and len(stats.tally.groups) > 1:
+        row = dict.fromkeys(_COLUMNS[by]) | {_COLUMNS[by][0]: "total"}
+        output.row(row | _counts(total, span))
+
+
+def _order(by: "By", key: "Key", count: "Count") -> tuple[Any, ...]:
+    from mqtool.engine.store.stats import By
+
+    if by is By.TAG:
+        return key[0], -count.messages, key[1] or ""
+    return (-count.messages, key) if by in (By.TOPIC, By.HOST) else key
+
+
+def _named(by: "By", key: "Key") -> dict[str, Any]:
+    """Return the fields that name a group."""
+    from mqtool.engine.store.stats import KEYS, SIZE_CLASSES, By
+
+    named: dict[str, Any] = dict(zip(KEYS[by], key, strict=True))
+    if by is By.SIZE:
+        number = SIZE_CLASSES.index(key[0])
+        end = SIZE_CLASSES[number + 1] if number + 1 < len(SIZE_CLASSES) else None
+        named = {"body_sizes": _size_class(key[0], end), **named, "body_size_to": end}
+    if "topic" in named:
+        named["kind"] = topic_kind(named["topic"])
+    return named
+
+
+def _size_class(start: int, end: int | None) -> str:
+    return f"from {_short(start)}" if end is None else f"{_short(start)} to {_short(end)}"
+
+
+def _short(size: int) -> str:
+    for unit, text in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size // unit} {text}"
+    return f"{size} B"
+
+
+def _counts(count: "Count", span_ms: int) -> dict[str, Any]:
+    rates = (round(number * 1000 / span_ms, 3) if span_ms else None for number in (count.messages, count.size))
+    return {
+        "message_count": count.messages,
+        "record_count": count.records,
+        "size": count.size,
+        "body_size": count.body_size,
+        **dict(zip(("messages_per_second", "bytes_per_second"), rates, strict=True)),
+        "first_store_timestamp": count.first_timestamp if count.records else None,
+        "last_store_timestamp": count.last_timestamp if count.records else None,
+    }
+
+
+def _remark(store: "StoreReader", stats: "Stats", output: Output) -> None:
+    for gap in stats.gaps[:_LISTED_GAPS]:
+        place = f"{store.paths.relative(gap.segment.path)}@{gap.start}"
+        output.remark(f"{place}: {gap.end - gap.start:,} bytes hold no message that can be read")
+    if len(stats.gaps) > _LISTED_GAPS:
+        output.remark(f"{len(stats.gaps) - _LISTED_GAPS:,} more such gaps")
+    for start, size in stats.holes[:_LISTED_GAPS]:
+        output.remark(f"{size:,} bytes of the log are missing from offset {start:,} on")
+    if stats.noise and not store.is_live:
+        place = f"{store.paths.relative(stats.noise.segment.path)}@{stats.noise.start}"
+        output.remark(f"{place}: behind the last message are bytes that are no message")
+    if stats.tally.faulty:
+        output.remark(f"{stats.tally.faulty:,} records whose sizes do not add up are not counted")
+    for remark in store.remarks:
+        output.remark(remark)
+    total = stats.tally.total()
+    said = f"{total.messages:,} messages in {total.size:,} bytes"
+    if total.records:
+        said += f", stored from {iso_time(total.first_timestamp)} to {iso_time(total.last_timestamp)}"
+    output.remark(said)

@@ -1,0 +1,43 @@
+"""Checks of the extensions of consume queues: whether a broker can walk over their units from the first to the last."""
+
+from collections.abc import Iterator
+
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.verify_log import MOST_LISTED
+from mqtool.engine.store.consume_queue import ConsumeQueueExt
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import consume_queue_ext
+from mqtool.formats.kernels import int16
+
+_BIT_MAP_AT = int(consume_queue_ext.HEAD_DTYPE.fields["bit_map_size"][1])  # type: ignore[index]
+
+
+def check_walks(reader: StoreReader) -> Iterator[Finding]:
+    """Walk over the units of each extension as a broker does when it starts: it drops what lies behind a wrong size."""
+    listed = 0
+    for ext in reader.consume_queue_exts.values():
+        for number, segment in enumerate(ext.segments):
+            for found in _walk(reader, ext, segment, number == len(ext.segments) - 1):
+                listed += 1
+                if listed <= MOST_LISTED:
+                    yield found
+
+
+def _walk(reader: StoreReader, ext: ConsumeQueueExt, segment: MappedFile, is_last: bool) -> Iterator[Finding]:
+    place = {"file": reader.paths.relative(segment.path), "topic": ext.topic, "queue_id": ext.queue_id}
+    data, at = memoryview(segment.bytes), 0
+    head = consume_queue_ext.MIN_SIZE
+    while at + head + consume_queue_ext.END_SIZE <= segment.size and (size := int16(data, at)) != consume_queue_ext.END:
+        if size == 0 and is_last and not segment.bytes[at : at + head].any():
+            return
+        bits = int16(data, at + _BIT_MAP_AT)
+        if size < head or at + size + consume_queue_ext.END_SIZE > segment.size or size != head + bits:
+            text = "a unit of the extension whose size cannot be true: a broker drops it and all behind it"
+            yield finding("QUEUE-EXT", text, offset=at, expected=head + max(0, bits), found=size, **place)
+            return
+        at += size
+    if segment.size >= at + 2 and not is_last and int16(data, at) != consume_queue_ext.END:
+        text = "neither a unit nor the mark of the file's end"
+        yield finding("QUEUE-EXT", text, offset=at, expected=consume_queue_ext.END, found=int16(data, at), **place)

@@ -1,0 +1,379 @@
+"""Counting messages: how many, how many bytes and when, by topic, queue, tag, hour, size or producer.
+
+The log is walked once, segments side by side; every message of a table is counted at once, by columns. What is kept
+is one count for each group.
+"""
+
+import dataclasses
+import enum
+import fnmatch
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import commit_log, scan
+from mqtool.formats import kernels as plain
+from mqtool.formats.scan import Ints, MessageTable
+
+HOUR_MS = 3_600_000
+SIZE_CLASSES = (0, 128, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+"""Where classes of body sizes begin."""
+
+_BORN_ADDRESS_AT = int(commit_log.HEAD_DTYPES[0].fields["born_address"][1])  # type: ignore[index]
+_DENSE = 1 << 16
+_COUNT_PROPERTY = "INNER_NUM"
+_LOOKED_AT = 1 << 16
+
+Key = tuple[Any, ...]
+
+
+class By(enum.StrEnum):
+    """What messages are grouped by."""
+
+    TOPIC = "topic"
+    QUEUE = "queue"
+    TAG = "tag"
+    HOUR = "hour"
+    SIZE = "size"
+    HOST = "host"
+
+
+KEYS = {
+    By.TOPIC: ("topic",),
+    By.QUEUE: ("topic", "queue_id"),
+    By.TAG: ("topic", "tags"),
+    By.HOUR: ("hour_timestamp",),
+    By.SIZE: ("body_size_from",),
+    By.HOST: ("born_address",),
+}
+"""The fields that name a group."""
+
+
+@dataclasses.dataclass
+class Count:
+    """What is known of a group of messages; an inner batch is one record of several messages."""
+
+    messages: int = 0
+    records: int = 0
+    size: int = 0
+    body_size: int = 0
+    first_timestamp: int = 1 << 62
+    last_timestamp: int = -(1 << 62)
+
+    def add(self, other: "Count") -> None:
+        """Take in another group."""
+        self.messages += other.messages
+        self.records += other.records
+        self.size += other.size
+        self.body_size += other.body_size
+        self.first_timestamp = min(self.first_timestamp, other.first_timestamp)
+        self.last_timestamp = max(self.last_timestamp, other.last_timestamp)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which messages count: glob patterns (none: all), and store times in ``[since, until)``."""
+
+    topics: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    since: int | None = None
+    until: int | None = None
+
+
+class Tally:
+    """Counts tables of messages."""
+
+    def __init__(self, by: By, selection: Selection) -> None:
+        self.by = by
+        self.selection = selection
+        self.groups: dict[Key, Count] = {}
+        self.faulty = 0
+        self.topics: set[str] = set()
+        self.queues: set[str] = set()
+        self.tags: set[str] = set()
+        self._topics_by_name: dict[bytes, tuple[str, bool]] = {}
+
+    def add(self, table: MessageTable) -> None:
+        """Count the sound messages of a table that are selected."""
+        if table.faults.any():
+            self.faulty += int(np.count_nonzero(table.faults))
+            table = table.where(table.faults == 0)
+        timestamps = table.column("store_timestamp")
+        ids, raw = table.topics()
+        named = [self._topic(name) for name in raw]
+        keep = np.array([wanted for _, wanted in named], np.bool_)[ids] if raw else np.ones(0, np.bool_)
+        if self.selection.since is not None:
+            keep &= timestamps >= self.selection.since
+        if self.selection.until is not None:
+            keep &= timestamps < self.selection.until
+        if self.selection.queues:
+            keep &= self._wanted_queues(table)
+        tags: tuple[Ints, list[str]] | None = None
+        if self.selection.tags or self.by is By.TAG:
+            tags = self._tags(table, keep)
+            if self.selection.tags:
+                keep &= np.array([_matches(self.selection.tags, tag) for tag in tags[1]], np.bool_)[tags[0]]
+        rows = np.flatnonzero(keep)
+        if len(rows):
+            self._count(table, rows, ids, [name for name, _ in named], tags)
+
+    def merge(self, other: "Tally") -> None:
+        """Take in what another tally counted."""
+        for key, count in other.groups.items():
+            self.groups.setdefault(key, Count()).add(count)
+        self.faulty += other.faulty
+        self.topics |= other.topics
+        self.queues |= other.queues
+        self.tags |= other.tags
+
+    def total(self) -> Count:
+        """Return the sum of all groups."""
+        total = Count()
+        for count in self.groups.values():
+            total.add(count)
+        return total
+
+    def _topic(self, raw: bytes) -> tuple[str, bool]:
+        known = self._topics_by_name.get(raw)
+        if known is None:
+            name = raw.decode("utf-8", "replace")
+            self.topics.add(name)
+            known = self._topics_by_name[raw] = (name, _matches(self.selection.topics, name))
+        return known
+
+    def _wanted_queues(self, table: MessageTable) -> npt.NDArray[np.bool_]:
+        values, inverse = np.unique(table.column("queue_id"), return_inverse=True)
+        names = [str(value) for value in values.tolist()]
+        self.queues.update(names)
+        wanted = np.array([_matches(self.selection.queues, name) for name in names], np.bool_)
+        return wanted[inverse] if names else np.ones(0, np.bool_)
+
+    def _tags(self, table: MessageTable, keep: npt.NDArray[np.bool_]) -> tuple[Ints, list[str]]:
+        offsets, sizes = table.properties(["TAGS"])
+        ids, raw = _intern(table, offsets[0], sizes[0])
+        names = [name.decode("utf-8", "replace") for name in raw]
+        self.tags.update(names[number] for number in np.unique(ids[keep]).tolist())
+        return ids, names
+
+    def _count(
+        self, table: MessageTable, rows: Ints, ids: Any, topics: list[str], tags: tuple[Ints, list[str]] | None
+    ) -> None:
+        whole = len(rows) == len(table)
+        pick: Callable[[Any], Any] = (lambda column: column) if whole else (lambda column: column[rows])
+        codes, keys = self._keys(table, pick, ids, topics, tags)
+        present, groups = _dense(codes)
+        count = len(present)
+        sizes, bodies = pick(table.column("size")), pick(table.sizes(plain.BODY))
+        timestamps = pick(table.column("store_timestamp"))
+        first, last = np.full(count, 1 << 62, np.int64), np.full(count, -(1 << 62), np.int64)
+        np.minimum.at(first, groups, timestamps)
+        np.maximum.at(last, groups, timestamps)
+        columns = (
+            _sums(groups, pick(_message_counts(table)), count),
+            np.bincount(groups, minlength=count).tolist(),
+            _sums(groups, sizes, count),
+            _sums(groups, bodies, count),
+            first.tolist(),
+            last.tolist(),
+        )
+        for code, *values in zip(present.tolist(), *columns, strict=True):
+            self.groups.setdefault(keys(code), Count()).add(Count(*values))
+
+    def _keys(
+        self,
+        table: MessageTable,
+        pick: Callable[[Any], Any],
+        ids: Any,
+        topics: list[str],
+        tags: tuple[Ints, list[str]] | None,
+    ) -> tuple[Ints, Callable[[int], Key]]:
+        """Return a number for the group of each message, and what makes a key of such a number."""
+        match self.by:
+            case By.TOPIC:
+                return pick(ids), lambda code: (topics[code],)
+            case By.QUEUE:
+                queues = pick(table.column("queue_id")).astype(np.int64)
+                low, spread = int(queues.min()), int(queues.max()) - int(queues.min()) + 1
+                return pick(ids) * spread + (queues - low), lambda code: (topics[code // spread], code % spread + low)
+            case By.TAG:
+                assert tags is not None
+                numbers, names = tags
+                spread = len(names)
+                return (
+                    pick(ids).astype(np.int64) * spread + pick(numbers),
+                    lambda code: (topics[code // spread], names[code % spread] or None),
+                )
+            case By.HOUR:
+                return pick(table.column("store_timestamp")) // HOUR_MS, lambda code: (code * HOUR_MS,)
+            case By.SIZE:
+                classes = np.searchsorted(SIZE_CLASSES, pick(table.sizes(plain.BODY)), "right") - 1
+                return classes, lambda code: (SIZE_CLASSES[code],)
+            case By.HOST:
+                is_v6 = (table.column("sys_flag") & commit_log.BORN_HOST_V6) != 0
+                numbers, raw = _intern(table, table.starts + _BORN_ADDRESS_AT, np.where(is_v6, 16, 4))
+                return pick(numbers), lambda code: (_address(raw[code]),)
+
+
+def _address(raw: bytes) -> str:
+    import ipaddress
+
+    return str(ipaddress.ip_address(raw))
+
+
+def _matches(patterns: tuple[str, ...], name: str) -> bool:
+    return not patterns or any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _intern(table: MessageTable, offsets: Ints, sizes: Ints) -> tuple[Ints, list[bytes]]:
+    """Number equal stretches of the table's buffer, and return the stretches by number."""
+    ids = np.empty(len(table), np.int32)
+    offsets, sizes = np.ascontiguousarray(offsets), np.ascontiguousarray(sizes, np.int64)
+    room = 1024
+    while True:
+        firsts, slots = np.empty(room, np.int64), np.full(4 * room, -1, np.int32)
+        count = table.kernels.intern(table.buffer, offsets, sizes, slots, ids, firsts)
+        if count >= 0:
+            break
+        room *= 16
+    return ids.astype(np.int64), [
+        bytes(table.buffer[int(offsets[row]) : int(offsets[row] + sizes[row])]) for row in firsts[:count]
+    ]
+
+
+def _dense(codes: Ints) -> tuple[Ints, Ints]:
+    """Return the numbers that occur, in order, and for each place which of them is there."""
+    low, high = int(codes.min()), int(codes.max())
+    if high - low >= _DENSE:
+        return np.unique(codes, return_inverse=True)
+    present = np.flatnonzero(np.bincount(codes - low))
+    lookup = np.zeros(high - low + 1, np.int64)
+    lookup[present] = np.arange(len(present))
+    return present + low, lookup[codes - low]
+
+
+def _sums(groups: Ints, values: Any, count: int) -> list[int]:
+    # Doubles are exact up to 2**53; the numbers of one table stay far below.
+    return [int(value) for value in np.bincount(groups, values, count)]
+
+
+def _message_counts(table: MessageTable) -> Ints:
+    """Return how many messages each record holds: more than one in an inner batch."""
+    counts = np.ones(len(table), np.int64)
+    rows = np.flatnonzero(table.column("sys_flag") & commit_log.INNER_BATCH)
+    if len(rows):
+        batches = table.where(rows)
+        offsets, sizes = batches.properties([_COUNT_PROPERTY])
+        for row, offset, size in zip(rows.tolist(), offsets[0].tolist(), sizes[0].tolist(), strict=True):
+            digits = bytes(table.buffer[offset : offset + min(size, 6)])
+            counts[row] = int(digits) if digits.isdigit() else 1
+    return counts
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """All counts, and what of the log could not be read."""
+
+    tally: Tally
+    gaps: list[Gap]
+    holes: list[tuple[int, int]]  # address and length of missing segments
+    noise: Gap | None  # bytes that are no record behind the last message
+
+
+Progress = Callable[[int], None]
+
+
+def count_messages(
+    store: StoreReader,
+    by: By,
+    selection: Selection,
+    start_offset: int,
+    stop_offset: int,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+) -> Stats:
+    """Count the messages of an address range.
+
+    Args:
+        store: whose log is read.
+        by: what messages are grouped by.
+        selection: which messages count.
+        start_offset: where the first message may begin.
+        stop_offset: where none begins any more.
+        jobs: how many threads share the work.
+        progress: is told how many bytes are done.
+    """
+    log = store.commit_log
+    parts = [
+        (max(segment.start_offset, start_offset), min(segment.end_offset, stop_offset))
+        for segment in log.segments
+        if segment.start_offset < stop_offset and segment.end_offset > start_offset
+    ]
+    kernels = scan.kernels_for(sum(stop - start for start, stop in parts))
+    counter = _Counter(store, by, selection, kernels, progress)
+    holes = [(before[1], after[0] - before[1]) for before, after in itertools.pairwise(parts)]
+    result = Stats(Tally(by, selection), [], [hole for hole in holes if hole[1] > 0], None)
+    pending: list[Gap] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for tally, inner, trailing, has_messages in pool.map(counter.run, parts):
+                result.tally.merge(tally)
+                if has_messages:
+                    result.gaps.extend(pending + inner)
+                    pending = []
+                pending += trailing
+        finally:
+            counter.stop.set()
+    noise = next((gap for gap in pending if gap.segment.bytes[gap.start : gap.start + _LOOKED_AT].any()), None)
+    return dataclasses.replace(result, noise=noise)
+
+
+class _Counter:
+    """Counts parts of the log, from several threads at once."""
+
+    def __init__(self, store: StoreReader, by: By, selection: Selection, kernels: Any, progress: Progress) -> None:
+        self.store = store
+        self.by = by
+        self.selection = selection
+        self.kernels = kernels
+        self.progress = progress
+        self.stop = threading.Event()
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def run(self, part: tuple[int, int]) -> tuple[Tally, list[Gap], list[Gap], bool]:
+        """Return the counts of a part, the gaps between its messages, those behind, and whether it has messages."""
+        tally = Tally(self.by, self.selection)
+        inner: list[Gap] = []
+        trailing: list[Gap] = []
+        has_messages, at = False, part[0]
+        for piece in self._pieces(part):
+            if isinstance(piece, Gap):
+                trailing.append(piece)
+                continue
+            tally.add(piece)
+            inner, trailing, has_messages = inner + trailing, [], True
+            end = piece.base + int(piece.starts[-1])
+            self._advance(end - at)
+            at = end
+        if not self.stop.is_set():
+            self._advance(part[1] - at)
+        return tally, inner, trailing, has_messages
+
+    def _pieces(self, part: tuple[int, int]) -> Iterator[MessageTable | Gap]:
+        for piece in self.store.commit_log.tables(*part, self.kernels):
+            if self.stop.is_set():
+                return
+            yield piece
+
+    def _advance(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+            self.progress(self._done)

@@ -1,0 +1,42 @@
+"""Run a command in this process and see what it wrote."""
+
+import io
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from mqtool import cli
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command came to: status, standard output, standard error."""
+
+    status: int
+    output: str
+    remarks: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The JSON lines of the output."""
+        return [orjson.loads(line) for line in self.output.splitlines()]
+
+
+def run(*arguments: object) -> Ran:
+    """Run ``mqtool`` with these arguments, its output going to a pipe."""
+    output, remarks = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = output, remarks
+    try:
+        status = cli.run([str(argument) for argument in arguments])
+    finally:
+        sys.stdout, sys.stderr = before
+    return Ran(int(status), _text(output), _text(remarks))
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    stream.seek(0)
+    return stream.read()

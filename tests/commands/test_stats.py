@@ -1,0 +1,186 @@
+"""``mqtool stats`` against sums over what Java read."""
+
+import collections
+import ipaddress
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtool.errors import Status
+from tests.builders import properties
+from tests.commands.running import Ran, run
+from tests.commands.test_pull import small_store
+from tests.damage import apply_ops, cases, snapshot
+from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
+
+Message = dict[str, Any]
+STORE = "mixed-533-clean"
+CLASSES = [0, 128, 512, 1024, 4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20]
+
+
+def address(host: str) -> str:
+    return str(ipaddress.ip_address(host.rpartition(":")[0].strip("[]")))
+
+
+KEYS: dict[str, tuple[tuple[str, ...], Callable[[Message], tuple[Any, ...]]]] = {
+    "topic": (("topic",), lambda one: (one["topic"],)),
+    "queue": (("topic", "queue_id"), lambda one: (one["topic"], one["queue_id"])),
+    "tag": (("topic", "tags"), lambda one: (one["topic"], one["tags"])),
+    "hour": (("hour_timestamp",), lambda one: (one["store_timestamp"] // 3_600_000 * 3_600_000,)),
+    "size": (("body_size_from",), lambda one: (max(size for size in CLASSES if size <= one["body_len"]),)),
+    "host": (("born_address",), lambda one: (address(one["born_host"]),)),
+}
+
+
+def stats(store: str, *arguments: object) -> Ran:
+    return run("stats", "-s", golden_store(store), *arguments)
+
+
+def sums(messages: Iterable[Message], by: str) -> dict[tuple[Any, ...], tuple[int, ...]]:
+    groups = collections.defaultdict(list)
+    for message in messages:
+        groups[KEYS[by][1](message)].append(message)
+    return {
+        key: (
+            sum(int(one["properties"].get("INNER_NUM", 1)) if one["sys_flag"] & 0x80 else 1 for one in group),
+            len(group),
+            sum(one["size"] for one in group),
+            sum(one["body_len"] for one in group),
+            min(one["store_timestamp"] for one in group),
+            max(one["store_timestamp"] for one in group),
+        )
+        for key, group in groups.items()
+    }
+
+
+def told(ran: Ran, by: str) -> dict[tuple[Any, ...], tuple[int, ...]]:
+    names = ("message_count", "record_count", "size", "body_size", "first_store_timestamp", "last_store_timestamp")
+    return {tuple(row[name] for name in KEYS[by][0]): tuple(row[name] for name in names) for row in ran.rows}
+
+
+@pytest.mark.parametrize("by", KEYS)
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_groups_sum_up_what_java_read(name: str, by: str) -> None:
+    ran = stats(name, "--by", by)
+
+    assert ran.status == Status.OK
+    assert told(ran, by) == sums(manifest(name)["messages"], by)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (("--topic", "Order*"), lambda one: one["topic"] == "OrderEvents"),
+        (("--topic", "log-x", "--topic", "pay_events"), lambda one: one["topic"] in ("log-x", "pay_events")),
+        (("--queue", "1", "--queue", "3"), lambda one: one["queue_id"] in (1, 3)),
+        (("--tag", "Tag[AB]"), lambda one: one["tags"] in ("TagA", "TagB")),
+        (
+            ("--topic", "log-x", "--tag", "order-*"),
+            lambda one: one["topic"] == "log-x" and one["tags"] == "order-created",
+        ),
+        (("--from", "64KiB"), lambda one: one["phy"] >= 65_536),
+        (("--from", 70_000, "--to", 200_000), lambda one: 70_000 <= one["phy"] < 200_000),
+    ],
+)
+@pytest.mark.parametrize("by", ["queue", "tag"])
+def test_filters_choose_what_counts(by: str, options: tuple[object, ...], wanted: Callable[[Message], bool]) -> None:
+    expected = sums(filter(wanted, manifest(STORE)["messages"]), by)
+
+    assert expected
+    assert told(stats(STORE, "--by", by, *options), by) == expected
+
+
+@pytest.mark.parametrize("name", ["mixed-533-clean", "many-533-clean"])
+def test_store_times_choose_what_counts(name: str) -> None:
+    messages = manifest(name)["messages"]
+    since, until = messages[40]["store_timestamp"], messages[-40]["store_timestamp"]
+
+    ran = stats(name, "--by", "queue", "--since", since, "--until", until)
+
+    assert told(ran, "queue") == sums((one for one in messages if since <= one["store_timestamp"] < until), "queue")
+
+
+def test_rates_are_over_the_time_of_all_counted_messages() -> None:
+    messages = manifest(STORE)["messages"]
+    span = (messages[-1]["store_timestamp"] - messages[0]["store_timestamp"]) / 1000
+
+    rows = stats(STORE).rows
+
+    for row in rows:
+        assert row["messages_per_second"] == round(row["message_count"] / span, 3)
+        assert row["bytes_per_second"] == round(row["size"] / span, 3)
+
+
+def test_topics_of_the_broker_itself_are_told_apart() -> None:
+    kinds = {row["topic"].partition("GID")[0]: row["kind"] for row in stats("retry-533-clean").rows}
+
+    assert kinds == {"Retries": "user", "SCHEDULE_TOPIC_XXXX": "system", "%RETRY%": "retry", "%DLQ%": "dead letter"}
+
+
+def test_a_table_ends_with_the_sum_and_json_lines_do_not() -> None:
+    table = stats(STORE, "-o", "table").output.splitlines()
+    rows = stats(STORE).rows
+
+    assert table[-1].split()[:3] == ["total", "287", str(sum(row["size"] for row in rows))]
+    assert len(table) == len(rows) + 2
+
+
+def test_jobs_change_nothing() -> None:
+    one, four = (stats("many-533-clean", "--by", "queue", "-j", jobs) for jobs in (1, 4))
+
+    assert one == four
+
+
+@pytest.mark.parametrize(
+    ("option", "pattern", "near"),
+    [("--topic", "OrderEvent", "OrderEvents"), ("--queue", "17", "1"), ("--tag", "TagZ", "TagA")],
+)
+def test_a_pattern_without_a_match_is_an_error_with_near_names(option: str, pattern: str, near: str) -> None:
+    ran = stats(STORE, option, pattern)
+
+    assert (ran.status, ran.output) == (Status.NO_INPUT, "")
+    assert f"matches {pattern}; near it: " in ran.remarks
+    assert near in ran.remarks
+
+
+@pytest.mark.parametrize(
+    ("case", "remark"),
+    [
+        ("mixed-533-clean/magic-blank", "bytes hold no message that can be read"),
+        ("mixed-533-clean/middle-segment-missing", "65,536 bytes of the log are missing from offset"),
+        ("mixed-497-clean/topic-length", "1 records whose sizes do not add up are not counted"),
+        ("mixed-497-clean/tail-zeros-mid-record", "behind the last message are bytes that are no message"),
+    ],
+)
+def test_what_cannot_be_read_is_remarked(case: str, remark: str, tmp_path: Path) -> None:
+    store = next(one for one in cases() if one.name == case).store(tmp_path)
+    before = snapshot(store)
+
+    ran = run("stats", "-s", store)
+
+    assert remark in ran.remarks
+    assert ran.status == (Status.OK if "tail" in case else Status.DAMAGE)
+    assert sum(row["message_count"] for row in ran.rows) < 287
+    assert snapshot(store) == before
+
+
+def test_a_log_without_a_message_gives_no_row(tmp_path: Path) -> None:
+    store = copy_of("txn-533-kill", tmp_path)
+    for segment in (store / "commitlog").iterdir():
+        apply_ops(store, [{"op": "zero", "file": f"commitlog/{segment.name}", "at": 0, "len": 65_536}])
+
+    ran = run("stats", "-s", store)
+
+    assert (ran.status, ran.output) == (Status.OK, "")
+    assert "0 messages in 0 bytes" in ran.remarks
+
+
+def test_control_characters_never_reach_a_table(tmp_path: Path) -> None:
+    store = small_store(tmp_path, {"properties": properties({"TAGS": "\x1b[2J\x07"})})
+
+    ran = run("stats", "-s", store, "--by", "tag", "-o", "table")
+
+    assert "\\x1b[2J\\x07" in ran.output
+    assert "\x1b" not in ran.output

@@ -1,0 +1,209 @@
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numba.core.registry import cpu_target
+
+from mqtool.formats import clmul
+
+Crcs = Callable[[Any, list[tuple[int, int]]], list[int]]
+
+KERNELS = [
+    pytest.param(clmul.crcs_by_bytes, id="bytes"),
+    pytest.param(
+        clmul.crcs_by_singles,
+        id="singles",
+        marks=pytest.mark.skipif(not clmul.has_carryless_multiply(), reason="the processor cannot"),
+    ),
+    pytest.param(
+        clmul.crcs_by_pairs,
+        id="pairs",
+        marks=pytest.mark.skipif(not clmul.has_paired_multiply(), reason="the processor cannot"),
+    ),
+]
+NOISE = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def crcs(request: pytest.FixtureRequest) -> Crcs:
+    """The CRCs of some ranges, (offset, size) each, by each kernel."""
+    kernel = numba.njit(nogil=True, error_model="numpy")(request.param)
+
+    def run(buffer: Any, ranges: list[tuple[int, int]]) -> list[int]:
+        offsets, sizes = np.array(ranges, np.int64).reshape(-1, 2).T
+        out = np.full(len(ranges), 0xDEADBEEF, np.uint32)
+        kernel(buffer, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), out)
+        return [int(crc) for crc in out]
+
+    return run
+
+
+def expected(buffer: Any, ranges: list[tuple[int, int]]) -> list[int]:
+    return [zlib.crc32(buffer[offset : offset + size]) for offset, size in ranges]
+
+
+def remainder(polynomial: int) -> int:
+    while (excess := polynomial.bit_length() - 33) >= 0:
+        polynomial ^= clmul.POLYNOMIAL << excess
+    return polynomial
+
+
+def product(a: int, b: int) -> int:
+    result = 0
+    for bit in range(b.bit_length()):
+        result ^= (b >> bit & 1) * (a << bit)
+    return result
+
+
+def test_every_size_at_every_alignment(crcs: Crcs) -> None:
+    ranges = [(alignment, size) for alignment in range(16) for size in range(601)]
+
+    assert crcs(NOISE, ranges) == expected(NOISE, ranges)
+
+
+@pytest.mark.parametrize("size", [4095, 4096, 4097, 65535, 65536, 65537, 1 << 20])
+def test_large_bodies(crcs: Crcs, size: int) -> None:
+    ranges = [(0, size), (len(NOISE) - size, size)]
+
+    assert crcs(NOISE, ranges) == expected(NOISE, ranges)
+
+
+@given(st.data())
+def test_any_ranges_also_of_a_buffer_that_cannot_be_written(crcs: Crcs, data: st.DataObject) -> None:
+    text = data.draw(st.binary(max_size=300))
+    offsets = data.draw(st.lists(st.integers(0, len(text))))
+    ranges = [(offset, data.draw(st.integers(0, len(text) - offset))) for offset in offsets]
+
+    assert crcs(np.frombuffer(text, np.uint8), ranges) == expected(text, ranges)
+
+
+@given(st.integers(1, 200), st.sampled_from([0x00, 0xFF]))
+def test_bytes_that_are_all_alike(crcs: Crcs, size: int, byte: int) -> None:
+    buffer = np.full(size, byte, np.uint8)
+
+    assert crcs(buffer, [(0, size)]) == expected(buffer, [(0, size)])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs mprotect")
+def test_nothing_outside_a_range_is_read(crcs: Crcs) -> None:
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 3 * page)
+    memory[page : 2 * page] = NOISE[:page].tobytes()
+    buffer = np.frombuffer(memory, np.uint8)
+    for forbidden in (0, 2 * page):
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(buffer.ctypes.data + forbidden), page, 0) == 0  # PROT_NONE
+    sizes = [*range(601), page]
+    ranges = [(page, size) for size in sizes] + [(2 * page - size, size) for size in sizes]
+
+    assert crcs(buffer, ranges) == expected(buffer, ranges)
+
+
+def test_a_range_may_end_where_a_mapped_file_ends(crcs: Crcs, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(NOISE[: mmap.PAGESIZE].tobytes())
+    with file.open("rb") as opened:
+        buffer = np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    ranges = [(len(buffer) - size, size) for size in range(601)]
+
+    assert crcs(buffer, ranges) == expected(buffer, ranges)
+
+
+@given(st.integers(0, (1 << 64) - 1), st.integers(0, clmul.STEP))
+@example((1 << 64) - 1, 0)
+def test_folds_move_either_half_of_a_block(half: int, size: int) -> None:
+    # What the multiplication makes of two numbers of 64 reflected bits is x times their product.
+    low, high = (clmul.reflect(int(factor), 64) for factor in clmul.FOLDS[size])
+
+    assert remainder(product(half, low) << 1) == remainder(half << 8 * size + 64)
+    assert remainder(product(half, high) << 1) == remainder(half << 8 * size)
+
+
+@given(st.integers(0, (1 << 96) - 1))
+def test_barrett_divides_96_bits(polynomial: int) -> None:
+    m = clmul.reflect(clmul.BARRETT, 64) << 1
+
+    quotient = product(polynomial >> 32, m) >> 64
+
+    rest = polynomial ^ product(quotient, clmul.POLYNOMIAL)
+    assert rest == remainder(polynomial)
+
+
+@given(st.integers(1, (1 << 32) - 1), st.integers(0, 500))
+def test_moving_back_undoes_moving(polynomial: int, bits: int) -> None:
+    moved = clmul.move(polynomial, bits)
+
+    assert moved == remainder(polynomial << bits)
+    assert clmul.move(moved, -bits) == polynomial
+
+
+def test_constants_that_others_have_published() -> None:
+    # zlib's table; k4 and P' that Intel's paper gives for gzip.
+    assert int(clmul.BYTES[0, 1]) & clmul.ONES == 0x77073096
+    assert clmul.SHORTEN == 0x0CCAA009E
+    assert clmul.MODULUS == 0x1DB710641
+
+
+@pytest.mark.parametrize(
+    ("features", "kernel"),
+    [
+        ("", clmul.crcs_by_bytes),
+        ("+avx2,-pclmul", clmul.crcs_by_bytes),
+        ("+pclmul,-vpclmulqdq", clmul.crcs_by_singles),
+        ("+pclmul,+vpclmulqdq,-avx2", clmul.crcs_by_singles),
+        ("+avx2,+pclmul,+vpclmulqdq", clmul.crcs_by_pairs),
+    ],
+)
+def test_the_kernel_is_the_best_that_numba_may_compile(
+    monkeypatch: pytest.MonkeyPatch, features: str, kernel: Any
+) -> None:
+    codegen = cpu_target.target_context.codegen()
+    monkeypatch.setattr(type(codegen), "magic_tuple", lambda _: ("x86_64-unknown-linux-gnu", "any", features))
+
+    assert clmul.body_crcs_kernel() is kernel
+
+
+def test_no_instruction_of_x86_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    codegen = cpu_target.target_context.codegen()
+    monkeypatch.setattr(type(codegen), "magic_tuple", lambda _: ("aarch64-apple-darwin", "any", "+aes,+pclmul"))
+
+    assert clmul.body_crcs_kernel() is clmul.crcs_by_bytes
+
+
+PROGRAM = """
+import numba, numpy
+from mqtool.formats import clmul
+
+kernel = numba.njit(cache=True, nogil=True)(clmul.body_crcs_kernel())
+out = numpy.zeros(1, numpy.uint32)
+kernel(numpy.arange(200, dtype=numpy.uint8), numpy.array([1]), numpy.array([150]), out)
+print(kernel.py_func.__name__, sum(kernel.stats.cache_hits.values()), out[0])
+"""
+
+
+def test_a_cache_serves_each_processor_its_own_code(tmp_path: Path) -> None:
+    features = ",".join("+" + name for name in ("pclmul", "vpclmulqdq", "avx2") if name in clmul._features())
+
+    def run(**processor: str) -> list[str]:
+        environment = {**os.environ, **processor, "NUMBA_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True, text=True
+        )
+        return done.stdout.split()
+
+    crc = str(zlib.crc32(bytes(range(1, 151))))
+    this = clmul.body_crcs_kernel().__name__
+    for hits in ("0", "1"):
+        assert run() == [this, hits, crc]
+        assert run(NUMBA_CPU_NAME="generic") == ["crcs_by_bytes", hits, crc]
+        assert run(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES=features or "-any") == [this, hits, crc]
