@@ -73,6 +73,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and end the program with its status."""
+    # numpy's linear algebra, of which nothing is used, would take a third of its start to make ready for threads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "_MQTOOL_COMPLETE" in os.environ or not hasattr(os, "fork"):
         sys.exit(run(sys.argv[1:]))
     sys.exit(_run_in_child(sys.argv[1:]))

@@ -287,6 +287,7 @@ class Draft:
     born_host: str = BORN_HOST
     store_host: str = STORE_HOST
     trailing: bool = True  # whether a separator ends its properties
+    store_timestamp: int | None = None  # by default each is stored a millisecond after the one before
 
     @property
     def transaction(self) -> int:
@@ -359,7 +360,7 @@ def lay_out(drafts: Iterable[Draft], segment_size: int, start_offset: int = 0) -
             "sys_flag": draft.sys_flag,
             "born_host": draft.born_host,
             "store_host": draft.store_host,
-            "store_timestamp": STORED + number,
+            "store_timestamp": STORED + number if draft.store_timestamp is None else draft.store_timestamp,
         }
         left = segment_size - at % segment_size
         if len(record(at, **given)) + commit_log.BLANK_SIZE > left:

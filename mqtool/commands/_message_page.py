@@ -320,19 +320,18 @@ def _as_text(data: bytes) -> str | None:
 
 def _text_lines(text: str, width: int, most: int | None) -> Iterator[str]:
     """Yield a text line by line, no more than ``most`` lines of it."""
-    count = at = 0
+    count = line_at = 0
     for line in text.splitlines(keepends=True):
         bare = printable(line.rstrip("\r\n").expandtabs(4))
-        if most is not None:
-            bare = bare[: (most + 1) * width]
-        for piece in _chopped(bare, width):
+        at = line_at
+        for piece in _chopped(bare if most is None else bare[: (most + 1) * width], width):
             if count == most:
                 yield _more(len(text) - at, "characters", "text")
                 return
             yield piece
             count += 1
             at += len(piece)
-        at = max(at, 0)
+        line_at += len(line)
 
 
 def _more(count: int, what: str, mode: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import enum
+import functools
 import shutil
 import sys
 import time
@@ -25,6 +26,7 @@ class Format(enum.StrEnum):
     CSV = "csv"
 
 
+@functools.lru_cache(1024)
 def iso_time(timestamp: int) -> str | None:
     """Return milliseconds since 1970 as ISO 8601 in UTC, None for what no calendar holds."""
     try:
@@ -125,6 +127,13 @@ class Output:
         self.close()
         sys.stdout.flush()
         click.echo(click.style(f"mqtool: {printable(text)}", dim=True), err=True)
+
+    def tell_compiling(self, byte_count: int) -> None:
+        """Say so when work on so many bytes begins with compiling kernels, as only the first run does."""
+        from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
+
+        if byte_count >= COMPILE_FROM and compiles_first_time():
+            self.remark("this first run compiles its kernels, which takes some seconds")
 
     def close(self) -> None:
         """Write what is still held back."""

@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from mqtool.commands._options import (
     time_options,
 )
 from mqtool.commands._output import Output, Row, progress
-from mqtool.errors import NotFoundError, Status, UsageError
+from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.commands._dump.request import Request
@@ -156,7 +157,7 @@ class _Dump(click.Command):
 @output_option
 @click.pass_context
 def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Output, **chosen: Any) -> int:
-    r"""List the records of one kind of file, with the fields of their layout.
+    """List the records of one kind of file, with the fields of their layout.
 
     \b
       mqtool dump commitlog --topic 'Order*' --since 2h
@@ -165,12 +166,10 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
 
     What cannot be read is skipped, and a remark says what and where; the status is 3 then. A store in use may be read:
     what its broker is just writing is left out, or with --follow shown as soon as it is whole.
-    """
+    """  # noqa: D301
     from mqtool.commands._dump.request import Request
 
     _refuse(ctx, kind)
-    if store.paths.single and not store.paths.single.exists():
-        raise NotFoundError(f"{store.paths.single} is not there")
     output.columns = KINDS[kind].columns
     total = store.commit_log.total_size if kind == "commitlog" and _is_file(sys.stdout) else 0
     with progress(total, "dump") as advance:
@@ -182,6 +181,8 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
             if ask.reached:
                 output.remark(f"came as far as {ask.reached}")
             raise
+    if not output.count and ask.limit != 0 and kind != "config":
+        ask.remark("no record is what was asked for")
     ask.finish()
     return Status.DAMAGE if ask.is_damaged else Status.OK
 
@@ -217,8 +218,6 @@ def _refuse(ctx: click.Context, kind: str) -> None:
 
 def _is_file(stream: Any) -> bool:
     """Tell whether a stream is a plain file: beside one, progress disturbs nobody."""
-    import os
-
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError):

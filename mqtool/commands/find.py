@@ -95,7 +95,6 @@ def command(
     everything for other conditions; --topic, --since, --until, --from and --to make that less.
     """
     from mqtool.engine.store.search import Query, Search
-    from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
 
     if not (keys or tags or texts or regexes or properties or topics or queues or since or until or start or stop):
         raise UsageError("nothing is said about the messages to find: give --key, --tag, --text or another condition")
@@ -113,8 +112,7 @@ def command(
         stop_offset=stop,
     )
     search = Search(store, query, use_index=not scan)
-    if search.scan_size >= COMPILE_FROM and compiles_first_time():
-        output.remark("this first run compiles its kernels, which takes some seconds")
+    output.tell_compiling(search.scan_size)
     output.columns = _columns(query, output.width, body)
     try:
         with progress(search.scan_size, "find") as advance:

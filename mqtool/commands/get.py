@@ -1,6 +1,7 @@
 """``mqtool get``."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from mqtool.formats.message import Message, message_of, parse_message_id
 from mqtool.formats.properties import CRC_NAME, CRC_SIZE, crc_digits
 
 if TYPE_CHECKING:
+    from mqtool.engine.store.queue_view import QueueView
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.store.search import Query
 
@@ -29,6 +31,8 @@ _LOOK_BACK = (1 << 16, 1 << 20, 1 << 24)
 _LOOK_AHEAD = 1 << 24
 _SHOWN_OF_DAMAGE = 256
 _LISTED_QUEUES = 20
+_LISTED_MESSAGES = 1000
+_MOST_DIGITS = 18
 
 
 @dataclasses.dataclass
@@ -74,7 +78,8 @@ def command(ids: tuple[str, ...], as_hex: bool, body: str, store: "StoreReader",
         for one in found:
             if one.message:
                 output.row(message_row(one.message, body))
-        output.remark(f"{len(found):,} messages have this key: choose one with `mqtool get PHYSICAL_OFFSET`")
+        first = "the first " if len(found) == _LISTED_MESSAGES else ""
+        output.remark(f"{first}{len(found):,} messages have this key: choose one with `mqtool get PHYSICAL_OFFSET`")
     for remark in store.remarks:
         output.remark(remark)
     wrong = [sentence for one in found for sentence in one.wrong]
@@ -92,7 +97,7 @@ def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[
     if len(ids) != 1:
         raise UsageError(f"{len(ids)} arguments name no message: give one ID, or TOPIC QUEUE OFFSET")
     name = ids[0]
-    if re.fullmatch(r"0[xX][0-9a-fA-F]+", name):
+    if re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", name):
         return [_at_address(store, int(name, 16))]
     digits = name.replace(",", "")
     is_address = digits.isascii() and digits.isdigit() and len(digits) < _ID_SIZES[0]
@@ -139,32 +144,42 @@ def _query(name: str) -> "Query":
 def _indexed(store: "StoreReader", name: str) -> list[Found]:
     from mqtool.engine.store.search import Search
 
-    return [_found(store, message.position) for message in Search(store, _query(name)).indexed()]
+    return _first(store, Search(store, _query(name)).indexed())
+
+
+def _first(store: "StoreReader", messages: Iterable[Message]) -> list[Found]:
+    return [_found(store, message.position) for message in itertools.islice(messages, _LISTED_MESSAGES)]
 
 
 def _by_key(store: "StoreReader", name: str, position: int | None, output: Output) -> list[Found]:
-    from mqtool.engine.store.search import Search
-    from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
+    from mqtool.engine.store.search import Search, is_glob
 
+    if is_glob(name):
+        raise UsageError(f"{name} is a pattern: `mqtool find --key` takes those")
     search = Search(store, _query(name))
-    messages = list(search.indexed())
-    if not messages:
-        if search.scan_size >= COMPILE_FROM and compiles_first_time():
-            output.remark("this first run compiles its kernels, which takes some seconds")
+    several = _first(store, search.indexed())
+    if not several:
+        output.tell_compiling(search.scan_size)
         with progress(search.scan_size, "get") as advance:
-            messages = list(search.messages(advance))
-    if messages:
-        return [_found(store, message.position) for message in messages]
+            several = _first(store, search.messages(advance))
+    if several:
+        return several
     log = store.commit_log
     if position is not None and log.min_offset <= position < log.end_offset:
-        found = _at_address(store, position)  # says it better when nothing sound is there
-        if found.message is None:
-            return [found]
-        raise NotFoundError(f"the message at {position:,} has another id: {found.message.message_id}")
-    asked = f"the index files do not know it, {search.scanned_size:,} other" if search.index_files_used else "all"
+        try:
+            found = _at_address(store, position)
+        except NotFoundError:
+            found = None
+        if found and found.message:
+            raise NotFoundError(f"the message at {position:,} has another id: {found.message.message_id}")
+        if found:
+            return [found]  # damage where the message of this id should be
+    place = f"the log reaches from {log.min_offset:,} to {search.end_offset:,}"
+    if not search.index_files_used or search.scanned_size == search.total_size:
+        raise NotFoundError(f"no message has the id or key {name}: all of the log was scanned; {place}")
     raise NotFoundError(
-        f"no message has the id or key {name}: {asked} bytes of the log were scanned, "
-        f"which reaches from {log.min_offset:,} to {search.end_offset:,}"
+        f"no message has the id or key {name}: the index files do not know it; {place}; "
+        f"`mqtool find --scan --key {name}` looks at all of it"
     )
 
 
@@ -283,18 +298,17 @@ def _in_queue(store: "StoreReader", topic: str, queue: str, offset: str, output:
 
     queue_id, queue_offset = _number(queue, "QUEUE"), _number(offset, "OFFSET")
     view = open_queue(store, topic, queue_id)
-    keys = queue_keys(store)
-    if view is None and not any(name == topic for name, _ in keys):
-        matching((topic,), {name for name, _ in keys}, "topic")
-        raise NotFoundError(f"{topic} is a pattern: write out the topic")
     if view is None:
-        ids = sorted(number for name, number in keys if name == topic)
-        listed = ", ".join(map(str, ids[:_LISTED_QUEUES])) + (", .." if len(ids) > _LISTED_QUEUES else "")
-        raise NotFoundError(f"{topic} has no queue {queue_id}; it has {listed}")
+        keys = queue_keys(store)
+        found = None if keys else _in_log(store, topic, queue_id, queue_offset, (0, None))
+        if found is None:
+            raise _no_queue(keys, topic, queue_id)
+        output.remark("the store has no queues: the message was found in the log")
+        return found
     units = view.units(queue_offset, 1)
     if len(units) and units.queue_offset[0] <= queue_offset < units.next_offset[0] and units.size[0] > 0:
         return _of_unit(store, (topic, queue_id, queue_offset), int(units.physical_offset[0]))
-    found = _behind_queue(store, topic, queue_id, queue_offset)
+    found = _beside_units(store, view, queue_offset)
     if found is None:
         empty = view.min_offset >= view.max_offset
         reaches = "is empty" if empty else f"holds {view.min_offset:,} to {view.max_offset - 1:,}"
@@ -303,8 +317,19 @@ def _in_queue(store: "StoreReader", topic: str, queue: str, offset: str, output:
     return found
 
 
+def _no_queue(keys: set[tuple[str, int]], topic: str, queue_id: int) -> NotFoundError:
+    ids = sorted(number for name, number in keys if name == topic)
+    if not keys:
+        return NotFoundError(f"the store has no queues, and its log no message with that place in {topic}")
+    if not ids:
+        matching((topic,), {name for name, _ in keys}, "topic")
+        return NotFoundError(f"{topic} is a pattern: write out the topic")
+    listed = ", ".join(map(str, ids[:_LISTED_QUEUES])) + (", .." if len(ids) > _LISTED_QUEUES else "")
+    return NotFoundError(f"{topic} has no queue {queue_id}; it has {listed}")
+
+
 def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise UsageError(f"{text} is no {what}: give TOPIC QUEUE OFFSET, the last two as whole numbers")
     return int(text)
 
@@ -350,23 +375,28 @@ def _is_transaction(message: Message) -> bool:
     )
 
 
-def _behind_queue(store: "StoreReader", topic: str, queue_id: int, queue_offset: int) -> Found | None:
+def _beside_units(store: "StoreReader", view: "QueueView", queue_offset: int) -> Found | None:
     """Look for a message that its queue does not know, between those that it knows: the queue may lag or be damaged."""
-    from mqtool.engine.store.queue_view import open_queue
-    from mqtool.engine.store.search import Query, Search
-
-    view = open_queue(store, topic, queue_id)
-    assert view is not None
     if queue_offset < view.min_offset:
         return None
     before = view.units(max(view.min_offset, min(queue_offset, view.max_offset) - 1), 1)
     after = view.units(queue_offset, 1)
+    start = int(before.physical_offset[0]) if len(before) else 0
+    stop = int(after.physical_offset[0]) if len(after) and after.size[0] > 0 else None
+    return _in_log(store, view.topic, view.queue_id, queue_offset, (start, stop))
+
+
+def _in_log(
+    store: "StoreReader", topic: str, queue_id: int, queue_offset: int, addresses: tuple[int, int | None]
+) -> Found | None:
+    from mqtool.engine.store.search import Query, Search
+
     query = Query(
         topics=frozenset([topic]),
         queues=(str(queue_id),),
         queue_offset=queue_offset,
-        start_offset=int(before.physical_offset[0]) if len(before) else 0,
-        stop_offset=int(after.physical_offset[0]) if len(after) and after.size[0] > 0 else None,
+        start_offset=addresses[0],
+        stop_offset=addresses[1],
     )
     search = Search(store, query)
     with progress(search.scan_size, "get") as advance:
@@ -381,7 +411,7 @@ def _behind_queue(store: "StoreReader", topic: str, queue_id: int, queue_offset:
 def _show(store: "StoreReader", found: Found, body: str, output: Output) -> None:
     message = found.inner or found.message
     if message is None:
-        output.text(f"{len(found.record):,} bytes at {found.offset:,}: --hex shows them")
+        output.text(f"{len(found.record):,} damaged bytes at {found.offset:,}: --hex shows them")
     elif output.is_table:
         _print(output, message_page(store, message, body, output.width, whole=found.inner is None))
     else:

@@ -57,7 +57,6 @@ def command(
     itself are of another kind than "user". Ends with status 3 when part of the log could not be read.
     """
     from mqtool.engine.store.stats import By, Selection, count_messages
-    from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
 
     first, last = store.range_of_time(since, until)
     first, last = max(first, start or 0), last if stop is None else min(last, stop)
@@ -65,8 +64,7 @@ def command(
         max(0, min(segment.end_offset, last) - max(segment.start_offset, first))
         for segment in store.commit_log.segments
     )
-    if total >= COMPILE_FROM and compiles_first_time():
-        output.remark("this first run compiles its kernels, which takes some seconds")
+    output.tell_compiling(total)
     done = 0
     try:
         with progress(total, "stats") as advance:

@@ -36,11 +36,9 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
     writing is not judged.
     """
     from mqtool.engine.repair.verify import Level, verify_store
-    from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
 
     total = store.commit_log.total_size
-    if total >= COMPILE_FROM and compiles_first_time():
-        output.remark("this first run compiles its kernels, which takes some seconds")
+    output.tell_compiling(total)
     counts: collections.Counter[str] = collections.Counter()
     with progress(total, "verify") as advance:
         for found in verify_store(store, Level(level), jobs, advance):

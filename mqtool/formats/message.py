@@ -76,6 +76,7 @@ class Message:
         return decompress(self.body, self.sys_flag)
 
 
+@functools.lru_cache(4096)
 def host_text(address: bytes, port: int) -> str:
     """Return ``address:port``, an IPv6 address in brackets.
 
@@ -86,6 +87,7 @@ def host_text(address: bytes, port: int) -> str:
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
+@functools.lru_cache(4096)
 def parse_host(text: str) -> tuple[bytes, int]:
     """Return address and port of ``address:port``."""
     address, _, port = text.rpartition(":")

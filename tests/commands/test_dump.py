@@ -21,19 +21,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtool.commands._dump import follow, queues
-from mqtool.commands._dump.request import Request
+from mqtool.commands._dump import follow, log, queues
+from mqtool.commands._dump.request import Patterns, Request
 from mqtool.commands._output import Output
 from mqtool.commands.dump import KINDS
+from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status
-from mqtool.formats import consume_queue, index_file, timer
+from mqtool.formats import consume_queue, index_file, scan, timer
+from mqtool.formats import kernels as plain
 from tests.builders import Draft, Sizes, blank, dledger_entry, lay_out, record, write_store
 from tests.commands.running import Ran, run
 from tests.damage import Case, apply_ops, cases, cuts, damaged, flips, snapshot
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
 MIXED = "mixed-533-clean"
+SAME = (
+    *("topic", "queue_id", "queue_offset", "size", "tags", "keys", "sys_flag", "flag", "born_timestamp"),
+    *("store_timestamp", "reconsume_times", "body_crc", "properties", "prepared_transaction_offset"),
+)
+FIELDS = {name: name for name in SAME} | {
+    "phy": "physical_offset",
+    "magic": "magic_code",
+    "msg_id": "message_id",
+    "uniq_key": "unique_key",
+    "body_len": "body_size",
+}
+"""The fields of a message by their names in a manifest."""
 
 
 def dump(kind: str, store: str | Path, *arguments: object) -> Ran:
@@ -55,6 +69,29 @@ def host(text: str) -> tuple[object, str]:
     return ipaddress.ip_address(address.strip("[]")), port
 
 
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Run commands in processes of their own, which do not outlive the test."""
+    with contextlib.ExitStack() as stack:
+
+        def mqtool(*arguments: object) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-m", "mqtool", *map(str, arguments)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+            stack.enter_context(process)
+            stack.callback(_end, process)
+            return process
+
+        yield mqtool
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()  # it ends its child too
+
+
 # Whole stores against what RocketMQ's own classes read.
 
 
@@ -66,14 +103,7 @@ def test_the_messages_of_a_golden_store_are_those_of_its_manifest(name: str) -> 
 
     assert [row["physical_offset"] for row in found] == [one["phy"] for one in expected]
     for row, one in zip(found, expected, strict=True):
-        names = {"phy": "physical_offset", "magic": "magic_code", "msg_id": "message_id", "uniq_key": "unique_key"}
-        names |= {"body_len": "body_size"}
-        names |= dict.fromkeys(("topic", "queue_id", "queue_offset", "size", "tags", "keys", "sys_flag", "flag"))
-        names |= dict.fromkeys(("born_timestamp", "store_timestamp", "reconsume_times", "body_crc", "properties"))
-        names |= dict.fromkeys(("prepared_transaction_offset",))
-        assert {ours or theirs: row[ours or theirs] for theirs, ours in names.items()} == {
-            ours or theirs: one.get(theirs) for theirs, ours in names.items()
-        }
+        assert {theirs: row[ours] for theirs, ours in FIELDS.items()} == {name: one.get(name) for name in FIELDS}
         for side in ("born_host", "store_host"):
             assert host(row[side]) == host(one[side])
         body = base64.b64decode(row["body"])
@@ -305,6 +335,33 @@ def test_messages_are_selected_by_topic_queue_tag_and_key() -> None:
     assert selected("--key", unique) == [messages[7]["phy"]]
 
 
+@pytest.mark.parametrize("name", ["many-533-clean", MIXED, "dledger-497-clean"])
+def test_a_big_log_goes_over_to_compiled_kernels_and_shows_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions: list[tuple[object, ...]] = [
+        (),
+        ("--topic", "*"),
+        ("--tag", "Tag?"),
+        ("--key", "*order*"),
+        ("--queue", 1),
+    ]
+    expected = [positions(dump("commitlog", name, *question)) for question in questions]
+    monkeypatch.setattr(log, "_FIRST_ROWS", 16)
+    monkeypatch.setattr(log, "_PLAIN_ROWS", 32)
+    monkeypatch.setattr(scan, "COMPILE_FROM", 8192)
+    monkeypatch.setattr(Patterns, "_MOST", 20)
+    used = set()
+    walk = CommitLog.walk
+
+    def spy(self: CommitLog, segment: Any, start: int, stop: int, kernels: Any, limit: int | None = None) -> Any:
+        used.add(kernels)
+        return walk(self, segment, start, stop, kernels, limit)
+
+    monkeypatch.setattr(CommitLog, "walk", spy)
+
+    assert [positions(dump("commitlog", name, *question)) for question in questions] == expected
+    assert used == {plain, scan.compiled_kernels()}
+
+
 def test_ranges_are_half_open() -> None:
     messages = manifest(MIXED)["messages"]
     starts = [one["phy"] for one in messages]
@@ -324,6 +381,10 @@ def test_ranges_are_half_open() -> None:
     entries = rows("index", MIXED, "--from", starts[50], "--to", starts[60])
     assert {row["physical_offset"] for row in entries} <= set(starts[50:60])
     assert entries
+    at = messages[200]["store_timestamp"]
+    found = {row["physical_offset"] for row in rows("index", MIXED, "--since", at, "--until", at + 1)}
+    indexed = {row["physical_offset"] for row in rows("index", MIXED)}
+    assert {one["phy"] for one in messages if one["store_timestamp"] == at} & indexed <= found < indexed
 
 
 def test_a_record_of_an_inner_batch_belongs_to_every_offset_in_it() -> None:
@@ -341,6 +402,13 @@ def test_the_limit_ends_it() -> None:
     for kind, store in (("commitlog", MIXED), ("consumequeue", MIXED), ("index", MIXED), ("config", MIXED)):
         assert rows(kind, store, "--limit", 3) == rows(kind, store)[:3]
         assert rows(kind, store, "--limit", 0) == []
+
+
+def test_nothing_found_is_no_error_but_said() -> None:
+    for kind in ("commitlog", "consumequeue", "index"):
+        ran = dump(kind, MIXED, "--from", 1 << 40)
+        assert (ran.status, ran.output) == (Status.OK, "")
+        assert "no record is what was asked for" in ran.remarks
 
 
 def test_a_pattern_that_matches_nothing_is_an_error_with_near_names(tmp_path: Path) -> None:
@@ -500,6 +568,10 @@ def test_a_broken_record_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -> No
     assert ran.status == Status.DAMAGE
     assert positions(ran) == [one.physical_offset for one in stored]
     assert f"the record at {broken.physical_offset:,} is broken, its topic would reach beyond its end" in ran.remarks
+    filtered = dump("commitlog", tmp_path / "s", "--topic", "TopicTest")
+    assert len(filtered.rows) == 4
+    assert f"the record at {broken.physical_offset:,} is broken" in filtered.remarks  # it might be of any topic
+    assert dump("commitlog", tmp_path / "s", "--limit", 2).status == Status.OK  # it has not come so far
     row = ran.rows[2]
     assert (row["body"], row["topic"], row["store_timestamp"]) == ("2", "", broken.store_timestamp)
 
@@ -680,24 +752,6 @@ def test_a_reader_that_has_enough_ends_it_quietly(tmp_path: Path, start: Start) 
 
 
 # A store that a broker writes to.
-
-
-Start = Callable[..., subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Run commands in processes of their own, which do not outlive the test."""
-    with contextlib.ExitStack() as stack:
-
-        def mqtool(*arguments: object) -> subprocess.Popen[bytes]:
-            command = [sys.executable, "-m", "mqtool", *map(str, arguments)]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
-            stack.enter_context(process)
-            stack.callback(lambda: process.poll() is None and process.terminate())  # it ends its child too
-            return process
-
-        yield mqtool
 
 
 def read_rows(stream: IO[bytes], count: int) -> Iterator[dict[str, Any]]:

@@ -329,6 +329,16 @@ def test_a_condition_that_makes_no_sense_is_explained(arguments: list[str], stat
     assert words in ran.remarks
 
 
+def test_conditions_beyond_all_bounds_find_nothing() -> None:
+    for arguments in (
+        ["--from", "9" * 30],
+        ["--since", "9" * 30],
+        ["--until", "-" + "9" * 30],
+        ["--key", "k" * 100_000],
+    ):
+        assert positions(find(MIXED, *arguments)) == []
+
+
 def test_damage_in_the_log_is_passed_over_and_remarked(tmp_path: Path) -> None:
     copy = copy_of("txn-497-clean", tmp_path)
     messages = manifest("txn-497-clean")["messages"]

@@ -22,7 +22,7 @@ from tests.commands.running import Ran, run
 from tests.damage import cut, flipped, snapshot
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
-EVERY = ["txn-533-clean", "batchcq-533-clean", "special-550-kill", "rocksdb-550-clean", "dledger-497-clean"]
+EVERY = ["txn-533-clean", "batchcq-533-clean", "special-550-kill", "dledger-497-clean"]
 MIXED = "mixed-533-clean"
 
 
@@ -85,6 +85,17 @@ def test_every_message_is_found_by_its_unique_key_and_its_keys(name: str) -> Non
         assert {row["physical_offset"] for row in found.rows if row["topic"] == topic} == set(expected)
 
 
+def test_messages_are_found_where_rocksdb_keeps_the_queues() -> None:
+    name = "rocksdb-550-clean"
+    for topic, queues in manifest(name)["load"]["after_load"]["queues"].items():
+        for queue_id, queue in queues.items():
+            for offset, address, *_ in queue["units"][::7]:
+                row = only_row(get(name, topic, queue_id, offset))
+                assert (row["physical_offset"], row["queue_offset"]) == (address, offset)
+    for topic, key, expected in manifest(name)["index_queries"][::20]:
+        assert {row["physical_offset"] for row in get(name, key).rows if row["topic"] == topic} == set(expected)
+
+
 def test_a_message_of_a_light_queue_is_found_there() -> None:
     queues = manifest("special-533-clean")["load"]["after_load"]["queues"]
     topic = next(topic for topic in queues if topic.startswith("%LMQ%"))
@@ -139,6 +150,16 @@ def test_a_message_whose_queue_has_no_unit_for_it_is_found_in_the_log(tmp_path: 
     assert "the queue has no unit for queue offset 2" in ran.remarks
 
 
+def test_without_any_queue_the_place_in_a_queue_is_looked_up_in_the_log(tmp_path: Path) -> None:
+    copy = copy_of(MIXED, tmp_path)
+    shutil.rmtree(copy / "consumequeue")
+    message = manifest(MIXED)["messages"][100]
+    place = (message["topic"], message["queue_id"], message["queue_offset"])
+
+    assert positions(get(copy, *place)) == [message["phy"]]
+    assert get(copy, "None", 0, 0).status == Status.NO_INPUT
+
+
 # What is shown.
 
 
@@ -156,17 +177,17 @@ def test_the_fields_of_every_record_are_its_bytes_in_order(name: str) -> None:
 
 
 def test_hex_shows_each_field_with_its_bytes_and_value() -> None:
-    ran = get("special-550-kill", 0, "--hex")
+    ran = get("special-533-clean", 0, "--hex")
 
     rows = ran.rows
     by_name = {row["field"]: row for row in rows}
-    whole = StoreReader(golden_store("special-550-kill")).record_at(0)
-    message = manifest("special-550-kill")["messages"][0]
+    whole = StoreReader(golden_store("special-533-clean")).record_at(0)
+    message = manifest("special-533-clean")["messages"][0]
     assert "".join(row["hex"] for row in rows) == whole.hex()
     assert sum(row["size"] for row in rows) == len(whole) == by_name["size"]["value"]
     assert by_name["store_timestamp"]["value"] == message["store_timestamp"]
     assert by_name["topic"]["value"] == message["topic"]
-    assert (by_name["store_address"]["value"], by_name["store_address"]["size"]) == ("::1", 16)
+    assert (by_name["store_address"]["value"], by_name["store_address"]["size"]) == ("fe80::dead:beef", 16)
     pairs = [row["value"] for row in rows if row["field"] in ("property_name", "property_value")]
     assert dict(zip(pairs[::2], pairs[1::2], strict=True)) == message["properties"]
 
@@ -200,12 +221,14 @@ def test_a_page_tells_what_a_broker_means_by_its_own_messages(name: str, words: 
 
 
 def test_a_page_shows_a_delayed_message_with_the_time_of_its_delivery() -> None:
-    message = next(one for one in manifest("txn-497-clean")["messages"] if one["properties"].get("DELAY") == "99")
+    message = next(one for one in manifest("txn-497-clean")["messages"] if one["properties"].get("DELAY") == "18")
 
     ran = get("txn-497-clean", message["phy"], "-o", "table")
 
-    assert "delay level 99, taken as 18 is 2h" in ran.output
-    assert f"the tags code in its queue is that time, {message['tags_code']}" in ran.output
+    assert "delay level 18 is 2h" in ran.output
+    units = manifest("txn-497-clean")["load"]["after_load"]["queues"]["SCHEDULE_TOPIC_XXXX"]["17"]["units"]
+    due = next(tags_code for _, address, _, tags_code in units if address == message["phy"])
+    assert f"the tags code in its queue is that time, {due}" in ran.output
 
 
 def test_a_page_inflates_a_body_and_tells_both_sizes(tmp_path: Path) -> None:
@@ -276,6 +299,11 @@ def test_nothing_in_a_message_moves_the_cursor_of_a_terminal(tmp_path: Path) -> 
         (["OrderEvent", "0", "0"], Status.NO_INPUT, "near it: OrderEvents"),
         (["OrderEvents", "0", "x"], Status.USAGE, "x is no OFFSET"),
         (["OrderEvents", "0"], Status.USAGE, "give one ID, or TOPIC QUEUE OFFSET"),
+        (["order-*"], Status.USAGE, "`mqtool find --key` takes those"),
+        (["9" * 30], Status.NO_INPUT, "the commit log reaches from"),
+        (["OrderEvents", "0", "9" * 18], Status.NO_INPUT, "queue 0 of OrderEvents holds 0 to 36"),
+        (["OrderEvents", "0", "9" * 5000], Status.USAGE, "is no OFFSET"),
+        (["0x" + "f" * 5000], Status.NO_INPUT, "no message has the id or key"),
         (["order-none"], Status.NO_INPUT, "no message has the id or key order-none"),
         (["0" * 31 + "A"], Status.NO_INPUT, "no message has the id or key"),
         (["7F000001000051B0" + "0" * 16], Status.NO_INPUT, "has another id: 7F000001000051AF"),

@@ -11,6 +11,8 @@ from mqtool.engine.store.index_file import IndexFile, Shape, infer_shape
 from mqtool.errors import BadDataError, NotFoundError
 from mqtool.formats import index_file as layout
 
+_AT_ONCE = 1 << 18
+
 
 def entries(ask: Request) -> Iterator[Row]:
     """Yield the entries of the index files, oldest first."""
@@ -26,17 +28,15 @@ def entries(ask: Request) -> Iterator[Row]:
             continue
         array = file.entries()
         _remark_rest(ask, file)
-        mask = np.ones(len(array), np.bool_)
-        mask[:1] = False  # entry 0 is never used
-        mask &= ask.in_range(array["physical_offset"]) & _in_time(ask, file, array["seconds_since_begin"])
-        for number, entry in records(array, mask):
-            ask.reached = f"entry {number:,} of {name}"
-            yield {
-                "file": name,
-                "entry": number,
-                "slot": entry["key_hash"] % file.shape.slots,
-                **entry,
-            }
+        for first in range(0, len(array), _AT_ONCE):
+            part = array[first : first + _AT_ONCE]
+            mask = ask.in_range(part["physical_offset"]) & _in_time(ask, file, part["seconds_since_begin"], first)
+            if first == 0:
+                mask[:1] = False  # entry 0 is never used
+            for number, entry in records(part, mask):
+                ask.reached = f"entry {first + number:,} of {name}"
+                slot = entry["key_hash"] % file.shape.slots
+                yield {"file": name, "entry": first + number, "slot": slot, **entry}
     if unreadable:
         raise BadDataError(
             f"{', '.join(unreadable)}: how many slots there are cannot be told from the files; "
@@ -60,17 +60,18 @@ def _files(ask: Request) -> list[IndexFile]:
         file.shape = Shape(slots, entry_count) if slots and entry_count else infer_shape([file])
         return [file]
     files = ask.store.index_files
-    if not files:
-        if not ask.store.paths.index.is_dir():
-            raise NotFoundError(f"{ask.store.root} has no index")
-        ask.remark("there is no index file: no message has a key yet")
+    if not files and not ask.store.paths.index.is_dir():
+        raise NotFoundError(f"{ask.store.root} has no index")
     return files
 
 
-def _in_time(ask: Request, file: IndexFile, seconds: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+def _in_time(ask: Request, file: IndexFile, seconds: npt.NDArray[np.int32], first: int) -> npt.NDArray[np.bool_]:
     """Return which entries may be of messages in the span that is asked for: they know the second only."""
+    if ask.since is None and ask.until is None:
+        return np.ones(len(seconds), np.bool_)
     stored = file.header.begin_timestamp + seconds.astype(np.int64) * 1000
-    stored[1:2] = file.header.begin_timestamp  # a broker counts the first entry's seconds from the file before
+    if first == 0:
+        stored[1:2] = file.header.begin_timestamp  # a broker counts the first entry's seconds from the file before
     since = None if ask.since is None else ask.since - 999
     return between(stored, since, ask.until)
 

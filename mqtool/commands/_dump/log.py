@@ -1,5 +1,6 @@
 """``dump commitlog``: messages, and what lies between them."""
 
+import collections
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -51,19 +52,14 @@ def messages(ask: Request) -> Iterator[Row]:
     if ask.follow:
         start = _not_beyond(log, start)
     tail = Tail(ask, log, max(start, log.min_offset))
-    count = 0
     for table in tail.tables(_walk(ask, log, start, stop)):
-        for row in wanted.rows(table):
-            count += 1
-            yield row
+        yield from wanted.rows(table)
     if ask.follow:
         from mqtool.commands._dump.follow import follow_log
 
         for table in follow_log(ask, tail.end_offset):
             yield from wanted.rows(table)
     wanted.complain()
-    if not count:
-        ask.remark("no message is what was asked for")
 
 
 def open_log(store: StoreReader) -> CommitLog:
@@ -116,32 +112,36 @@ class Wanted:
         self.keys = Patterns(ask.keys, f"key {where}")
 
     def rows(self, table: MessageTable) -> Iterator[Row]:
-        """Yield the rows of a table that are asked for; says which records are broken."""
+        """Yield the rows of a table that are asked for; says which records are broken, asked for or not."""
+        table = _where(table, between(table.column("position"), self.ask.start, self.ask.stop))
+        broken = table.where(np.flatnonzero(table.faults))
+        faults = collections.deque(zip(broken.column("position").tolist(), broken.faults.tolist(), strict=True))
         table = self.select(table)
         for number in range(len(table)):
             message = message_at(table, number)
-            if table.faults[number]:
-                fault = _FAULTS[scan.Fault(int(table.faults[number]))]
-                self.ask.damage(
-                    f"the record at {message.position:,} is broken, {fault}: it is shown as far as it can be read",
-                    "broken records",
-                )
-            elif message.physical_offset != message.position:
+            while faults and faults[0][0] <= message.position:
+                self._tell_fault(*faults.popleft())
+            if message.physical_offset != message.position:
                 self.ask.damage(
                     f"the record at {message.position:,} says that it lies at {message.physical_offset:,}",
                     "records out of place",
                 )
-            self.ask.reached = (
-                f"physical offset {message.position:,}; --from {message.position + message.size} goes on there"
-            )
+            behind = message.position + message.size
+            self.ask.reached = f"physical offset {message.position:,}; go on with --from {behind}"
             yield message_row(message, self.ask.body)
+        for position, fault in faults:
+            self._tell_fault(position, fault)
+
+    def _tell_fault(self, position: int, fault: int) -> None:
+        self.ask.damage(
+            f"the record at {position:,} is broken, {_FAULTS[scan.Fault(fault)]}: what stands before that is read",
+            "broken records",
+        )
 
     def select(self, table: MessageTable) -> MessageTable:
         """Return the messages of a table that are asked for."""
         ask = self.ask
-        mask = between(table.column("position"), ask.start, ask.stop)
-        mask &= between(table.column("store_timestamp"), ask.since, ask.until)
-        table = _where(table, mask)
+        table = _where(table, between(table.column("store_timestamp"), ask.since, ask.until))
         if self.queues and len(table):
             ids = table.column("queue_id")
             found = [number for number in np.unique(ids).tolist() if self.queues.match_known(number, str)]
@@ -382,6 +382,5 @@ class _Kernels:
         self.ask.advance(self.done)
         much = self.done >= scan.COMPILE_FROM or self.rows >= _PLAIN_ROWS
         if self.kernels is plain and much and self.left - self.done >= scan.COMPILE_FROM:
-            if scan.compiles_first_time():
-                self.ask.remark("this first run compiles its kernels, which takes some seconds")
+            self.ask.output.tell_compiling(self.left - self.done)
             self.kernels, self.limit = scan.compiled_kernels(), None

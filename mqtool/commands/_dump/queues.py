@@ -296,6 +296,7 @@ class _Follower:
         filler = (array["size"] == consume_queue.PRE_BLANK_SIZE) & (array["physical_offset"] == 0)
         keep = self.ask.in_range(np.arange(at, at + len(array))) & ~empty & ~filler
         for number, unit in records(array, keep):
+            self.ask.reached = f"queue offset {at + number:,} of {self.key[0]} {self.key[1]}"
             yield {"topic": self.key[0] or None, "queue_id": self.key[1], "queue_offset": at + number, **unit}
 
     def _enter_next(self, queue: FileQueue) -> bool:

@@ -106,6 +106,9 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
         parts = [part for part in parts if id(part.segment) in last]
     total = sum(part.stop - part.start for part in parts)
     kernels = scan.kernels_for(total)
+    if live:
+        end = queues.end_of_dispatch()
+        parts = verify_log.parts_below(parts, verify_log.last_start(reader.commit_log, kernels) if end is None else end)
     tags_in_index = (reader.root / "rocksdbstore").is_dir()
     rules = Rules(reader, kernels, reader.delay_levels, tags_in_index, queues.compare)
     done = 0

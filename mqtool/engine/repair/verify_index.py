@@ -10,6 +10,7 @@ import numpy.typing as npt
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Run, stretches
+from mqtool.engine.store.dispatch import IndexEntries
 from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, NotFoundError
@@ -152,6 +153,10 @@ class _Stretch:
 _NONE = _Stretch(np.empty(0, np.int32), *(np.empty(0, np.int64) for _ in range(5)))
 
 
+def _where(entries: IndexEntries, mask: npt.NDArray[np.bool_]) -> IndexEntries:
+    return IndexEntries(*(getattr(entries, field.name)[mask] for field in dataclasses.fields(entries)))
+
+
 class IndexJudge:
     """Reads the entries in step with the messages: a broker writes them in the order of the log.
 
@@ -163,6 +168,7 @@ class IndexJudge:
         self.live = live
         self.files = [file for file in reader.index_files if file.shape is not None]
         self._stops = [file.entry_stop for file in self.files]
+        self._end = self._leave_out_last_message() if live else None
         self._file = 0
         self._number = 1
         self._early = _NONE
@@ -171,6 +177,8 @@ class IndexJudge:
     def take(self, run: Run) -> Iterator[Finding]:
         """Hold the keys of a run against the entries that are next."""
         wanted = run.entries
+        if self._end is not None:
+            wanted = _where(wanted, wanted.physical_offset < self._end)
         if not len(wanted.rows):
             return
         for mask in (np.ones(len(wanted.rows), np.bool_), ~wanted.is_tag):
@@ -187,11 +195,22 @@ class IndexJudge:
                 yield from self._begin_coverage()
                 yield from self._check_seconds(actual, wanted.store_timestamp[mask])
                 return
-        yield from self._match(run)
+        yield from self._match(run, wanted)
 
-    def _match(self, run: Run) -> Iterator[Finding]:
+    def _leave_out_last_message(self) -> int:
+        """Leave out the entries of the last message, which may lack some yet; returns its address."""
+        end: int | None = None
+        for number in reversed(range(len(self.files))):
+            offsets = self.files[number].entries()["physical_offset"]
+            while self._stops[number] > 1 and end in (None, int(offsets[self._stops[number] - 1])):
+                self._stops[number] -= 1
+                end = int(offsets[self._stops[number]])
+            if self._stops[number] > 1:
+                break
+        return end or 0
+
+    def _match(self, run: Run, wanted: IndexEntries) -> Iterator[Finding]:
         """Hold keys and entries against each other as sets."""
-        wanted = run.entries
         window = self._peek(len(wanted.rows) + _LOOK_AHEAD)
         before = np.flatnonzero(window.physical_offset < run.end_offset)
         taken = int(before[-1]) + 1 if len(before) else 0

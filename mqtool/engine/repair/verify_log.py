@@ -100,6 +100,24 @@ def parts_of(log: CommitLog, size: int) -> Iterator[Part]:
             yield Part(segment, start, min(start + size, segment.size))
 
 
+def parts_below(parts: list[Part], end_offset: int) -> list[Part]:
+    """Leave out what lies at ``end_offset`` or behind it."""
+    cut = [dataclasses.replace(part, stop=min(part.stop, end_offset - part.segment.start_offset)) for part in parts]
+    return [part for part in cut if part.start < part.stop]
+
+
+def last_start(log: CommitLog, kernels: Any) -> int:
+    """Return the address of the last record, or where the log begins."""
+    for segment in reversed(log.segments):
+        found = None
+        for piece in log.walk(segment, 0, segment.size, kernels):
+            if not isinstance(piece, Gap):
+                found = int(piece.starts[-1])
+        if found is not None:
+            return segment.start_offset + found - log.envelope.size
+    return log.min_offset
+
+
 def check_part(rules: Rules, part: Part, start: int | None = None) -> PartReport:
     """Judge the messages that begin in a stretch.
 

@@ -47,7 +47,20 @@ class QueueChecker:
         self.batch_queues = {key: (queue, queue.units()) for key, queue in reader.batch_consume_queues.items()}
         self._claimed = {key: np.zeros(len(stored), np.bool_) for key, (_, stored) in self.batch_queues.items()}
         self.rocksdb = reader.rocksdb_queues is not None
-        self._max_offsets = {key: queue.max_offset() for key, queue in self.queues.items()}
+        # The last unit of a queue may be half written.
+        self._max_offsets = {key: queue.max_offset() - live for key, queue in self.queues.items()}
+
+    def end_of_dispatch(self) -> int | None:
+        """Return an address below which every message was there when the ends were taken, None without a queue."""
+        ends = []
+        for key, queue in self.queues.items():
+            stop = self._max_offsets[key]
+            if stop > queue.first_offset:
+                unit = queue.units(stop - 1, stop)[0]
+                if 0 < unit["size"] < consume_queue.PRE_BLANK_SIZE:
+                    ends.append(int(unit["physical_offset"]) + int(unit["size"]))
+        ends += [int(stored["physical_offset"][-1]) for _, stored in self.batch_queues.values() if len(stored)]
+        return max(ends, default=None)
 
     def compare(self, units: Units) -> list[Finding]:
         """Hold the units that messages should have against those in the files."""

@@ -16,6 +16,10 @@ ROWS = 16_384
 """A table holds the messages of so many bytes, and no more than so many: its columns stay in the processor's cache."""
 
 
+_ROWS_AGAIN = 8
+"""So few at first behind a record that misled a walk: there may be more of them, and each means to walk again."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Gap:
     """A stretch of a segment in which no record was found, though it is neither blank nor the unused end."""
@@ -53,18 +57,24 @@ class CommitLog(FileQueue):
             limit: take no more messages than this in one table.
         """
         buffer = self.buffer(segment, kernels)
+        most = rows = limit or ROWS
         at = start
         while at < stop:
-            result = scan.scan(
-                buffer, segment.start_offset, at, min(at + STEP, stop), self.envelope, kernels, limit or ROWS
-            )
+            result = scan.scan(buffer, segment.start_offset, at, min(at + STEP, stop), self.envelope, kernels, rows)
             table, at, why = result.table, result.end, result.stop
-            if why is scan.Stop.END or (why is scan.Stop.BLANK and self.is_blank(segment, at)):
+            row = self._misled_by(buffer, segment, table)
+            rows = min(most, 2 * rows)
+            if row is not None:
+                rows = min(most, _ROWS_AGAIN)
+            elif why is scan.Stop.END or (why is scan.Stop.BLANK and self.is_blank(segment, at)):
                 if len(table):
                     yield table
                 return
-            if why is not scan.Stop.PART:
-                table, at, why = self._without_torn_end(result)
+            elif why is not scan.Stop.PART:
+                row = _torn_end(table)
+            if row is not None:
+                at, why = int(table.starts[row]) - self.envelope.size, scan.Stop.SIZE
+                table = table.where(slice(row))
             if len(table):
                 yield table
             if why is scan.Stop.PART:
@@ -75,14 +85,14 @@ class CommitLog(FileQueue):
                 return
             at = again
 
-    def _without_torn_end(self, result: scan.Scan) -> tuple[scan.MessageTable, int, scan.Stop]:
-        """Leave out faulty records right before the place where a walk lost its way: it was they who misled it."""
-        sound = np.flatnonzero(result.table.faults == 0)
-        count = int(sound[-1]) + 1 if len(sound) else 0
-        if count == len(result.table):
-            return result.table, result.end, result.stop
-        at = int(result.table.starts[count]) - self.envelope.size
-        return result.table.where(slice(count)), at, scan.Stop.SIZE
+    def _misled_by(self, buffer: Any, segment: MappedFile, table: scan.MessageTable) -> int | None:
+        """Return the first faulty record in whose bytes another begins: its size led the walk past that one."""
+        for row in np.flatnonzero(table.faults).tolist():
+            at = int(table.starts[row]) - self.envelope.size
+            end = int(table.starts[row]) + int(table.column("size")[row])
+            if scan.resync(buffer, segment.start_offset, at + 1, end, self.envelope) is not None:
+                return int(row)
+        return None
 
     def is_blank(self, segment: MappedFile, at: int) -> bool:
         """Tell whether the blank record at a position is as long as all that is left of its segment."""
@@ -119,3 +129,10 @@ class CommitLog(FileQueue):
                     continue
                 start = found
             yield from self.walk(segment, start, stop, kernels)
+
+
+def _torn_end(table: scan.MessageTable) -> int | None:
+    """Return the first of the faulty records right before the place where a walk lost its way: they misled it."""
+    sound = np.flatnonzero(table.faults == 0)
+    count = int(sound[-1]) + 1 if len(sound) else 0
+    return count if count < len(table) else None

@@ -7,6 +7,7 @@ offsets as it holds messages; a message for several light queues gets a unit in 
 
 import dataclasses
 import functools
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,8 @@ _NAMES = sorted(
         CRC_PROPERTY,
     ]
 )
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 
 QueueKey = tuple[str, int]
 
@@ -135,7 +138,7 @@ def _numbers(table: MessageTable, properties: Properties, name: str, rows: Ints,
     values = otherwise.copy()
     for i, row in enumerate(rows):
         text = properties.text(table, name, int(row))
-        if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) < 19:
+        if _NUMBER.fullmatch(text):
             values[i] = int(text)
     return values
 

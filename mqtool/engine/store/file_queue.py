@@ -50,7 +50,12 @@ class FileQueue:
                     if only and entry.name != only.name:
                         continue
                     is_folder = entry.is_dir()
-                    size = 0 if is_folder else entry.stat().st_size
+                    try:
+                        size = 0 if is_folder else entry.stat().st_size
+                    except FileNotFoundError:
+                        if entry.is_symlink():  # one that leads nowhere; anything else was deleted just now
+                            self.strays.append(Stray(Path(entry.path), 0, is_folder))
+                        continue
                     if not is_folder and is_segment_name(entry.name):
                         segments.append(MappedFile(Path(entry.path), int(entry.name), size))
                     else:

@@ -21,6 +21,7 @@ SIZES = (
 """Keys of a broker whose values are sizes of files."""
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_SETTING = re.compile(r"([^=:\s]*)\s*[=:]?\s*(.*)")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -30,8 +31,8 @@ def parse_broker_config(text: str) -> dict[str, str]:
     for line in text.splitlines():
         line = line.strip()
         if line and line[0] not in "#!":
-            key, _, value = line.partition("=")
-            settings[key.strip()] = value.strip()
+            key, value = _SETTING.fullmatch(line).groups()  # type: ignore[union-attr]
+            settings[key] = value
     return settings
 
 
@@ -58,7 +59,7 @@ class StoreConfig:
             value = self.settings.get("mapedFileSizeCommitLog")  # up to 4.5
         if value is None:
             return None
-        if not value.isdigit() or not int(value):
+        if not re.fullmatch(r"0*[1-9][0-9]{0,17}", value):
             raise UsageError(f"{key}={value} is no size: give bytes as a whole number")
         size = int(value)
         return -(-size // 20) * 20 if key == "mappedFileSizeConsumeQueue" else size

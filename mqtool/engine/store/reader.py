@@ -1,6 +1,5 @@
 """``StoreReader``: the one read-only door to a store, for commands, checks, Spark and pulls."""
 
-import bisect
 import collections
 import contextlib
 import functools
@@ -111,23 +110,29 @@ class StoreReader:
     def range_of_time(self, since: int | None, until: int | None) -> tuple[int, int]:
         """Return the addresses between which messages stored in ``[since, until)`` lie (ms).
 
-        Whole segments are left out by the store time of their first message.
+        Whole segments are left out by the store times of their first two messages: one that is damaged hides nothing.
         """
-        log = self.commit_log
-        firsts = []
-        for segment in log.segments:
-            try:
-                firsts.append(self.message_at(segment.start_offset + log.envelope.size).store_timestamp)
-            except (FormatError, NotFoundError):
-                firsts.append(firsts[-1] if firsts else 0)
-        start, stop = log.min_offset, log.end_offset
-        if since is not None and log.segments:
-            number = max(0, bisect.bisect_left(firsts, since - CLOCK_STEP_MS) - 1)
-            start = log.segments[number].start_offset
-        if until is not None and log.segments:
-            number = bisect.bisect_left(firsts, until + CLOCK_STEP_MS)
-            stop = log.segments[number].start_offset if number < len(log.segments) else stop
+        start, stop = self.commit_log.min_offset, self.commit_log.end_offset
+        for segment in self.commit_log.segments:
+            times = self._first_times(segment.start_offset)
+            if len(times) < 2:
+                continue
+            if since is not None and max(times) < since - CLOCK_STEP_MS:
+                start = segment.start_offset
+            if until is not None and min(times) >= until + CLOCK_STEP_MS:
+                stop = min(stop, segment.start_offset)
         return start, stop
+
+    def _first_times(self, start_offset: int) -> list[int]:
+        """Return the store times of the first two messages of a segment, fewer where they cannot be read."""
+        times: list[int] = []
+        head = self.commit_log.envelope.size
+        with contextlib.suppress(FormatError, NotFoundError):
+            while len(times) < 2:
+                message = self.message_at(start_offset + head)
+                times.append(message.store_timestamp)
+                start_offset += head + message.size
+        return times
 
     # Queues
 

@@ -219,6 +219,9 @@ class Search:
             else:
                 self.remarks.append(f"index file {file.path.name} makes no sense: what it should answer for is scanned")
         self.hit_offsets = sorted(found)
+        if any(topic in topics for topic, _ in self._reader.batch_consume_queues):
+            self.remarks.append("the index has no keys of messages in inner batches: the log is scanned")
+            return []
         return covered
 
     # The log

@@ -1,0 +1,209 @@
+"""Queues on disk: their units and ends as Java tells them, across files, gaps and fillers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
+from tests import builders
+from tests.golden import GOLDEN_NAMES, golden_store, manifest
+
+FILE = 100
+"""Bytes of a file: five units."""
+
+
+def unit(number: int, size: int = 100) -> bytes:
+    return bytes(consume_queue.UNIT.build({"physical_offset": number * 100, "size": size, "tags_code": number}))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("queues")
+    return (home / str(number) for number in range(10_000))
+
+
+def queue_of(folder: Path, units: list[bytes], start: int = 0) -> ConsumeQueue:
+    folder.mkdir(exist_ok=True)
+    builders.write_files(folder, b"".join(units), FILE, start * 20)
+    return ConsumeQueue("T", 0, folder, FILE)
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_golden_queues_have_the_units_and_ends_that_java_tells(name: str) -> None:
+    store = StoreReader(golden_store(name))
+    told = {
+        (topic, int(queue_id)): queue
+        for topic, queues in manifest(name)["load"]["after_load"]["queues"].items()
+        for queue_id, queue in queues.items()
+        if queue["type"] == "ConsumeQueue" and queue["units"]
+    }
+    assert set(store.consume_queues) == (set() if name.startswith("rocksdb") else set(told))
+    for key, queue in store.consume_queues.items():
+        stop = queue.max_offset()
+        found = [[queue.first_offset + i, *row.item()] for i, row in enumerate(queue.units(queue.first_offset, stop))]
+        # What a killed broker had not yet written was made when Java loaded the copy.
+        assert found == told[key]["units"][: len(found)]
+        if manifest(name)["end"] == "clean":
+            assert stop == told[key]["max"]
+
+
+@given(st.integers(0, 23), st.integers(0, 12), st.data())
+def test_any_range_of_units_is_read_and_zeros_where_no_file_is(
+    folders: Iterator[Path], count: int, first_file: int, data: st.DataObject
+) -> None:
+    first = first_file * 5
+    queue = queue_of(next(folders), [unit(first + i + 1) for i in range(count)], first)
+    start = data.draw(st.integers(-3, 90))
+    stop = data.draw(st.integers(start, 95))
+
+    found = queue.units(start, stop)
+
+    expected = [
+        (offset + 1) * 100 if first <= offset < first + count else 0 for offset in range(max(0, start), max(0, stop))
+    ]
+    assert found["physical_offset"].tolist() == expected
+    assert queue.max_offset() == (first + count if count else 0)
+    assert queue.first_offset == (first if count else 0)
+
+
+@given(st.integers(1, 23), st.integers(0, 21))
+def test_the_end_is_behind_the_last_unit_that_is_not_empty(folders: Iterator[Path], count: int, hole: int) -> None:
+    units = [bytes(20) if i == hole else unit(i + 1) for i in range(count)]
+    queue = queue_of(next(folders), units)
+
+    assert queue.max_offset() == (count - 1 if hole == count - 1 else count)
+    assert queue.end_place == -(-count // 5) * 5
+
+
+def test_a_missing_file_leaves_a_hole(folders: Iterator[Path]) -> None:
+    folder = next(folders)
+    queue_of(folder, [unit(i + 1) for i in range(15)])
+    (folder / f"{FILE:020}").unlink()
+    queue = ConsumeQueue("T", 0, folder)
+
+    found = queue.units(0, 15)
+
+    assert found["physical_offset"].tolist() == [100, 200, 300, 400, 500, *[0] * 5, 1100, 1200, 1300, 1400, 1500]
+    assert (queue.max_offset(), queue.file_size) == (15, 200)
+
+
+def test_units_that_fill_up_a_file_are_units(folders: Iterator[Path]) -> None:
+    queue = queue_of(next(folders), [unit(0, consume_queue.PRE_BLANK_SIZE)] * 3 + [unit(4)])
+
+    assert queue.units(0, 4)["size"].tolist() == [consume_queue.PRE_BLANK_SIZE] * 3 + [100]
+    assert queue.max_offset() == 4
+
+
+@pytest.mark.parametrize("size", [0, 1, 19, 20, 21, 39, 99, 119])
+def test_a_file_of_any_length_is_read_as_far_as_it_goes(folders: Iterator[Path], size: int) -> None:
+    folder = next(folders)
+    folder.mkdir()
+    raw = b"".join(unit(i + 1) for i in range(6))
+    (folder / f"{0:020}").write_bytes(raw[:size])
+    queue = ConsumeQueue("T", 0, folder, FILE)
+
+    assert queue.max_offset() == size // 20
+    assert queue.units(0, queue.max_offset())["physical_offset"].tolist() == [(i + 1) * 100 for i in range(size // 20)]
+    assert len(queue.units(0, 10)) == 10
+
+
+def test_a_queue_whose_file_begins_inside_a_unit_is_read_from_the_next(folders: Iterator[Path]) -> None:
+    folder = next(folders)
+    folder.mkdir()
+    (folder / f"{30:020}").write_bytes(bytes(10) + unit(2) + unit(3))
+
+    queue = ConsumeQueue("T", 0, folder)
+
+    assert queue.first_offset == 2
+    assert queue.units(2, 4)["physical_offset"].tolist() == [200, 300]
+
+
+def test_an_empty_queue_has_no_units(folders: Iterator[Path]) -> None:
+    queue = queue_of(next(folders), [])
+
+    assert (queue.first_offset, queue.max_offset(), queue.end_place) == (0, 0, 0)
+    assert len(queue.units(0, 0)) == 0
+
+
+# Queues of inner batches.
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN_NAMES if name.startswith("batchcq")])
+def test_golden_batch_queues_have_the_units_and_ends_that_java_tells(name: str) -> None:
+    store = StoreReader(golden_store(name))
+    told = manifest(name)["load"]["after_load"]["queues"]
+    assert store.batch_consume_queues
+    for (topic, queue_id), queue in store.batch_consume_queues.items():
+        expected = told[topic][str(queue_id)]
+        units = queue.units()
+        columns = ("queue_offset", "physical_offset", "size", "tags_code", "batch_size")
+        found = [[int(row[name]) for name in columns] for row in units]
+        assert found[: len(expected["units"])] == expected["units"]
+        assert found[-1][0] + found[-1][4] == expected["max"]
+        assert found[0][0] == expected["min"]
+
+
+@given(st.lists(builders.batch_units, max_size=12), st.integers(0, 45))
+def test_batch_units_are_read_up_to_the_first_that_is_empty(
+    folders: Iterator[Path], units: list[bytes], rest: int
+) -> None:
+    folder = next(folders)
+    folder.mkdir()
+    builders.write_files(folder, b"".join(units) + bytes(rest), 46 * 4)
+    queue = BatchConsumeQueue("T", 0, folder)
+
+    found = queue.units()
+
+    parsed = [batch_consume_queue.UNIT.parse(raw) for raw in units]
+    expected = next((i for i, one in enumerate(parsed) if one.size <= 0), len(parsed))
+    columns = batch_consume_queue.UNIT_DTYPE.names or ()
+    assert found.tolist() == [tuple(one[name] for name in columns) for one in parsed[:expected]]
+
+
+# The extension.
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN_NAMES if name.startswith("ext")])
+def test_golden_addresses_lead_to_units_with_the_tags_code(name: str) -> None:
+    store = StoreReader(golden_store(name))
+    told = {message["phy"]: message for message in manifest(name)["messages"]}
+    met = 0
+    for key, queue in store.consume_queues.items():
+        for row in queue.units(queue.first_offset, queue.max_offset()):
+            code = int(row["tags_code"])
+            if consume_queue_ext.is_address(code):
+                unit_head = store.consume_queue_exts[key].unit_at(code)
+                assert unit_head is not None
+                assert int(unit_head["tags_code"][0]) == told[int(row["physical_offset"])]["tags_code"]
+                met += 1
+    assert met > 20
+
+
+@given(
+    st.binary(max_size=80),
+    st.integers(-(1 << 63), -(1 << 31) - 1) | st.integers(0, 90).map(consume_queue_ext.address_of),
+)
+def test_any_address_leads_to_a_unit_or_nowhere(folders: Iterator[Path], raw: bytes, address: int) -> None:
+    folder = next(folders)
+    folder.mkdir()
+    (folder / f"{0:020}").write_bytes(raw)
+    position = consume_queue_ext.position_of(address)
+
+    head = ConsumeQueueExt("T", 0, folder).unit_at(address)
+
+    there = raw[position : position + consume_queue_ext.MIN_SIZE]
+    fits = len(there) == consume_queue_ext.MIN_SIZE and int.from_bytes(there[:2], "big", signed=True) >= 20
+    assert (head is not None) == fits
+    assert head is None or head.tobytes() == there
+
+
+def test_units_of_a_queue_are_not_copied(folders: Iterator[Path]) -> None:
+    queue = queue_of(next(folders), [unit(i) for i in range(1, 5)])
+
+    assert np.shares_memory(queue.units(1, 3), queue.segments[0].bytes)
