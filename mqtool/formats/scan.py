@@ -311,11 +311,12 @@ def candidates(buffer: Any, base: int, start: int, stop: int) -> Iterator[int]:
     step = 1 << 20
     magics = {magic.to_bytes(4, "big", signed=True) for magic in MAGICS[:2]}
     for window in range(start, stop, step):
+        # Magic codes of records that begin in this window lie in [window + 4, window + step + 7).
+        reach = min(window + step, stop) + _MAGIC_AT + 3
         # Most of what is searched is the unused end of a log.
-        if not np.frombuffer(view[window : min(window + step, stop)], np.uint8).any():
+        if not np.frombuffer(view[window + _MAGIC_AT : reach], np.uint8).any():
             continue
-        # Found magic codes of this window begin in [window + 4, window + step + 4).
-        chunk = bytes(view[window + _MAGIC_AT : min(window + step, stop) + _MAGIC_AT + 3])
+        chunk = bytes(view[window + _MAGIC_AT : reach])
         at = chunk.find(_MAGIC_PREFIX)
         while 0 <= at < min(step, stop - window):
             position = window + at

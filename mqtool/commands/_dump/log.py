@@ -14,7 +14,7 @@ from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError
-from mqtool.formats import commit_log, config_tables, scan
+from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.message import message_at
 from mqtool.formats.properties import split_keys
@@ -218,6 +218,8 @@ def _where(table: MessageTable, mask: Mask) -> MessageTable:
 
 def _known_topics(store: StoreReader) -> set[str]:
     """Return the topics that folders and tables tell, none where neither does."""
+    from mqtool.formats import config_tables
+
     if store.paths.single:
         return set()
     folders = (store.paths.consume_queue, store.paths.batch_consume_queue)

@@ -151,8 +151,7 @@ CHECKS: dict[str, Check] = {
         "after a rebuild the queue would point to a wrong place. The number is damaged, or the bytes were copied "
         "here from elsewhere (a renamed segment, writeWithoutMmap of 5.3.4 and later, a tool).",
         "Copy the whole store before anything else. Do not let a broker rebuild its queues: today's queues may still "
-        "point to the right place. "
-        + _REST_IS_READABLE,
+        "point to the right place. " + _REST_IS_READABLE,
     ),
     "LOG-PROPERTIES": Check(
         ERROR,
@@ -170,6 +169,14 @@ CHECKS: dict[str, Check] = {
         "bytes for the body; a prepared or rolled back transaction has queue offset 0.",
         "The body itself is whole if LOG-CRC does not tell otherwise: `mqtool get OFFSET --body base64` hands it "
         "out as it is stored. Brokers have no means to correct the flag.",
+    ),
+    "LOG-FLAG-BITS": Check(
+        NOTE,
+        "The system flag of a record has bits that no known version sets.",
+        "Eleven bits have a meaning (compression, tags, transaction, hosts, batches). Brokers and clients ignore the "
+        "others; a newer version may set them, or the flag is damaged, which nothing else would show.",
+        "Nothing is to be done if all records of one time have them. A single record is worth a look: "
+        "`mqtool get PHYSICAL_OFFSET --hex`.",
     ),
     "LOG-ENTRY": Check(
         ERROR,

@@ -139,7 +139,8 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
         yield from index.finish(log)
         yield from verify_timer.check_messages(reader, log.end_offset)
     else:
-        yield from queues.last_units(log)
+        yield from queues.check_ends(log)
+        yield from index.check_is_there(log)
     yield from verify_tables.check_against_log(reader, log)
     yield from verify_tables.check_config(reader, tables, log)
 

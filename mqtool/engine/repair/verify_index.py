@@ -288,6 +288,20 @@ class IndexJudge:
             yield from self._stretches("INDEX-BEYOND", "the entry points behind the end of the log", rest, behind)
             yield from self._stretches("INDEX-ENTRY", _ORPHAN, rest, orphans)
 
+    def check_is_there(self, judge: LogJudge) -> Iterator[Finding]:
+        """Judge only whether there is an index at all."""
+        if judge.count and not self.reader.index_files and not self.live and not self._is_off:
+            yield self._missing("there is no index: messages are not found by their keys")
+
+    @property
+    def _is_off(self) -> bool:
+        settings = self.reader.config.settings
+        return any(settings.get(key, "").lower() == "false" for key in ("messageIndexEnable", "indexFileWriteEnable"))
+
+    def _missing(self, text: str, address: int | None = None) -> Finding:
+        file = self.reader.paths.relative(self.reader.paths.index)
+        return finding("INDEX-MISSING", text, file=file, physical_offset=address)
+
     def _not_covered(self, run: Run) -> None:
         address, count = self._uncovered or (run.start_offset, 0)
         self._uncovered = (address, count + run.count)
@@ -298,16 +312,13 @@ class IndexJudge:
             self._uncovered = None
             if not self.files:
                 text = f"there is no index: the keys of {count:,} messages are not found"
+                if self._is_off:
+                    return
             elif at_end:
                 text = f"the index ends before the log: the keys of {count:,} messages are not found"
             else:
                 text = f"the keys of {count:,} messages have no entry"
-            yield finding(
-                "INDEX-MISSING",
-                text,
-                file=self.reader.paths.relative(self.reader.paths.index),
-                physical_offset=address,
-            )
+            yield self._missing(text, address)
 
     def _check_seconds(self, actual: _Stretch, timestamps: Ints) -> Iterator[Finding]:
         expected = np.maximum(0, (timestamps - actual.begin) // 1000)

@@ -164,14 +164,16 @@ class QueueChecker:
         if not self.live and not self.rocksdb:
             yield from self._behind(judge)
 
-    def last_units(self, judge: LogJudge) -> Iterator[Finding]:
-        """Judge of each queue only whether its last message lies inside the log."""
+    def check_ends(self, judge: LogJudge) -> Iterator[Finding]:
+        """Judge of each queue only whether its last message lies inside the log, and whether it reaches the last one."""
         for key, queue in self.queues.items():
             stop = self._max_offsets[key]
             start = max(stop - 1, queue.first_offset, judge.next_offsets.get(key, 0))
             for found in self._unclaimed(queue, start, stop, 0, judge.end_offset):
                 if found.code == "QUEUE-BEYOND":
                     yield found
+        if not self.live and not self.rocksdb:
+            yield from self._behind(judge)
 
     def _behind(self, judge: LogJudge) -> Iterator[Finding]:
         lost: dict[str, list[QueueKey]] = {}
@@ -191,9 +193,8 @@ class QueueChecker:
             else:
                 lost.setdefault(self._lost_folder(key), []).append(key)
         for folder, keys in lost.items():
-            count = sum(judge.next_offsets[key] - judge.first_offsets[key] for key in keys)
             what = "the queue is" if len(keys) == 1 else f"{len(keys):,} queues are"
-            text = f"{what} not there; the log holds {count:,} messages of {'it' if len(keys) == 1 else 'them'}"
+            text = f"{what} not there, though the log holds messages of {'it' if len(keys) == 1 else 'them'}"
             place: dict[str, Any] = {"file": folder}
             if len({topic for topic, _ in keys}) == 1:
                 place["topic"] = keys[0][0]
@@ -247,7 +248,7 @@ class QueueChecker:
     def _missing(self, queue: ConsumeQueue, start: int, stop: int, found: list[Finding]) -> None:
         count = stop - start
         text = "the message has no unit" if count == 1 else f"{count:,} messages from here on have no unit"
-        if queue.units(start, start + 1)["size"][0] == consume_queue.PRE_BLANK_SIZE:
+        if start >= 0 and queue.units(start, start + 1)["size"][0] == consume_queue.PRE_BLANK_SIZE:
             text += ", only filler that a broker wrote when it began the queue here"
         found.append(self._unit("QUEUE-MISSING", text, queue, start))
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mqtool.engine.repair.verify_log import FindingsOfRows
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+_KNOWN_FLAGS = 0x7FF
 _COMPRESSION_SHIFT = 8
 _ZLIB = (0, 3)  # old producers name no type
 _MAGICS = {1: 0x04224D18, 2: 0x28B52FFD}  # LZ4 frame, zstd frame
@@ -28,6 +29,7 @@ def check_records(found: "FindingsOfRows", derived: Dispatch) -> None:
     """Judge flags, and the properties that a broker must be able to read, of sound records."""
     _check_compression(found)
     _check_transactions(found)
+    _check_batches(found, derived)
     _check_numbers(found, derived)
     _check_crc_is_there(found, derived)
 
@@ -62,6 +64,17 @@ def _check_transactions(found: "FindingsOfRows") -> None:
         offsets = table.column("queue_offset")
         text = "a prepared or rolled back transaction has a queue offset, though it has no place in a queue"
         found.rows("LOG-FLAG", aside & (offsets != 0), text, np.zeros_like(offsets), offsets)
+
+
+def _check_batches(found: "FindingsOfRows", derived: Dispatch) -> None:
+    """Judge whether records with several messages are flagged as such, and bits that mean nothing."""
+    flags = found.table.column("sys_flag")
+    strange = flags & ~_KNOWN_FLAGS != 0
+    text = "the system flag has bits that no known version sets"
+    found.rows("LOG-FLAG-BITS", strange, text, flags & _KNOWN_FLAGS, flags)
+    differs = (flags & commit_log.INNER_BATCH != 0) != (derived.properties.at("INNER_NUM")[1] > 0)
+    text = "the system flag and the property INNER_NUM differ on whether the record holds several messages"
+    found.rows("LOG-FLAG", differs, text, None, flags)
 
 
 def _check_numbers(found: "FindingsOfRows", derived: Dispatch) -> None:

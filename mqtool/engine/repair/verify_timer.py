@@ -48,8 +48,10 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
     names = ("timerwheel", "timerlog", _CHECK)
     there = [path.exists() for path in (paths.timer_wheel, paths.timer_log, paths.timer_check)]
     snapshot = any(reader.root.glob("timerwheel.*"))
+    # A broker makes the log with its first timer message.
+    used = any(there) and (TIMER_TOPIC, 0) in reader.consume_queues
     for name, is_there in zip(names, there, strict=True):
-        if any(there) and not is_there and not (name == "timerwheel" and snapshot):
+        if used and not is_there and not (name == "timerwheel" and snapshot):
             others = " and ".join(other for other, its in zip(names, there, strict=True) if its)
             yield finding("TIMER-MISSING", f"{name} is not there, though {others} is", file=name)
     yield from _check_size(paths.timer_wheel, "timerwheel", timer.WHEEL_SIZE, timer.SLOT_SIZE)
@@ -225,9 +227,13 @@ def _check_message(reader: StoreReader, unit: np.void, due: int, log_end: int, p
     if bool(magic & timer.MAGIC_DELETE) != bool(properties.get("TIMER_DEL_UNIQKEY")):
         yield finding("TIMER-UNIT", "its message is of the other kind: one to deliver, one to cancel another", **place)
     time = properties.get("TIMER_OUT_MS", "")
-    if time.isascii() and time.isdigit() and not magic & timer.MAGIC_ROLL and int(time) // _SECOND != due // _SECOND:
-        text = "it is due at another time than its message"
-        yield finding("TIMER-UNIT", text, expected=int(time), found=due, **place)
+    if time.isascii() and time.isdigit() and len(time) < 19:
+        if magic & timer.MAGIC_ROLL and due >= int(time):
+            text = "it is to be put again later, though it reaches the time of its message"
+            yield finding("TIMER-UNIT", text, expected=int(time), found=due, **place)
+        elif not magic & timer.MAGIC_ROLL and due != int(time):
+            text = "it is due at another time than its message"
+            yield finding("TIMER-UNIT", text, expected=int(time), found=due, **place)
     topic = properties.get("REAL_TOPIC")
     if topic is not None and java_hash(topic) != int(unit["topic_hash"]):
         text = "its hash is not that of its message's topic"
@@ -235,14 +241,16 @@ def _check_message(reader: StoreReader, unit: np.void, due: int, log_end: int, p
 
 
 def _is_unit(log: FileQueue, position: int) -> bool:
-    head = log.read(position, 4)
-    return len(head) == 4 and int32(head, 0) == timer.LOG_UNIT_SIZE
+    return _unit_at(log, position) is not None
 
 
-def _second_of(log: FileQueue, position: int) -> int:
-    raw = log.read(position, timer.LOG_UNIT_SIZE).ljust(timer.LOG_UNIT_SIZE, b"\0")
-    unit = timer.LOG_UNIT.parse(raw)
-    return int(unit.enqueue_timestamp + unit.delay_ms) // _SECOND
+def _unit_at(log: FileQueue, position: int) -> np.void | None:
+    segment = log.segment_at(position)
+    if segment is None or position + timer.LOG_UNIT_SIZE > segment.end_offset:
+        return None
+    raw = segment.bytes[position - segment.start_offset :][: timer.LOG_UNIT_SIZE]
+    unit: np.void = raw.view(timer.LOG_UNIT_DTYPE)[0]
+    return unit if unit["size"] == timer.LOG_UNIT_SIZE else None
 
 
 def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict[int, _Second]) -> Iterator[Finding]:
@@ -259,9 +267,11 @@ def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict
         text = "the slot is not where its second belongs"
         found = {"expected": int(times[number] % len(slots)), "found": number}
         yield finding("TIMER-SLOT", text, file="timerwheel", offset=number * timer.SLOT_SIZE, **found)
-    now = values.last_read_timestamp // _SECOND
+    now = max(0, values.last_read_timestamp // _SECOND)
     listed = 0
     for number in np.flatnonzero((times > now) & ~misplaced).tolist():
+        if listed >= MOST_LISTED:
+            break
         for found_one in _check_slot(reader, log, slots, number, seconds.get(int(times[number]))):
             listed += 1
             if listed <= MOST_LISTED:
@@ -286,10 +296,11 @@ def _check_slot(
     last = int(slot["last_position"])
     if last == -1 and int(slot["count"]) == 0:
         return
-    if not _is_unit(log, last):
+    unit = _unit_at(log, last)
+    if unit is None:
         text = "the slot names a place in the timer log where no unit is"
         yield finding("TIMER-SLOT", text, found=last, **place)
-    elif (time := _second_of(log, last)) != int(slot["time"]):
+    elif (time := (int(unit["enqueue_timestamp"]) + int(unit["delay_ms"])) // _SECOND) != int(slot["time"]):
         text = "the slot names a unit of another second"
         yield finding("TIMER-SLOT", text, expected=int(slot["time"]), found=time, **place)
     elif not reader.has_abort_file and second:

@@ -305,6 +305,10 @@ class StoreReader:
         return rocksdb.read_config(self.paths.config) if any(map(rocksdb.is_rocksdb, folders)) else {}
 
 
+def _is_queue_id(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= 10 and int(name) < 1 << 31
+
+
 def _queue_folders(folder: Path) -> list[tuple[QueueKey, Path]]:
     """Return topic, queue id and folder of each queue under ``consumequeue`` or a sibling of it."""
     found: list[tuple[QueueKey, Path]] = []
@@ -316,6 +320,6 @@ def _queue_folders(folder: Path) -> list[tuple[QueueKey, Path]]:
                         found += [
                             ((topic.name, int(queue.name)), Path(queue.path))
                             for queue in queues
-                            if queue.name.isascii() and queue.name.isdigit() and queue.is_dir()
+                            if _is_queue_id(queue.name) and queue.is_dir()
                         ]
     return sorted(found)
