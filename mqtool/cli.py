@@ -96,21 +96,28 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return Status.INTERRUPTED
     except (BrokenPipeError, SystemExit):  # click makes an exit of its own of a closed pipe
-        # Whoever read the output has gone; what is left in the buffer must not complain at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return Status.OK
     except MemoryError:
         return _complain("there is not enough memory for this", Status.FAULT)
     except PermissionError as error:
         return _complain(f"{error.filename} may not be read or written by this user", Status.NOT_PERMITTED)
     except OSError as error:
-        return _complain(f"{error.filename or 'a file'}: {error.strerror or error}", Status.IO_ERROR)
+        return _complain(f"{error.filename or 'the output'}: {error.strerror or error}", Status.IO_ERROR)
     except Exception as error:
         return _fault(error)
 
 
+def _forget_output() -> None:
+    """Let go of standard output: whoever read it has gone, or its disk is full, and a buffer must not complain later."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _complain(sentence: str, status: Status) -> Status:
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _forget_output()
     click.echo(f"mqtool: {sentence}", err=True)
     return status
 

@@ -75,8 +75,15 @@ OFFSET = Offset()
 def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-s``, ``-c`` and ``--set``; the command receives the opened store as ``store``."""
 
-    @click.option("-s", "--store", type=click.Path(path_type=Path), help="The store's directory, or one file of it.")
-    @click.option("-c", "--config", type=click.Path(path_type=Path), help="The broker's configuration file.")
+    @click.option(
+        "-s",
+        "--store",
+        type=click.Path(path_type=Path, readable=False),
+        help="The store's directory, or one file of it.",
+    )
+    @click.option(
+        "-c", "--config", type=click.Path(path_type=Path, readable=False), help="The broker's configuration file."
+    )
     @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats.")
     @functools.wraps(command)
     def wrapped(*args: Any, store: Path | None, config: Path | None, settings: tuple[str, ...], **kwargs: Any) -> Any:

@@ -165,7 +165,7 @@ class QueueChecker:
             yield from self._behind(judge)
 
     def check_ends(self, judge: LogJudge) -> Iterator[Finding]:
-        """Judge of each queue only whether its last message lies inside the log, and whether it reaches the last one."""
+        """Judge of each queue only its end: whether it lies inside the log, and holds the last messages of the log."""
         for key, queue in self.queues.items():
             stop = self._max_offsets[key]
             start = max(stop - 1, queue.first_offset, judge.next_offsets.get(key, 0))
