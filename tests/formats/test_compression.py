@@ -1,8 +1,10 @@
 """Compressed bodies: those of golden stores by every codec, frames as other writers make them, and bombs."""
 
 import contextlib
+import tracemalloc
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import lz4.frame
 import pytest
@@ -116,11 +118,27 @@ def test_a_body_may_be_as_large_as_the_limit(
     assert decompress(compress(bytes(1 << 20)), sys_flag) == bytes(1 << 20)
 
 
-def test_a_zstd_bomb_that_hides_its_size_takes_little_memory() -> None:
-    # 20 KiB that swell to 640 MiB, a fifth of them beyond what is taken.
-    engine = zstandard.ZstdCompressor().compressobj()
-    bomb = b"".join(engine.compress(bytes(1 << 20)) for _ in range(640)) + engine.flush()
-    assert len(bomb) < 32 << 10
+@pytest.mark.parametrize(
+    ("sys_flag", "engine"),
+    [
+        (ZLIB, zlib.compressobj()),
+        (LZ4, lz4.frame.LZ4FrameCompressor()),
+        (ZSTD, zstandard.ZstdCompressor().compressobj()),
+    ],
+    ids=["zlib", "lz4", "zstd"],
+)
+def test_a_bomb_that_hides_its_size_takes_little_memory(
+    sys_flag: int, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compression, "MAX_BODY", 1 << 20)
+    head = engine.begin() if sys_flag == LZ4 else b""
+    bomb = head + b"".join(engine.compress(bytes(1 << 20)) for _ in range(256)) + engine.flush()
+    assert len(bomb) < 2 << 20
 
-    with pytest.raises(FormatError, match="too large"):
-        decompress(bomb, ZSTD)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="too large"):
+            decompress(bomb, sys_flag)
+        assert tracemalloc.get_traced_memory()[1] < 80 << 20
+    finally:
+        tracemalloc.stop()

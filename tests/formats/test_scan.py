@@ -251,6 +251,23 @@ def test_a_record_whose_parts_do_not_add_up_is_marked_by_its_first_wrong_size(
             assert parts == [message.body, message.topic, message.properties]
 
 
+impossible_sizes = st.integers(-(1 << 31), commit_log.MIN_SIZE - 1) | st.sampled_from(
+    [-1, 0, 1, 8, 48, 90, (1 << 31) - 1]
+)
+
+
+@given(whole=builders.logs(max_size=4), size=impossible_sizes, data=st.data())
+def test_a_walk_ends_at_a_size_that_cannot_be_true(
+    kernels: Any, lay: Lay, whole: list[bytes], size: int, data: st.DataObject
+) -> None:
+    row = data.draw(st.integers(0, len(whole) - 1))
+    at = starts_of(whole)[row]
+
+    result = scan.scan(lay(with_number(b"".join(whole), at, size)), 0, kernels=kernels)
+
+    assert (len(result.table), result.end, result.stop) == (row, at, Stop.SIZE)
+
+
 # Any bytes.
 
 hostile_numbers = st.integers(-(1 << 31), (1 << 31) - 1) | builders.odd_sizes | builders.odd_sizes.map(lambda n: -n)
@@ -475,6 +492,7 @@ def table_of(joined: bytes, offsets: Any, sizes: Any, part: int, kernels: Any, l
 
 @given(texts=st.lists(builders.properties_texts | builders.odd_properties, max_size=6))
 @example([b"TAGS\x01a\x02", b"TAGS\x01a", b"TAGS\x01\x02", b"\x01a\x02", b"TAGS\x02\x01a", b"TAGS\x01b\x02TAGS\x01"])
+@example([b"TAGS\x01first\x02KEYS\x01k\x02TAGS\x01last\x02"])
 @example([b"KEYS\x01" + b"k" * 40 + b"\x01\x02TAGS\x01x"])
 def test_properties_are_found_as_split_finds_them(kernels: Any, lay: Lay, texts: list[bytes]) -> None:
     pieces = pieces_of(texts)
@@ -510,6 +528,16 @@ def test_equal_topics_get_equal_numbers_in_order_of_appearance(kernels: Any, lay
     numbers: dict[bytes, int] = {}
     assert ids.tolist() == [numbers.setdefault(text, len(numbers)) for text in texts]
     assert names == list(numbers)
+
+
+def test_topics_that_begin_alike_are_told_apart(kernels: Any) -> None:
+    texts = [b"t" * size for size in range(500, 0, -1)]
+    lay: Lay = memoryview if kernels is plain else lambda raw: np.frombuffer(raw, np.uint8)
+
+    ids, names = table_of(*pieces_of(texts), plain.TOPIC, kernels, lay).topics()
+
+    assert ids.tolist() == list(range(500))
+    assert names == texts
 
 
 def test_there_may_be_more_topics_than_were_thought_of(kernels: Any) -> None:

@@ -109,7 +109,7 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
     if live:
         end = queues.end_of_dispatch()
         parts = verify_log.parts_below(parts, verify_log.last_start(reader.commit_log, kernels) if end is None else end)
-    tags_in_index = (reader.root / "rocksdbstore").is_dir()
+    tags_in_index = (reader.root / "rocksdbstore").is_dir() or index.has_tags()
     rules = Rules(reader, kernels, reader.delay_levels, tags_in_index, queues.compare)
     done = 0
     with ThreadPoolExecutor(jobs) as pool:

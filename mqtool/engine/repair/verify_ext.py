@@ -38,6 +38,9 @@ def _walk(reader: StoreReader, ext: ConsumeQueueExt, segment: MappedFile, is_las
             yield finding("QUEUE-EXT", text, offset=at, expected=head + max(0, bits), found=size, **place)
             return
         at += size
-    if segment.size >= at + 2 and not is_last and int16(data, at) != consume_queue_ext.END:
+    if at + 2 <= segment.size and int16(data, at) == consume_queue_ext.END and segment.bytes[at + 2 :].any():
+        text = "the mark of the file's end stands before other bytes: a broker drops these"
+        yield finding("QUEUE-EXT", text, offset=at, **place)
+    elif segment.size >= at + 2 and not is_last and int16(data, at) != consume_queue_ext.END:
         text = "neither a unit nor the mark of the file's end"
         yield finding("QUEUE-EXT", text, offset=at, expected=consume_queue_ext.END, found=int16(data, at), **place)

@@ -1,6 +1,7 @@
 """Checks of the index: each file by itself, then its entries against the keys of the messages, in the log's order."""
 
 import dataclasses
+import enum
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +16,12 @@ from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import index_file as layout
-from mqtool.formats.hashing import java_hash
+from mqtool.formats.hashing import key_hash
 from mqtool.formats.scan import Ints
 
 _LOOK_AHEAD = 4096
+_LOOK_AT = 200
+_DUPLICATE = "this key of its message has an entry already"
 _ORPHAN = "no message with such a key begins where the entry points"
 _HASH_AT = int(layout.ENTRY_DTYPE.fields["key_hash"][1])  # type: ignore[index]
 _PREVIOUS_AT = int(layout.ENTRY_DTYPE.fields["previous_entry"][1])  # type: ignore[index]
@@ -157,6 +160,14 @@ def _where(entries: IndexEntries, mask: npt.NDArray[np.bool_]) -> IndexEntries:
     return IndexEntries(*(getattr(entries, field.name)[mask] for field in dataclasses.fields(entries)))
 
 
+class _Kind(enum.Enum):
+    """What an entry stands for."""
+
+    NONE = enum.auto()
+    KEY = enum.auto()
+    TAG = enum.auto()
+
+
 class IndexJudge:
     """Reads the entries in step with the messages: a broker writes them in the order of the log.
 
@@ -233,9 +244,13 @@ class IndexJudge:
                 rows.append(left[key].pop(0))
                 seen.add(key)
             elif key in seen:
-                yield self._entry("INDEX-DUPLICATE", "this key of its message has an entry already", actual, i)
-            elif key[0] >= self.reader.commit_log.min_offset and not self._is_tag(*key):
-                orphans.append(i)
+                yield self._entry("INDEX-DUPLICATE", _DUPLICATE, actual, i)
+            elif key[0] >= self.reader.commit_log.min_offset:
+                kind = self._kind(*key)
+                if kind is _Kind.KEY:
+                    yield self._entry("INDEX-DUPLICATE", _DUPLICATE, actual, i)
+                elif kind is _Kind.NONE:
+                    orphans.append(i)
         if orphans:
             mask = np.zeros(len(actual), np.bool_)
             mask[orphans] = True
@@ -264,13 +279,25 @@ class IndexJudge:
                 physical_offset=offset,
             )
 
-    def _is_tag(self, offset: int, key_hash: int) -> bool:
-        """Tell whether this is the entry by tag that RocketMQ 5.4 and later write."""
+    def _kind(self, offset: int, hashed: int) -> "_Kind":
+        """Tell whether the message at an address has a key, or the tag, of this hash."""
         try:
             message = self.reader.message_at(offset)
         except (FormatError, NotFoundError):
-            return False
-        return bool(message.tags) and abs(java_hash(f"{message.topic}#T#{message.tags}")) & 0x7FFFFFFF == key_hash
+            return _Kind.NONE
+        keys = [message.unique_key or "", *(message.keys or "").split(" ")]
+        if any(key and key_hash(message.topic, key) == hashed for key in keys):
+            return _Kind.KEY
+        return _Kind.TAG if message.tags and key_hash(message.topic, f"T#{message.tags}") == hashed else _Kind.NONE
+
+    def has_tags(self) -> bool:
+        """Tell whether the newest entries are some by tag: RocketMQ 5.4 and later write these."""
+        for file in reversed(self.files):
+            newest = file.entries()[1:][-_LOOK_AT:]
+            if len(newest):
+                kinds = {self._kind(int(one["physical_offset"]), int(one["key_hash"])) for one in newest}
+                return _Kind.TAG in kinds
+        return False
 
     def finish(self, judge: LogJudge) -> Iterator[Finding]:
         """Judge the entries that no message claimed."""
@@ -285,6 +312,11 @@ class IndexJudge:
             self._advance(_LOOK_AHEAD)
             behind = rest.physical_offset >= judge.end_offset
             orphans = ~behind & (rest.physical_offset >= self.reader.commit_log.min_offset)
+            for i in np.flatnonzero(orphans)[:MOST_LISTED].tolist():
+                kind = self._kind(int(rest.physical_offset[i]), int(rest.key_hash[i]))
+                orphans[i] = kind is _Kind.NONE
+                if kind is _Kind.KEY:
+                    yield self._entry("INDEX-DUPLICATE", _DUPLICATE, rest, i)
             yield from self._stretches("INDEX-BEYOND", "the entry points behind the end of the log", rest, behind)
             yield from self._stretches("INDEX-ENTRY", _ORPHAN, rest, orphans)
 

@@ -331,7 +331,7 @@ class LogJudge:
     """Takes the stretches of a log in order; judges holes, misplaced records, queue order and the end.
 
     ``end_offset`` is one past the last message that lies in place and is none of an earlier life of the log,
-    ``first_offsets`` and ``next_offsets`` bound what each queue holds, ``jumps`` the queue offsets that no message has
+    ``first_offsets`` and ``next_offsets`` are the first and one past the last queue offset of each queue, ``jumps`` the queue offsets that no message has
     (from None: below the first message of the queue).
     """
 
@@ -407,7 +407,7 @@ class LogJudge:
                 elif expected is not None and listed < MOST_LISTED:
                     listed += 1
                     yield self._out_of_order(run, span, expected)
-            self.next_offsets[span.queue] = max(expected or 0, span.stop)
+            self.next_offsets[span.queue] = span.stop
             if self._holes:
                 self._holes_before[span.queue] = len(self._holes)
 
@@ -435,7 +435,7 @@ class LogJudge:
             what = "one message" if missing == 1 else f"{missing:,} messages"
             text = f"{what} of its queue {'is' if missing == 1 else 'are'} missing before it"
         else:
-            text = "a message before it has its queue offset or a later one"
+            text = "the message before it in its queue has the same queue offset or a later one"
         return finding(
             "LOG-QUEUE-ORDER",
             text,
@@ -481,12 +481,11 @@ class LogJudge:
         if self.live:
             return
         told: set[str] = set()
+        stale = sum(piece.count for piece in pending if isinstance(piece, Run))
         for piece in pending:
             if isinstance(piece, Run):
-                code, text = (
-                    "LOG-STALE",
-                    f"{piece.count:,} whole records behind the end of the log: brokers may adopt them",
-                )
+                what = "a whole record lies" if stale == 1 else f"{stale:,} whole records lie"
+                code, text = "LOG-STALE", f"{what} behind the end of the log: brokers may adopt them"
             else:
                 content = self._first_content(piece)
                 if content is None:

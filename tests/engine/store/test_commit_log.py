@@ -140,6 +140,20 @@ def test_a_record_that_claims_its_neighbours_does_not_hide_them(folders: Iterato
     assert [(gap.start, gap.end, gap.stop) for gap in gaps if gap.start < 2048] == [(512, 768, scan.Stop.SIZE)]
 
 
+def test_a_gap_begins_with_the_record_that_misled_the_walk(folders: Iterator[Path]) -> None:
+    # It says that it has 200 bytes, and the walk loses its way in its body.
+    pieces = list(builders.lay_out([Draft(body=bytes(156))] * 7, SEGMENT))
+    log = write_log(next(folders), pieces)
+    with log.segments[0].path.open("r+b") as file:
+        file.seek(512)
+        file.write((200).to_bytes(4, "big"))
+
+    found, gaps = walked(log)
+
+    assert [position // 256 for position in found] == [0, 1, 3, 4, 5, 6]
+    assert (gaps[0].start, gaps[0].end) == (512, 768)
+
+
 @pytest.mark.parametrize("reach", ["the blank record", "the end"])
 def test_a_record_that_claims_the_rest_of_its_segment_does_not_hide_it(folders: Iterator[Path], reach: str) -> None:
     pieces = list(builders.lay_out([Draft(body=bytes(156))] * 10, SEGMENT))

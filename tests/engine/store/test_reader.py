@@ -205,13 +205,42 @@ def test_a_range_of_time_loses_no_message(stores: Iterator[Path], drafts: list[D
             assert start <= one.physical_offset < stop
 
 
+HOUR = 3_600_000
+
+
+def test_a_range_of_time_trusts_no_single_record(tmp_path: Path) -> None:
+    # One message in each segment, and one of them tells another time: nothing but itself is lost.
+    times = [builders.STORED + number * HOUR for number in range(10)]
+    drafts = [Draft(body=bytes(800), store_timestamp=time) for time in times]
+    for number, wrong in ((6, 0), (3, (1 << 63) - 1)):
+        root = tmp_path / str(number)
+        root.mkdir()
+        told = [*drafts[:number], Draft(body=bytes(800), store_timestamp=wrong), *drafts[number + 1 :]]
+        stored = builders.write_store(root, told, builders.Sizes(segment=1024))
+
+        start, stop = StoreReader(root).range_of_time(times[4], times[8])
+
+        assert start <= stored[4].physical_offset
+        assert stop > stored[7].physical_offset
+
+
+def test_a_clock_may_step_back_between_segments(tmp_path: Path) -> None:
+    late, early = builders.STORED + HOUR, builders.STORED + HOUR - CLOCK_STEP_MS + 1
+    drafts = [Draft(body=bytes(200), store_timestamp=time) for time in [late] * 3 + [early] * 9]
+    stored = builders.write_store(tmp_path, drafts, builders.Sizes(segment=1024))
+    assert stored[2].physical_offset < 1024 <= stored[3].physical_offset
+    store = StoreReader(tmp_path)
+
+    assert store.range_of_time(late, None)[0] == 0
+    assert store.range_of_time(None, early + 1)[1] > stored[-1].physical_offset
+
+
 def test_a_range_of_time_leaves_out_what_is_far_away(tmp_path: Path) -> None:
-    hour = 3_600_000
-    drafts = [Draft(body=bytes(300), store_timestamp=builders.STORED + number * hour) for number in range(40)]
+    drafts = [Draft(body=bytes(300), store_timestamp=builders.STORED + number * HOUR) for number in range(40)]
     builders.write_store(tmp_path, drafts, builders.Sizes(segment=1024))
     store = StoreReader(tmp_path)
 
-    start, stop = store.range_of_time(builders.STORED + 20 * hour, builders.STORED + 22 * hour)
+    start, stop = store.range_of_time(builders.STORED + 20 * HOUR, builders.STORED + 22 * HOUR)
 
     assert 0 < store.commit_log.min_offset + start < stop < store.commit_log.end_offset
     assert stop - start <= 5 * 1024
