@@ -109,7 +109,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _forget_output() -> None:
-    """Let go of standard output: whoever read it has gone, or its disk is full, and a buffer must not complain later."""
+    """Let go of standard output: its reader has gone, or its disk is full, and a buffer must not complain later."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -222,8 +222,13 @@ def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
             from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
             bar = Progress(
-                "[cyan]{task.description}", BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(),
-                TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+                "[cyan]{task.description}",
+                BarColumn(),
+                DownloadColumn(binary_units=True),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
             )
             bar.add_task(what, total=total)
             bar.start()

@@ -165,7 +165,7 @@ def test_rows_can_be_selected(kernels: Any, whole: list[bytes], data: st.DataObj
     buffer = memoryview(joined) if kernels is plain else np.frombuffer(joined, np.uint8)
     table = scan.scan(buffer, 0, kernels=kernels).table
 
-    selected = table.where(rows)
+    selected = table.where(np.array(rows, np.int64))
 
     assert_same_as_schema(selected, [whole[row] for row in rows])
     assert [len(selected.topics()[1])] == [len({table.bytes_of(plain.TOPIC, row) for row in rows})]
@@ -180,10 +180,12 @@ def test_a_column_that_does_not_exist_is_a_key_error() -> None:
 
 # Faults.
 
-FIELDS_AT = {
-    name: [int((dtype.fields or {})[name][1]) for dtype in commit_log.HEAD_DTYPES]
-    for name in ("size", "magic_code", "sys_flag", "body_size")
-}
+
+def place(dtype: Any, name: str) -> int:
+    return int(dtype.fields[name][1])
+
+
+FIELDS_AT = {name: place(commit_log.HEAD_DTYPES[0], name) for name in ("size", "magic_code", "sys_flag")}
 
 
 def with_number(raw: bytes, at: int, value: int, width: int = 4) -> bytes:
@@ -192,7 +194,7 @@ def with_number(raw: bytes, at: int, value: int, width: int = 4) -> bytes:
 
 def expected_fault(raw: bytes) -> Fault:
     """Tell by the description what is wrong with a record whose size is that of ``raw``."""
-    (sys_flag,) = struct.unpack_from(">i", raw, FIELDS_AT["sys_flag"][0])
+    (sys_flag,) = struct.unpack_from(">i", raw, FIELDS_AT["sys_flag"])
     head = 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
     if len(raw) < head + 3:
         return Fault.TOTAL_SIZE
@@ -227,10 +229,10 @@ def wrong_records(draw: st.DrawFn) -> bytes:
     if wanted == "properties_size":
         return with_number(raw, len(raw) - fields["properties_size"] - 2, value, 2)
     if wanted == "sys_flag":
-        return with_number(raw, FIELDS_AT["sys_flag"][0], fields["sys_flag"] ^ draw(st.sampled_from([16, 32, 48])))
+        return with_number(raw, FIELDS_AT["sys_flag"], fields["sys_flag"] ^ draw(st.sampled_from([16, 32, 48])))
     if wanted == "magic_code":
         other = MAGIC_V1 if fields["magic_code"] == MAGIC_V2 else MAGIC_V2
-        return with_number(raw, FIELDS_AT["magic_code"][0], other)
+        return with_number(raw, FIELDS_AT["magic_code"], other)
     size = draw(st.integers(commit_log.MIN_SIZE, len(raw) + 20))
     return with_number(raw, 0, size)[:size].ljust(size, b"\0")
 
@@ -352,7 +354,7 @@ def test_reading_outside_of_guarded_memory_ends_a_process() -> None:
 
 def walk_parts(raw: bytes, base: int, cuts: Sequence[int], envelope: scan.Envelope = BARE) -> list[list[int]]:
     """Return the starts of the records of each part: the first begins at 0, the others find their first record."""
-    found = []
+    found: list[list[int]] = []
     edges = [0, *sorted(set(cuts)), len(raw)]
     view = memoryview(raw)
     for start, stop in itertools.pairwise(edges):
@@ -484,9 +486,15 @@ def table_of(joined: bytes, offsets: Any, sizes: Any, part: int, kernels: Any, l
     count = len(offsets)
     extents = np.zeros((6, count), np.int64)
     extents[2 * part], extents[2 * part + 1] = offsets, sizes
-    empty = (np.zeros((n, count), kind) for n, kind in ((len(NARROW), np.int32), (len(WIDE), np.int64)))
     return scan.MessageTable(
-        kernels, lay(joined), 0, np.zeros(count, np.int64), *empty, extents, np.zeros(count, np.uint8)
+        kernels,
+        lay(joined),
+        base=0,
+        starts=np.zeros(count, np.int64),
+        narrow=np.zeros((len(NARROW), count), np.int32),
+        wide=np.zeros((len(WIDE), count), np.int64),
+        extents=extents,
+        faults=np.zeros(count, np.uint8),
     )
 
 
@@ -631,7 +639,7 @@ def test_key_hashes_are_those_of_each_key_in_order(
     assert rows.tolist()[count:] == [-1] * max(0, room - count)
 
 
-HASH_AT, PREVIOUS_AT = (int((index_file.ENTRY_DTYPE.fields or {})[name][1]) for name in ("key_hash", "previous_entry"))
+HASH_AT, PREVIOUS_AT = (place(index_file.ENTRY_DTYPE, name) for name in ("key_hash", "previous_entry"))
 
 
 def check_chains(kernels: Any, entries: Any, slots: int, room: int) -> tuple[int, list[int], list[int], list[int]]:

@@ -289,6 +289,8 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
     for segment in log.segments:
         file = reader.paths.relative(segment.path)
         if not segment.size and segment is log.segments[-1]:
+            if reader.is_live:
+                continue  # just made
             text = "the last segment has no bytes: brokers before 5.1.3 refuse to start"
             yield finding("LOG-EMPTY-FILE", text, file=file, expected=log.file_size, found=0)
         elif segment.size != log.file_size:
@@ -327,11 +329,25 @@ class _Hole:
     count: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class _Outlier:
+    """Messages out of the order of their queue; the one behind them may go on where the queue was."""
+
+    expected: int  # what should have come
+    count: int
+    jumps: int  # how many jumps there were
+
+    def ends_at(self, offset: int) -> bool:
+        """Tell whether a message with this queue offset goes on where the queue was."""
+        return offset in (self.expected, self.expected + self.count)
+
+
 class LogJudge:
     """Takes the stretches of a log in order; judges holes, misplaced records, queue order and the end.
 
     ``end_offset`` is one past the last message that lies in place and is none of an earlier life of the log,
-    ``first_offsets`` and ``next_offsets`` are the first and one past the last queue offset of each queue, ``jumps`` the queue offsets that no message has
+    ``first_offsets`` and ``next_offsets`` are the first and one past the last queue offset of each queue, ``jumps`` the
+    queue offsets that no message has
     (from None: below the first message of the queue).
     """
 
@@ -346,6 +362,7 @@ class LogJudge:
         self._pending: list[Run | Gap] = []
         self._holes: list[_Hole] = []
         self._holes_before: dict[QueueKey, int] = {}  # how many there were when a queue's last message came
+        self._outliers: dict[QueueKey, _Outlier] = {}
         self._segment: MappedFile | None = None
         self.last_timestamp = 0
 
@@ -396,7 +413,16 @@ class LogJudge:
         listed = 0
         for span in run.spans:
             expected = self.next_offsets.get(span.queue)
-            if span.start != expected:
+            outlier = self._outliers.pop(span.queue, None)
+            if outlier and span.start != expected and outlier.ends_at(span.start):
+                self.jumps[outlier.jumps :] = [
+                    jump for jump in self.jumps[outlier.jumps :] if jump[:2] != (span.queue, outlier.expected)
+                ]
+                self.jumps += [(span.queue, outlier.expected, span.start)] * (span.start > outlier.expected)
+            elif span.start != expected:
+                if expected is not None:
+                    count = span.stop - span.start
+                    self._outliers[span.queue] = _Outlier(expected, count, len(self.jumps))
                 if expected is None:
                     self.first_offsets[span.queue] = span.start
                 if expected is None or span.start > expected:

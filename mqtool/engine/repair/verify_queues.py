@@ -317,10 +317,11 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
         (reader.batch_consume_queues, batch_consume_queue.UNIT_SIZE),
         (reader.consume_queue_exts, 1),
     ]
+    live = reader.is_live
     for queues, unit_size in kinds:
         common = _common_size(queues)
         for queue in queues.values():
-            yield from _check_queue_files(reader, queue, unit_size, common)
+            yield from _check_queue_files(reader, queue, unit_size, common, live)
 
 
 def _common_size(queues: dict[QueueKey, Any]) -> int:
@@ -329,13 +330,15 @@ def _common_size(queues: dict[QueueKey, Any]) -> int:
     return max(set(sizes), key=sizes.count) if sizes else 0
 
 
-def _check_queue_files(reader: StoreReader, queue: Any, unit_size: int, size: int) -> Iterator[Finding]:
+def _check_queue_files(reader: StoreReader, queue: Any, unit_size: int, size: int, live: bool) -> Iterator[Finding]:
     place = {"topic": queue.topic, "queue_id": queue.queue_id}
     for stray in queue.strays:
         yield finding("QUEUE-STRAY", "no file of a queue", file=reader.paths.relative(stray.path), **place)
     previous = None
     for segment in queue.segments:
         file = reader.paths.relative(segment.path)
+        if not segment.size and segment is queue.segments[-1] and live:
+            continue  # just made
         if segment.size != size:
             text = f"a queue file of {segment.size:,} bytes where {size:,} are due: brokers refuse to start"
             yield finding(

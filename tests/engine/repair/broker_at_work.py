@@ -1,8 +1,8 @@
 """A stand-in for a running broker: writes a golden store again, piece by piece, while others read it.
 
 ``python -m tests.engine.repair.broker_at_work SOURCE TARGET`` takes the lock of ``TARGET``, prints a line, and appends
-each record of ``SOURCE`` in two halves, then its units and its index entries, their parts in the order in which a broker
-writes them. It prints another line when everything is there, and keeps the lock until its standard input ends.
+each record of ``SOURCE`` in two halves, then its units and its index entries, their parts in the order in which a
+broker writes them. It prints another line when everything is there, and keeps the lock until its standard input ends.
 """
 
 import collections
@@ -20,7 +20,7 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log, consume_queue, index_file, kernels
 
-PAUSE = 0.0004
+PAUSE = 0.0002
 
 
 class Broker:

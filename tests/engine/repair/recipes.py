@@ -297,7 +297,6 @@ RECIPES: dict[str, Recipe] = {
         [
             ("CHECKPOINT-MISSING", "checkpoint", None),
             ("LOG-QUEUE-ORDER", "commitlog/00000000000000262144", 19735),
-            ("LOG-QUEUE-ORDER", "commitlog/00000000000000262144", 24424),
             ("QUEUE-MISSING", "consumequeue", None),
             ("INDEX-MISSING", "index", None),
         ],

@@ -174,7 +174,6 @@ DAMAGED = [
     "mixed-533-clean/stale-records-after-end-abort",
     "mixed-533-clean/queue-offset-ahead-full-scan",
     "mixed-497-clean/zero-page-last-segment",
-    "mixed-497-clean/total-size-huge",
 ]
 
 
@@ -191,10 +190,9 @@ def test_findings_do_not_depend_on_how_the_work_is_shared(
     alone = found_in(store)
 
     assert found_in(store, jobs=2) == alone
-    for part in (100, 5000, 40_000):
+    for part, jobs in ((300, 1), (5000, 3), (40_000, 2)):
         monkeypatch.setattr(verify, "PART", part)
-        for jobs in (1, 3):
-            assert _sorted(found_in(store, jobs=jobs)) == _sorted(alone)
+        assert _sorted(found_in(store, jobs=jobs)) == _sorted(alone)
 
 
 @pytest.mark.parametrize("name", [*DAMAGED, "txn-533-clean/", "special-550-kill/", "batchcq-533-kill/"])
@@ -213,16 +211,23 @@ def test_compiled_and_plain_kernels_find_the_same(name: str, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    "name", ["txn-533-kill", "ext-533-clean", "batchcq-533-clean", "propcrc-533-clean", "dledger-497-clean"]
+    ("name", "only"),
+    [
+        ("txn-533-kill", ""),
+        ("ext-533-clean", "flip"),
+        ("batchcq-533-clean", "flip"),
+        ("propcrc-533-clean", "flip"),
+        ("dledger-497-clean", "flip"),
+    ],
 )
-def test_a_change_to_a_field_is_found_unless_nothing_can_be_held_against_it(name: str) -> None:
+def test_a_change_to_a_field_is_found_unless_nothing_can_be_held_against_it(name: str, only: str) -> None:
     """The short form of ``tests.campaigns.damage``, which lists the fields that are excused."""
-    tallies, crashes = campaign(name, each=1, seed=0)
+    tallies, crashes = campaign(name, each=1, seed=0, only=only)
 
     assert crashes == []
     missed = {key: tally.examples for key, tally in tallies.items() if tally.missed and not is_excused(key[1])}
     assert missed == {}
-    assert sum(tally.tried for tally in tallies.values()) > 100
+    assert sum(tally.tried for tally in tallies.values()) > 50
 
 
 @pytest.fixture(scope="module")

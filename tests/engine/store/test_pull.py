@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.store.consume_queue import ConsumeQueue
+from mqtool.engine.store.consume_queue import ConsumeQueue, used_units
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.pull import PullResult, PullStatus, StoreStatus, Subscription, pull
-from mqtool.engine.store.queue_view import FileQueueView, open_queue, queue_keys, used_units
+from mqtool.engine.store.queue_view import FileQueueView, open_queue, queue_keys
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 from mqtool.formats import consume_queue
