@@ -131,6 +131,7 @@ PARTLY: dict[str, str] = {
     "wheel_past.count": "as time",
     "wheel_past.magic_code": "as time",
     "wheel_of_killed.first_position": "after a kill the wheel may be older than the log",
+    "wheel_of_killed.time": "a slot without a time is not used; after a kill the wheel may be older than the log",
     "wheel_of_killed.count": "after a kill the wheel may be older than the log",
     "wheel_of_killed.last_position": "after a kill the wheel may be older than the log",
     # Sizes of a single file.
