@@ -33,18 +33,26 @@ Lay = Callable[[bytes], Any]
 
 
 @pytest.fixture(scope="module", params=["plain", "compiled"])
-def kernels(request: pytest.FixtureRequest) -> Any:
+def either(request: pytest.FixtureRequest) -> Any:
     return plain if request.param == "plain" else scan.compiled_kernels()
 
 
-@pytest.fixture(scope="module", params=["at the end", "at the start"])
-def lay(request: pytest.FixtureRequest, kernels: Any) -> Lay:
-    """Puts bytes where the kernels can read them, and nothing beside them."""
-    if kernels is plain:
-        if request.param == "at the start":
-            pytest.skip("a memoryview has no place")
-        return memoryview
-    return GUARDED.at_end if request.param == "at the end" else GUARDED.at_start
+@pytest.fixture(scope="module", params=["plain", "compiled, at the end", "compiled, at the start"])
+def bench(request: pytest.FixtureRequest) -> tuple[Any, Lay]:
+    """Kernels, and what puts bytes where they can read them and nothing beside them."""
+    if request.param == "plain":
+        return plain, memoryview
+    return scan.compiled_kernels(), GUARDED.at_end if request.param.endswith("end") else GUARDED.at_start
+
+
+@pytest.fixture(scope="module")
+def kernels(bench: tuple[Any, Lay]) -> Any:
+    return bench[0]
+
+
+@pytest.fixture(scope="module")
+def lay(bench: tuple[Any, Lay]) -> Lay:
+    return bench[1]
 
 
 # Scanner and schema.
@@ -137,14 +145,14 @@ def test_a_walk_takes_no_more_than_it_is_asked_for_and_goes_on_from_there(
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
-def test_every_golden_segment_is_scanned_as_java_reads_it(kernels: Any, name: str) -> None:
+def test_every_golden_segment_is_scanned_as_java_reads_it(either: Any, name: str) -> None:
     envelope = DLEDGER if name.startswith("dledger") else BARE
     expected = iter(records(name))
     blanks = []
     for base, content in zip(*log(name), strict=True):
-        buffer = memoryview(content) if kernels is plain else np.frombuffer(content, np.uint8)
+        buffer = memoryview(content) if either is plain else np.frombuffer(content, np.uint8)
 
-        result = scan.scan(buffer, base, envelope=envelope, kernels=kernels)
+        result = scan.scan(buffer, base, envelope=envelope, kernels=either)
 
         assert not result.table.faults.any()
         told = list(itertools.islice(expected, len(result.table)))
@@ -159,11 +167,11 @@ def test_every_golden_segment_is_scanned_as_java_reads_it(kernels: Any, name: st
 
 
 @given(whole=builders.logs(), data=st.data())
-def test_rows_can_be_selected(kernels: Any, whole: list[bytes], data: st.DataObject) -> None:
+def test_rows_can_be_selected(either: Any, whole: list[bytes], data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.integers(0, len(whole) - 1)))
     joined = b"".join(whole)
-    buffer = memoryview(joined) if kernels is plain else np.frombuffer(joined, np.uint8)
-    table = scan.scan(buffer, 0, kernels=kernels).table
+    buffer = memoryview(joined) if either is plain else np.frombuffer(joined, np.uint8)
+    table = scan.scan(buffer, 0, kernels=either).table
 
     selected = table.where(np.array(rows, np.int64))
 
@@ -538,20 +546,20 @@ def test_equal_topics_get_equal_numbers_in_order_of_appearance(kernels: Any, lay
     assert names == list(numbers)
 
 
-def test_topics_that_begin_alike_are_told_apart(kernels: Any) -> None:
+def test_topics_that_begin_alike_are_told_apart(either: Any) -> None:
     texts = [b"t" * size for size in range(500, 0, -1)]
-    lay: Lay = memoryview if kernels is plain else lambda raw: np.frombuffer(raw, np.uint8)
+    lay: Lay = memoryview if either is plain else lambda raw: np.frombuffer(raw, np.uint8)
 
-    ids, names = table_of(*pieces_of(texts), plain.TOPIC, kernels, lay).topics()
+    ids, names = table_of(*pieces_of(texts), plain.TOPIC, either, lay).topics()
 
     assert ids.tolist() == list(range(500))
     assert names == texts
 
 
-def test_there_may_be_more_topics_than_were_thought_of(kernels: Any) -> None:
+def test_there_may_be_more_topics_than_were_thought_of(either: Any) -> None:
     texts = [b"topic-%d" % (number % 3000) for number in range(4000)]
-    lay: Lay = memoryview if kernels is plain else lambda raw: np.frombuffer(raw, np.uint8)
-    table = table_of(*pieces_of(texts), plain.TOPIC, kernels, lay)
+    lay: Lay = memoryview if either is plain else lambda raw: np.frombuffer(raw, np.uint8)
+    table = table_of(*pieces_of(texts), plain.TOPIC, either, lay)
 
     ids, names = table.topics()
 
@@ -693,17 +701,17 @@ def test_body_crcs_are_those_of_zlib(kernels: Any, lay: Lay, bodies: list[bytes]
 
 
 @given(one=st.binary(max_size=30), other=st.binary(max_size=30), data=st.data())
-def test_stretches_are_equal_where_slices_are(kernels: Any, one: bytes, other: bytes, data: st.DataObject) -> None:
+def test_stretches_are_equal_where_slices_are(either: Any, one: bytes, other: bytes, data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         other = other[:5] + one
     at, other_at = data.draw(st.integers(0, len(one))), data.draw(st.integers(0, len(other)))
     size = data.draw(st.integers(0, min(len(one) - at, len(other) - other_at)))
-    if kernels is plain:
+    if either is plain:
         buffers: tuple[Any, Any] = memoryview(one), memoryview(other)
     else:
         buffers = GUARDED.at_end(one), GUARDED.at_start(other)
 
-    assert kernels.equal(buffers[0], at, buffers[1], other_at, size) == (one[at:][:size] == other[other_at:][:size])
+    assert either.equal(buffers[0], at, buffers[1], other_at, size) == (one[at:][:size] == other[other_at:][:size])
 
 
 @given(raw=st.lists(st.integers(0, 4), max_size=40).map(bytes), data=st.data())
@@ -718,12 +726,11 @@ def test_separators_are_the_bytes_one_and_two(kernels: Any, lay: Lay, raw: bytes
 
 
 @given(width=st.sampled_from([8, 16, 32, 64]), raw=st.binary(min_size=8, max_size=20), data=st.data())
-def test_numbers_are_signed_and_big_endian(kernels: Any, lay: Lay, width: int, raw: bytes, data: st.DataObject) -> None:
-    if kernels is not plain:
-        pytest.skip("compiled, they have no form that can be called")
+def test_numbers_are_signed_and_big_endian(width: int, raw: bytes, data: st.DataObject) -> None:
+    # Compiled, they can only be called by other kernels.
     at = data.draw(st.integers(0, len(raw) - width // 8))
 
-    value = getattr(kernels, f"int{width}")(lay(raw), at)
+    value = getattr(plain, f"int{width}")(memoryview(raw), at)
 
     assert value == int.from_bytes(raw[at : at + width // 8], "big", signed=True)
 
