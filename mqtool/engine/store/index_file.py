@@ -129,7 +129,8 @@ def _slot_counts(file: IndexFile) -> Iterator[int]:
 def _used_size(file: IndexFile) -> int:
     """Return one past the last byte that is not zero."""
     for stop in range(file.size, 0, -_STEP):
-        used = np.flatnonzero(file.bytes[max(0, stop - _STEP) : stop])
+        # Compared first: numpy fails when a broker changes bytes that it is counting.
+        used = np.flatnonzero(file.bytes[max(0, stop - _STEP) : stop] != 0)
         if len(used):
             return max(0, stop - _STEP) + int(used[-1]) + 1
     return 0
