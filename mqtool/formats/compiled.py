@@ -3,6 +3,8 @@
 A copy of ``kernels`` whose functions are compiled when first called, and stored where numba can write.
 """
 
+import contextlib
+import ctypes
 import importlib.util
 import sys
 import types
@@ -19,6 +21,9 @@ from mqtool.formats import kernels as plain
 
 _NAME = "mqtool.formats.kernels_compiled"
 
+
+# Of mallopt(3).
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 _INLINE = {"separators", "_note_property", "equal", "java_hash", "index_hash"}
 """Called in inner loops, where a call would cost more than they do."""
@@ -128,6 +133,15 @@ def _compile() -> types.ModuleType:
     return module
 
 
+def _keep_memory() -> None:
+    """Have glibc keep what is freed: tables come and go by the thousand, and new pages cost more than filling them."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, size in ((_TRIM_THRESHOLD, 256 << 20), (_MMAP_THRESHOLD, 32 << 20), (_TOP_PAD, 16 << 20)):
+            mallopt(parameter, size)
+
+
+_keep_memory()
 kernels: Any = _compile()
 
 

@@ -147,53 +147,56 @@ def gather(
         faults: receives ``SOUND`` or the first size that cannot be true.
     """
     size_at, magic_at, flag_at = at
-    for i in range(len(starts)):
+    count = len(starts)
+    for i in range(count):
+        if i + _AHEAD < count:
+            later = int(starts[i + _AHEAD])
+            for line in range(-2, 2):
+                prefetch(buffer, later + line * 64)
         start = int(starts[i])
-        size = int32(buffer, start + size_at)
+        end = start + int32(buffer, start + size_at)
         form = int32(buffer, start + flag_at) >> 4 & 3
-        end = start + size
-        for part in range(6):
-            extents[part, i] = 0
+        fault = SOUND
         if start + head_sizes[form] + 3 > end:
             form = 0  # its head would be longer than the record: read what is there
-            faults[i] = TOTAL_SIZE
-        else:
-            faults[i] = SOUND
+            fault = TOTAL_SIZE
         for column in range(narrow_at.shape[1]):
             narrow[column, i] = int32(buffer, start + narrow_at[form, column])
         for column in range(wide_at.shape[1]):
             wide[column, i] = int64(buffer, start + wide_at[form, column])
-        if faults[i] != SOUND:
-            continue
-        position = start + head_sizes[form]
-        body_size = int(narrow[narrow.shape[0] - 1, i])
-        if body_size < 0 or position + body_size + 3 > end:
-            faults[i] = BODY_SIZE
-            continue
-        extents[2 * BODY, i] = position
+        body_at = body_size = topic_at = topic_size = properties_at = properties_size = 0
+        if fault == SOUND:
+            body_at = start + head_sizes[form]
+            body_size = int(narrow[narrow.shape[0] - 1, i])
+            topic_at = body_at + body_size
+            if body_size < 0 or topic_at + 3 > end:
+                fault = BODY_SIZE
+                body_at = body_size = topic_at = 0
+        if fault == SOUND:
+            if int32(buffer, start + magic_at) == magic_v2:
+                topic_size = int16(buffer, topic_at)
+                topic_at += 2
+            else:
+                topic_size = int8(buffer, topic_at)
+                topic_at += 1
+            properties_at = topic_at + topic_size + 2
+            if topic_size < 0 or properties_at > end:
+                fault = TOPIC_SIZE
+                topic_at = topic_size = properties_at = 0
+        if fault == SOUND:
+            properties_size = int16(buffer, properties_at - 2)
+            if properties_size < 0 or properties_at + properties_size > end:
+                fault = PROPERTIES_SIZE
+                properties_at = properties_size = 0
+            elif properties_at + properties_size != end:
+                fault = TOTAL_SIZE
+        extents[2 * BODY, i] = body_at
         extents[2 * BODY + 1, i] = body_size
-        position += body_size
-        if int32(buffer, start + magic_at) == magic_v2:
-            topic_size = int16(buffer, position)
-            position += 2
-        else:
-            topic_size = int8(buffer, position)
-            position += 1
-        if topic_size < 0 or position + topic_size + 2 > end:
-            faults[i] = TOPIC_SIZE
-            continue
-        extents[2 * TOPIC, i] = position
+        extents[2 * TOPIC, i] = topic_at
         extents[2 * TOPIC + 1, i] = topic_size
-        position += topic_size
-        properties_size = int16(buffer, position)
-        position += 2
-        if properties_size < 0 or position + properties_size > end:
-            faults[i] = PROPERTIES_SIZE
-            continue
-        extents[2 * PROPERTIES, i] = position
+        extents[2 * PROPERTIES, i] = properties_at
         extents[2 * PROPERTIES + 1, i] = properties_size
-        if position + properties_size != end:
-            faults[i] = TOTAL_SIZE
+        faults[i] = fault
 
 
 def equal(one: Buffer, at: int, other: Buffer, other_at: int, size: int) -> bool:
@@ -231,6 +234,8 @@ def intern(buffer: Buffer, offsets: Array, sizes: Array, slots: Array, ids: Arra
     count = 0
     mask = len(slots) - 1
     for i in range(len(offsets)):
+        if i + _AHEAD < len(offsets):
+            prefetch(buffer, int(offsets[i + _AHEAD]))
         offset = int(offsets[i])
         size = int(sizes[i])
         key = size
@@ -279,10 +284,18 @@ def find_properties(
         names: the names to look for, end to end, in order.
         name_ends: where each name ends in ``names``.
         by_letter: (byte, 2) the numbers of the first name that begins with a byte, and of the first behind those.
-        found_offsets: zeros; (name, text) receives the position of the value.
-        found_sizes: zeros; (name, text) receives its length, and stays 0 where the property is missing or empty.
+        found_offsets: (name, text) receives the position of the value.
+        found_sizes: (name, text) receives its length; both are 0 where the property is missing or empty.
     """
-    for i in range(len(offsets)):
+    count = len(offsets)
+    for i in range(count):
+        if i + _AHEAD < count:
+            later = int(offsets[i + _AHEAD])
+            for line in range(3):
+                prefetch(buffer, later + line * 64)
+        for name in range(len(name_ends)):
+            found_offsets[name, i] = 0
+            found_sizes[name, i] = 0
         name_at = int(offsets[i])
         end = name_at + int(sizes[i])
         value_at = -1  # behind the separator, once it is met
@@ -395,6 +408,8 @@ def java_hash(buffer: Buffer, offset: int, size: int, seed: int) -> int:
 def hashes(buffer: Buffer, offsets: Array, sizes: Array, out: Array) -> None:
     """Write the signed Java hash of each UTF-8 text; 0 for an empty one."""
     for i in range(len(offsets)):
+        if i + _AHEAD < len(offsets):
+            prefetch(buffer, int(offsets[i + _AHEAD]))
         value = java_hash(buffer, int(offsets[i]), int(sizes[i]), 0)
         out[i] = value - ((value & 0x80000000) << 1)
 
@@ -445,6 +460,9 @@ def key_hashes(
     """
     count = 0
     for i in range(len(topics)):
+        if i + _AHEAD < len(topics):
+            prefetch(buffer, int(unique_offsets[i + _AHEAD]))
+            prefetch(buffer, int(keys_offsets[i + _AHEAD]))
         if skip[i]:
             continue
         seed = int(topic_seeds[topics[i]])

@@ -196,7 +196,7 @@ class MessageTable:
         """
         joined, ends, by_letter = _name_table(tuple(names))
         shape = (len(names), len(self))
-        offsets, sizes = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        offsets, sizes = np.empty(shape, np.int64), np.empty(shape, np.int64)
         self.kernels.find_properties(
             self.buffer,
             self.offsets(plain.PROPERTIES),

@@ -30,7 +30,8 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import scan
 
-PART = 16 << 20
+PART = 32 << 20
+"""A thread judges so many bytes of the log at once, fewer where there are many threads: what they hold is bounded."""
 Progress = Callable[[int], object]
 
 
@@ -100,7 +101,7 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
     for check in FILE_CHECKS if whole else [verify_log.check_files]:
         yield from check(reader)
 
-    parts = list(verify_log.parts_of(reader.commit_log, PART))
+    parts = list(verify_log.parts_of(reader.commit_log, max(1, min(PART, 2 * PART // jobs))))
     if level is Level.QUICK:
         last = {id(segment) for segment in reader.commit_log.segments[-2:]}
         parts = [part for part in parts if id(part.segment) in last]

@@ -20,7 +20,7 @@ from mqtool.formats.hashing import key_hash
 from mqtool.formats.scan import Ints
 
 _LOOK_AHEAD = 4096
-_LOOK_AT = 200
+_LOOK_AT = 64
 _DUPLICATE = "this key of its message has an entry already"
 _ORPHAN = "no message with such a key begins where the entry points"
 _HASH_AT = int(layout.ENTRY_DTYPE.fields["key_hash"][1])  # type: ignore[index]
@@ -195,21 +195,38 @@ class IndexJudge:
             wanted = _where(wanted, wanted.physical_offset < self._end)
         if not len(wanted.rows):
             return
-        for mask in (np.ones(len(wanted.rows), np.bool_), ~wanted.is_tag):
+        for entries in (wanted, _where(wanted, ~wanted.is_tag)) if wanted.is_tag.any() else (wanted,):
             if len(self._early):
                 break
-            count = int(mask.sum())
-            actual = self._peek(count)
-            if (
-                len(actual) == count
-                and np.array_equal(actual.key_hash, wanted.key_hash[mask])
-                and np.array_equal(actual.physical_offset, wanted.physical_offset[mask])
-            ):
-                self._advance(count)
+            if self._agree(entries):
+                self._advance(len(entries.rows))
                 yield from self._begin_coverage()
-                yield from self._check_seconds(actual, wanted.store_timestamp[mask])
+                return
+            actual = self._peek(len(entries.rows))
+            if np.array_equal(actual.key_hash, entries.key_hash) and np.array_equal(
+                actual.physical_offset, entries.physical_offset
+            ):
+                self._advance(len(actual))
+                yield from self._begin_coverage()
+                yield from self._check_seconds(actual, entries.store_timestamp)
                 return
         yield from self._match(run, wanted)
+
+    def _agree(self, wanted: IndexEntries) -> bool:
+        """Tell whether just these entries are next; false also where it takes a closer look to tell."""
+        done = 0
+        for file, number, stop in self._next(len(wanted.rows)):
+            entries = self.files[file].entries()[number:stop]
+            rows = slice(done, done + stop - number)
+            seconds = (wanted.store_timestamp[rows] - self.files[file].header.begin_timestamp) // 1000
+            if not (
+                (entries["key_hash"] == wanted.key_hash[rows]).all()
+                and (entries["physical_offset"] == wanted.physical_offset[rows]).all()
+                and (entries["seconds_since_begin"] == seconds).all()
+            ):
+                return False
+            done += stop - number
+        return done == len(wanted.rows)
 
     def _leave_out_last_message(self) -> int:
         """Leave out the entries of the last message, which may lack some yet; returns its address."""
@@ -298,8 +315,7 @@ class IndexJudge:
         for file in reversed(self.files):
             newest = file.entries()[1:][-_LOOK_AT:]
             if len(newest):
-                kinds = {self._kind(int(one["physical_offset"]), int(one["key_hash"])) for one in newest}
-                return _Kind.TAG in kinds
+                return any(self._kind(int(one["physical_offset"]), int(one["key_hash"])) is _Kind.TAG for one in newest)
         return False
 
     def finish(self, judge: LogJudge) -> Iterator[Finding]:
@@ -389,32 +405,29 @@ class IndexJudge:
             physical_offset=int(actual.physical_offset[i]),
         )
 
-    def _peek(self, count: int) -> _Stretch:
-        """Return up to so many entries that are next, over the ends of files."""
-        parts = []
+    def _next(self, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield file, first entry and stop of each stretch of the next so many entries, over the ends of files."""
         file, number = self._file, self._number
         while count > 0 and file < len(self.files):
             stop = min(number + count, self._stops[file])
             if stop > number:
-                entries = self.files[file].entries()[number:stop]
-                length = stop - number
-                parts.append(
-                    _Stretch(
-                        entries["key_hash"].astype(np.int32),
-                        entries["physical_offset"].astype(np.int64),
-                        entries["seconds_since_begin"].astype(np.int64),
-                        np.full(length, self.files[file].header.begin_timestamp, np.int64),
-                        np.full(length, file, np.int64),
-                        np.arange(number, stop),
-                    )
-                )
-                count -= length
+                yield file, number, stop
+                count -= stop - number
             file, number = file + 1, 1
-        if not parts:
-            return _NONE
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = whole + part
+
+    def _peek(self, count: int) -> _Stretch:
+        """Return up to so many entries that are next."""
+        whole = _NONE
+        for file, number, stop in self._next(count):
+            entries = self.files[file].entries()[number:stop]
+            whole = whole + _Stretch(
+                entries["key_hash"].astype(np.int32),
+                entries["physical_offset"].astype(np.int64),
+                entries["seconds_since_begin"].astype(np.int64),
+                np.full(stop - number, self.files[file].header.begin_timestamp, np.int64),
+                np.full(stop - number, file, np.int64),
+                np.arange(number, stop),
+            )
         return whole
 
     def _advance(self, count: int) -> None:

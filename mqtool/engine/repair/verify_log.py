@@ -141,6 +141,7 @@ def check_part(rules: Rules, part: Part, start: int | None = None) -> PartReport
             report.end = report.runs[-1].end
     if report.end < part.stop:  # a blank record
         report.end = part.segment.size
+    part.segment.release(part.start, part.stop)
     return report
 
 
@@ -531,9 +532,9 @@ class LogJudge:
         """Return the position of the first byte of a gap that is not zero."""
         step = 1 << 20
         for start in range(gap.start, gap.end, step):
-            chunk = gap.segment.bytes[start : min(start + step, gap.end)]
-            if chunk.any():
-                return start + int(np.flatnonzero(chunk)[0])
+            content = np.flatnonzero(gap.segment.bytes[start : min(start + step, gap.end)] != 0)
+            if len(content):
+                return start + int(content[0])
         return None
 
     def _begins_record(self, gap: Gap) -> bool:

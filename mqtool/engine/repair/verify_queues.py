@@ -36,8 +36,8 @@ _BATCH_FIELDS = (
 class QueueChecker:
     """Holds units and messages against each other.
 
-    The ends of all queues are taken when this is made: before the log is looked at, so that on a live store nothing
-    is judged that the broker is still about to write.
+    On a live store the ends of all queues are taken when this is made: before the log is looked at, so that nothing is
+    judged that the broker is still about to write.
     """
 
     def __init__(self, reader: StoreReader, live: bool) -> None:
@@ -47,20 +47,25 @@ class QueueChecker:
         self.batch_queues = {key: (queue, queue.units()) for key, queue in reader.batch_consume_queues.items()}
         self._claimed = {key: np.zeros(len(stored), np.bool_) for key, (_, stored) in self.batch_queues.items()}
         self.rocksdb = reader.rocksdb_queues is not None
-        # The last unit of a queue may be half written.
-        self._max_offsets = {key: queue.max_offset() - live for key, queue in self.queues.items()}
+        if live:
+            for queue in self.queues.values():
+                queue.max_offset()
 
     def end_of_dispatch(self) -> int | None:
         """Return an address below which every message was there when the ends were taken, None without a queue."""
         ends = []
         for key, queue in self.queues.items():
-            stop = self._max_offsets[key]
+            stop = self._max_offset(key)
             if stop > queue.first_offset:
                 unit = queue.units(stop - 1, stop)[0]
                 if 0 < unit["size"] < consume_queue.PRE_BLANK_SIZE:
                     ends.append(int(unit["physical_offset"]) + int(unit["size"]))
         ends += [int(stored["physical_offset"][-1]) for _, stored in self.batch_queues.values() if len(stored)]
         return max(ends, default=None)
+
+    def _max_offset(self, key: QueueKey) -> int:
+        # The last unit of a queue that is written may be half there.
+        return self.queues[key].max_offset() - self.live
 
     def compare(self, units: Units) -> list[Finding]:
         """Hold the units that messages should have against those in the files."""
@@ -76,7 +81,7 @@ class QueueChecker:
         start = int(units.queue_offset[stretch.first])
         stop = start + stretch.last - stretch.first
         low = max(start, queue.first_offset)
-        high = min(stop, self._max_offsets[stretch.queue])
+        high = min(stop, self._max_offset(stretch.queue))
         if start < low:
             self._missing(queue, start, min(low, stop), found)
         if low >= high:
@@ -152,13 +157,13 @@ class QueueChecker:
         for key, start, stop in judge.jumps:
             queue = self.queues.get(key)
             if queue:
-                stop = min(stop, self._max_offsets[key])
+                stop = min(stop, self._max_offset(key))
                 yield from self._unclaimed(
                     queue, queue.first_offset if start is None else start, stop, log_start, log_end
                 )
         for key, queue in self.queues.items():
             claimed = judge.next_offsets.get(key, queue.first_offset)
-            yield from self._unclaimed(queue, claimed, self._max_offsets[key], log_start, log_end)
+            yield from self._unclaimed(queue, claimed, self._max_offset(key), log_start, log_end)
         for key, (batch_queue, stored) in self.batch_queues.items():
             yield from self._unclaimed_batch(key, batch_queue, stored, log_start, log_end)
         if not self.live and not self.rocksdb:
@@ -167,7 +172,7 @@ class QueueChecker:
     def check_ends(self, judge: LogJudge) -> Iterator[Finding]:
         """Judge of each queue only its end: whether it lies inside the log, and holds the last messages of the log."""
         for key, queue in self.queues.items():
-            stop = self._max_offsets[key]
+            stop = self._max_offset(key)
             start = max(stop - 1, queue.first_offset, judge.next_offsets.get(key, 0))
             for found in self._unclaimed(queue, start, stop, 0, judge.end_offset):
                 if found.code == "QUEUE-BEYOND":
@@ -180,8 +185,8 @@ class QueueChecker:
         for key, stop in sorted(judge.next_offsets.items()):
             if key in self.queues:
                 found: list[Finding] = []
-                if stop > self._max_offsets[key]:
-                    first = self._max_offsets[key]
+                if stop > self._max_offset(key):
+                    first = self._max_offset(key)
                     self._missing(self.queues[key], max(first, judge.first_offsets[key]), stop, found)
                 yield from found
             elif key in self.batch_queues:

@@ -11,9 +11,12 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 
-STEP = 16 << 20
-ROWS = 16_384
-"""A table holds the messages of so many bytes, and no more than so many: its columns stay in the processor's cache."""
+STEP = 32 << 20
+ROWS = 60_000
+"""A table holds the messages of so many bytes, and no more than so many: its columns stay in the processor's cache.
+
+No power of two, or all columns would share a few sets of it.
+"""
 
 
 _ROWS_AGAIN = 8

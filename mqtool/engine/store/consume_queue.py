@@ -36,7 +36,8 @@ class ConsumeQueue(FileQueue):
     def units(self, start: int, stop: int) -> Units:
         """Return the units of a range of queue offsets; places that no file has are zero."""
         size = consume_queue.UNIT_SIZE
-        start, stop = max(0, start), max(start, stop)
+        start = max(0, start)
+        stop = max(start, stop)
         if self.segments:
             segment = self.segment_at(start * size)
             if segment and stop * size <= segment.end_offset:
@@ -113,10 +114,11 @@ def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:
                 start = max(0, stop - _WINDOW)
                 if not _is_hole(descriptor, start * dtype.itemsize, stop * dtype.itemsize):
                     data = os.pread(descriptor, (stop - start) * dtype.itemsize, start * dtype.itemsize)
-                    units = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
-                    used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
-                    if len(used):
-                        return start + int(used[-1]) + 1
+                    if data != bytes(len(data)):
+                        units = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
+                        used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
+                        if len(used):
+                            return start + int(used[-1]) + 1
                 stop = start
         finally:
             os.close(descriptor)

@@ -1,6 +1,7 @@
 """One file of a store, mapped into memory when it is read in bulk."""
 
 import contextlib
+import ctypes
 import functools
 import mmap
 import os
@@ -90,6 +91,15 @@ class MappedFile:
     def bytes(self) -> Bytes:
         """The file mapped once and kept."""
         return self.map()
+
+    def release(self, start: int, stop: int) -> None:
+        """Let go of the memory behind a stretch of ``bytes``; it is mapped again when it is looked at."""
+        page = mmap.PAGESIZE
+        start, stop = -(-start // page) * page, stop // page * page
+        if start < stop:
+            # Not mmap's own method, which holds the interpreter's lock.
+            place = ctypes.c_void_p(self.bytes.ctypes.data + start)
+            ctypes.CDLL(None).madvise(place, ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
 
     def _shrunk(self) -> MqtoolError:
         return StoreChangedError(f"{self.path} became shorter while it was read: another process is at work; try again")
