@@ -13,6 +13,7 @@ from construct import (
     Bytes,
     Const,
     Construct,
+    ConstructError,
     FixedSized,
     GreedyBytes,
     GreedyString,
@@ -119,6 +120,19 @@ class Ends(NamedTuple):
 
     queues: dict[tuple[str, int], QueueEnds]
     reput_offset: int | None
+
+
+def unit_key(topic: str, queue_id: int, queue_offset: int) -> bytes:
+    """Return the key of a unit."""
+    return bytes(UNIT_KEY.build({"topic": topic, "queue_id": queue_id, "queue_offset": queue_offset}))
+
+
+def end_keys(topic: str, queue_id: int) -> list[bytes]:
+    """Return the keys of the two ends of a queue, none for a name that no key can hold."""
+    try:
+        return [END_KEY.build({"topic": topic, "end": end, "queue_id": queue_id}) for end in (b"min", b"max")]
+    except (ConstructError, UnicodeEncodeError):
+        return []
 
 
 def parse_queue(key: bytes) -> tuple[str, int]:

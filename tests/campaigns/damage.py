@@ -247,7 +247,7 @@ def _queues(reader: StoreReader) -> Iterator[Place]:
                 else:
                     yield from _struct(reader, segment.path, at, consume_queue.UNIT_DTYPE, "queue")
     for batch in reader.batch_consume_queues.values():
-        left = len(batch.units())
+        left = batch.unit_count
         for segment in batch.segments:
             file = reader.paths.relative(segment.path)
             for at in range(0, segment.size, batch_consume_queue.UNIT_SIZE):

@@ -1,5 +1,8 @@
 """Checks of the consume queues: their files, each unit against its message, each message against its unit."""
 
+import bisect
+import collections
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +36,28 @@ _BATCH_FIELDS = (
 )
 
 
+class Ranges:
+    """A set of numbers, kept as ranges that do not touch: those of a sound queue are few, however many units it has."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+
+    def add(self, start: int, stop: int) -> None:
+        """Add a range."""
+        first = bisect.bisect_left(self._stops, start)
+        last = bisect.bisect_right(self._starts, stop)
+        if first < last:
+            start, stop = min(start, self._starts[first]), max(stop, self._stops[last - 1])
+        self._starts[first:last] = [start]
+        self._stops[first:last] = [stop]
+
+    def has(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Tell of each number of a range whether it is in the set."""
+        numbers = np.arange(start, stop)
+        return np.searchsorted(self._starts, numbers, "right") > np.searchsorted(self._stops, numbers, "right")
+
+
 class QueueChecker:
     """Holds units and messages against each other.
 
@@ -44,12 +69,15 @@ class QueueChecker:
         self.reader = reader
         self.live = live
         self.queues: dict[QueueKey, ConsumeQueue] = reader.consume_queues
-        self.batch_queues = {key: (queue, queue.units()) for key, queue in reader.batch_consume_queues.items()}
-        self._claimed = {key: np.zeros(len(stored), np.bool_) for key, (_, stored) in self.batch_queues.items()}
+        self.batch_queues: dict[QueueKey, BatchConsumeQueue] = reader.batch_consume_queues
+        self._claimed: dict[QueueKey, Ranges] = collections.defaultdict(Ranges)  # places of batch queues
+        self._lock = threading.Lock()
         self.rocksdb = reader.rocksdb_queues is not None
         if live:
             for queue in self.queues.values():
                 queue.max_offset()
+            for batch_queue in self.batch_queues.values():
+                batch_queue.max_offset()
 
     def end_of_dispatch(self) -> int | None:
         """Return an address below which every message was there when the ends were taken, None without a queue."""
@@ -60,7 +88,9 @@ class QueueChecker:
                 unit = queue.units(stop - 1, stop)[0]
                 if 0 < unit["size"] < consume_queue.PRE_BLANK_SIZE:
                     ends.append(int(unit["physical_offset"]) + int(unit["size"]))
-        ends += [int(stored["physical_offset"][-1]) for _, stored in self.batch_queues.values() if len(stored)]
+        for batch_queue in self.batch_queues.values():
+            last = batch_queue.units(batch_queue.unit_count - 1, batch_queue.unit_count)
+            ends += last["physical_offset"].tolist()
         return max(ends, default=None)
 
     def _max_offset(self, key: QueueKey) -> int:
@@ -132,24 +162,52 @@ class QueueChecker:
                 yield self._unit("QUEUE-EXT", text, queue, offset, expected, value)
 
     def _compare_batch(self, units: Units, stretch: Stretch, found: list[Finding]) -> None:
-        queue, stored = self.batch_queues[stretch.queue]
-        known = len(stored)
-        if not known:
-            return
+        queue = self.batch_queues[stretch.queue]
         offsets = units.queue_offset[stretch.first : stretch.last]
-        places = np.searchsorted(stored["queue_offset"].astype(np.int64), offsets)
-        end = int(stored["queue_offset"][-1]) + int(stored["batch_size"][-1])
-        for i, (place, offset) in enumerate(zip(places.tolist(), offsets.tolist(), strict=True), stretch.first):
-            if offset >= end:
-                continue  # judged at the end
-            if place == known or int(stored["queue_offset"][place]) != offset:
-                found.append(self._batch_unit("QUEUE-MISSING", "the message has no unit", queue, place, offset))
-                continue
-            self._claimed[stretch.queue][place] = True
+        behind = np.flatnonzero(offsets >= queue.max_offset())  # judged at the end
+        offsets = offsets[: behind[0]] if len(behind) else offsets
+        at, end = 0, 0
+        while at < len(offsets):
+            offset = int(offsets[at])
+            place = max(queue.place_of(offset), end)
+            # A unit with this very queue offset will do, be it in line or not.
+            exact = offset in queue.units(place, place + 1)["queue_offset"]
+            first = place if exact else queue.next_in_line(place)
+            stored = queue.units(first, min(first + len(offsets) - at, queue.unit_count))
+            elsewhere = np.flatnonzero(stored["queue_offset"] != offsets[at : at + len(stored)])
+            count = int(elsewhere[0]) if len(elsewhere) else len(stored)
+            if count:
+                end = first + count
+                with self._lock:
+                    self._claimed[stretch.queue].add(first, end)
+                self._compare_batch_units(queue, units, stretch.first + at, first, stored[:count], found)
+            else:
+                count = max(1, int(np.searchsorted(offsets[at:], queue.offset_from(place))))
+                address = queue.address_before(place)
+                found.extend(
+                    self._batch_unit("QUEUE-MISSING", "the message has no unit", queue, address, offset)
+                    for offset in offsets[at : at + min(count, MOST_LISTED)].tolist()
+                )
+            at += count
+
+    def _compare_batch_units(
+        self,
+        queue: BatchConsumeQueue,
+        units: Units,
+        row: int,
+        place: int,
+        stored: npt.NDArray[np.void],
+        found: list[Finding],
+    ) -> None:
+        """Hold the units from ``row`` on against those stored from ``place`` on."""
+        wanted = {name: getattr(units, name)[row : row + len(stored)] for name, _, _ in _BATCH_FIELDS}
+        differs = np.any([stored[name] != column for name, column in wanted.items()], axis=0)
+        for i in np.flatnonzero(differs)[:MOST_LISTED].tolist():
             for name, code, text in _BATCH_FIELDS:
-                expected, value = int(getattr(units, name)[i]), int(stored[name][place])
+                expected, value = int(wanted[name][i]), int(stored[name][i])
                 if expected != value:
-                    found.append(self._batch_unit(code, text, queue, place, offset, expected, value))
+                    address, offset = queue.address_of(place + i), int(stored["queue_offset"][i])
+                    found.append(self._batch_unit(code, text, queue, address, offset, expected, value))
 
     def finish(self, judge: LogJudge) -> Iterator[Finding]:
         """Judge the units that no message claimed, and the messages that no queue reached."""
@@ -164,8 +222,8 @@ class QueueChecker:
         for key, queue in self.queues.items():
             claimed = judge.next_offsets.get(key, queue.first_offset)
             yield from self._unclaimed(queue, claimed, self._max_offset(key), log_start, log_end)
-        for key, (batch_queue, stored) in self.batch_queues.items():
-            yield from self._unclaimed_batch(key, batch_queue, stored, log_start, log_end)
+        for key, batch_queue in self.batch_queues.items():
+            yield from self._unclaimed_batch(batch_queue, self._claimed[key], log_start, log_end)
         if not self.live and not self.rocksdb:
             yield from self._behind(judge)
 
@@ -190,11 +248,11 @@ class QueueChecker:
                     self._missing(self.queues[key], max(first, judge.first_offsets[key]), stop, found)
                 yield from found
             elif key in self.batch_queues:
-                queue, stored = self.batch_queues[key]
-                end = int(stored["queue_offset"][-1]) + int(stored["batch_size"][-1]) if len(stored) else 0
+                queue = self.batch_queues[key]
+                end = queue.max_offset()
                 if stop > end:
                     text = f"{stop - end:,} messages at the end of the queue have no unit"
-                    yield self._batch_unit("QUEUE-MISSING", text, queue, len(stored), end)
+                    yield self._batch_unit("QUEUE-MISSING", text, queue, queue.address_before(queue.unit_count), end)
             else:
                 lost.setdefault(self._lost_folder(key), []).append(key)
         for folder, keys in lost.items():
@@ -242,13 +300,16 @@ class QueueChecker:
                     )
 
     def _unclaimed_batch(
-        self, key: QueueKey, queue: BatchConsumeQueue, stored: npt.NDArray[np.void], log_start: int, log_end: int
+        self, queue: BatchConsumeQueue, claimed: Ranges, log_start: int, log_end: int
     ) -> Iterator[Finding]:
-        beyond = stored["physical_offset"] + stored["size"] > log_end
-        dangling = ~self._claimed[key] & ~beyond & (stored["physical_offset"] >= log_start)
-        for code, text, mask in (("QUEUE-BEYOND", _BEYOND, beyond), ("QUEUE-DANGLING", _DANGLING, dangling)):
-            for place in np.flatnonzero(mask)[:MOST_LISTED].tolist():
-                yield self._batch_unit(code, text, queue, place, int(stored["queue_offset"][place]))
+        for at in range(0, queue.unit_count, STEP):
+            units = queue.units(at, min(at + STEP, queue.unit_count))
+            offsets = units["physical_offset"].astype(np.int64)
+            beyond = offsets + units["size"] > log_end
+            dangling = ~claimed.has(at, at + len(units)) & ~beyond & (offsets >= log_start)
+            for code, text, mask in (("QUEUE-BEYOND", _BEYOND, beyond), ("QUEUE-DANGLING", _DANGLING, dangling)):
+                for i in np.flatnonzero(mask)[:MOST_LISTED].tolist():
+                    yield self._batch_unit(code, text, queue, queue.address_of(at + i), int(units["queue_offset"][i]))
 
     def _missing(self, queue: ConsumeQueue, start: int, stop: int, found: list[Finding]) -> None:
         count = stop - start
@@ -286,12 +347,12 @@ class QueueChecker:
         code: str,
         text: str,
         queue: BatchConsumeQueue,
-        place: int,
+        address: int,
         offset: int,
         expected: int | None = None,
         found: int | None = None,
     ) -> Finding:
-        file, at = _place(self.reader, queue, queue.min_offset + place * batch_consume_queue.UNIT_SIZE)
+        file, at = _place(self.reader, queue, address)
         return finding(
             code,
             text,

@@ -194,10 +194,8 @@ def _check_topics(
 def _bounds(reader: StoreReader, judge: LogJudge) -> dict[QueueKey, tuple[int, int]]:
     bounds = {key: (queue.first_offset, queue.max_offset()) for key, queue in reader.consume_queues.items()}
     for key, batch_queue in reader.batch_consume_queues.items():
-        units = batch_queue.units()
-        if len(units):
-            end = int(units["queue_offset"][-1]) + int(units["batch_size"][-1])
-            bounds[key] = (int(units["queue_offset"][0]), end)
+        if batch_queue.unit_count:
+            bounds[key] = (batch_queue.first_offset, batch_queue.max_offset())
     for key, stop in judge.next_offsets.items():
         low, high = bounds.get(key, (judge.first_offsets[key], stop))
         bounds[key] = low, max(high, stop)

@@ -1,5 +1,8 @@
 """The consume queues on disk."""
 
+import bisect
+import functools
+import itertools
 import os
 from pathlib import Path
 
@@ -10,6 +13,8 @@ from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile, reading
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 
+MOST_OFFSET = 1 << 62
+"""No queue offset of a real queue comes near."""
 _WINDOW = 4096
 Units = npt.NDArray[np.void]
 
@@ -67,23 +72,114 @@ class ConsumeQueue(FileQueue):
 
 
 class BatchConsumeQueue(FileQueue):
-    """The units of one queue whose records hold several messages."""
+    """The units of one queue whose records hold several messages.
+
+    A place is the number of a unit, counted through the files as they lie end to end. A unit is in line when its queue
+    offset is between those of its neighbours or joins one of them: one that is damaged would mislead a search.
+    """
 
     def __init__(self, topic: str, queue_id: int, folder: Path, file_size: int | None = None) -> None:
         super().__init__([folder], file_size)
         self.topic = topic
         self.queue_id = queue_id
+        counts = (segment.size // batch_consume_queue.UNIT_SIZE for segment in self.segments)
+        self.first_places = list(itertools.accumulate(counts, initial=0))
+        """The first place of each file, and one past the last place of all."""
 
-    def units(self) -> Units:
-        """Return all units up to the first that is empty."""
-        size = batch_consume_queue.UNIT_SIZE
-        parts = [
-            segment.bytes[: segment.size // size * size].view(batch_consume_queue.UNIT_DTYPE)
-            for segment in self.segments
-        ]
-        units = np.concatenate(parts) if parts else np.empty(0, batch_consume_queue.UNIT_DTYPE)
-        empty = np.flatnonzero(units["size"] <= 0)
-        return units[: empty[0]] if len(empty) else units
+    @functools.cached_property
+    def unit_count(self) -> int:
+        """How many units there are before the first that is empty."""
+        for start in range(0, self.first_places[-1], _WINDOW):
+            empty = np.flatnonzero(self.units(start, start + _WINDOW)["size"] <= 0)
+            if len(empty):
+                return start + int(empty[0])
+        return self.first_places[-1]
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first unit in line, 0 without one."""
+        return self.offset_from(0) if self.max_offset() else 0
+
+    def max_offset(self) -> int:
+        """Return one past the last queue offset of the last unit in line, 0 without one."""
+        last = self.last_in_line(self.unit_count)
+        if last is None:
+            return 0
+        unit = self.units(last, last + 1)[0]
+        return int(unit["queue_offset"]) + max(1, int(unit["batch_size"]))
+
+    def units(self, start: int, stop: int) -> Units:
+        """Return the units of a range of places, those that are empty included; a view where one file holds them."""
+        start, stop = max(0, start), min(stop, self.first_places[-1])
+        parts = []
+        while start < stop:
+            number = bisect.bisect_right(self.first_places, start) - 1
+            first, end = self.first_places[number], min(stop, self.first_places[number + 1])
+            size = batch_consume_queue.UNIT_SIZE
+            parts.append(self.segments[number].bytes[(start - first) * size : (end - first) * size])
+            start = end
+        # Joined as bytes: numpy would turn units to native byte order.
+        raw = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
+        return raw.view(batch_consume_queue.UNIT_DTYPE)
+
+    def units_in_line(self, start: int, stop: int) -> Units:
+        """Return a copy of the units of a range of places that are in line."""
+        return self.units(start, min(stop, self.unit_count))[self._in_line(start, stop)]
+
+    def next_in_line(self, place: int) -> int:
+        """Return the first place from ``place`` on whose unit is in line, ``unit_count`` without one."""
+        step = 1
+        while place < self.unit_count:
+            found = np.flatnonzero(self._in_line(place, place + step))
+            if len(found):
+                return place + int(found[0])
+            place, step = place + step, min(2 * step, _WINDOW)
+        return self.unit_count
+
+    def last_in_line(self, stop: int) -> int | None:
+        """Return the last place before ``stop`` whose unit is in line, None without one."""
+        step = 1
+        while stop > 0:
+            start = max(0, stop - step)
+            found = np.flatnonzero(self._in_line(start, stop))
+            if len(found):
+                return start + int(found[-1])
+            stop, step = start, min(2 * step, _WINDOW)
+        return None
+
+    def offset_from(self, place: int) -> int:
+        """Return the queue offset of the first unit in line from ``place`` on, ``MOST_OFFSET`` without one."""
+        place = self.next_in_line(place)
+        return int(self.units(place, place + 1)["queue_offset"][0]) if place < self.unit_count else MOST_OFFSET
+
+    def place_of(self, queue_offset: int) -> int:
+        """Return the place of the first unit whose queue offset is not below; one out of line counts as its next."""
+        return bisect.bisect_left(range(self.unit_count), queue_offset, key=self.offset_from)
+
+    def address_of(self, place: int) -> int:
+        """Return the address where a unit begins."""
+        number = bisect.bisect_right(self.first_places, place) - 1
+        at = (place - self.first_places[number]) * batch_consume_queue.UNIT_SIZE
+        return self.segments[number].start_offset + at
+
+    def address_before(self, place: int) -> int:
+        """Return the address right behind the units in front of a place, where one that is missing should begin."""
+        return self.address_of(place - 1) + batch_consume_queue.UNIT_SIZE if place else self.min_offset
+
+    def _in_line(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Tell of each unit of a range of places whether it is in line."""
+        low = max(0, start - 1)
+        units = self.units(low, min(stop + 1, self.unit_count))
+        first = units["queue_offset"].astype(np.int64)
+        sane = (first >= 0) & (first < MOST_OFFSET)
+        ordered, joined = np.ones(len(units), np.bool_), np.zeros(len(units), np.bool_)
+        follows = first[:-1] + units["batch_size"][:-1] == first[1:]
+        joined[:-1] |= follows
+        joined[1:] |= follows
+        precedes = (first[:-1] < first[1:]) | ~(sane[:-1] & sane[1:])
+        ordered[:-1] &= precedes
+        ordered[1:] &= precedes
+        return (sane & (ordered | joined))[start - low : stop - low]
 
 
 class ConsumeQueueExt(FileQueue):

@@ -7,7 +7,7 @@ made, before the log is looked at, so that on a live store every unit below ``ma
 
 import abc
 import bisect
-import itertools
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,10 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt, used_units
+from mqtool.engine.store.consume_queue import (
+    MOST_OFFSET,
+    BatchConsumeQueue,
+    ConsumeQueue,
+    ConsumeQueueExt,
+    Units,
+    used_units,
+)
 from mqtool.engine.store.mapped_file import MappedFile, reading
 from mqtool.engine.store.reader import QueueKey, StoreReader
-from mqtool.formats import batch_consume_queue, commit_log, consume_queue, consume_queue_ext
+from mqtool.formats import commit_log, consume_queue, consume_queue_ext
 from mqtool.formats import kernels as plain
 from mqtool.formats import rocksdb as rocksdb_layout
 
@@ -26,7 +33,7 @@ Ints = npt.NDArray[np.int64]
 _SYS_FLAG_AT = int(commit_log.HEAD_DTYPES[0].fields["sys_flag"][1])  # type: ignore[index]
 _TIMESTAMP_AT = [int(dtype.fields["store_timestamp"][1]) for dtype in commit_log.HEAD_DTYPES]  # type: ignore[index]
 _TIMESTAMP_END = max(_TIMESTAMP_AT) + 8
-_MOST = 1 << 62  # no queue offset of a real queue comes near
+_STEP = 1 << 16  # units looked at together in search of a time
 
 
 class UnitTable(NamedTuple):
@@ -122,7 +129,7 @@ class FileQueueView(QueueView):
         physical_offset, size = self._unit(offset)
         if size == consume_queue.PRE_BLANK_SIZE:
             return -1
-        return _MOST if size <= 0 else physical_offset
+        return MOST_OFFSET if size <= 0 else physical_offset
 
     def newest(self) -> int | None:
         """Return the address of the last message, None for an empty queue; no file is mapped for it."""
@@ -267,105 +274,124 @@ class FileQueueView(QueueView):
         return None, left, right
 
 
-class _ListedQueueView(QueueView):
-    """A queue whose units give their own queue offsets; all of them are kept in memory."""
-
-    _units: npt.NDArray[np.void]
-    _batch_size: Ints
-    _ends: Ints
-
-    def _take(self, units: npt.NDArray[np.void], batch_size: Ints) -> None:
-        """Keep the units whose queue offsets go up."""
-        start = units["queue_offset"].astype(np.int64)
-        sane = (units["size"] > 0) & (batch_size > 0) & (start >= 0) & (start < _MOST)
-        units, batch_size, start = units[sane], batch_size[sane], start[sane]
-        stop = start + batch_size
-        if (start[1:] < stop[:-1]).any():
-            # A unit that fits neither of its neighbours is damaged; its offset would hide all that follow.
-            fits = np.zeros(len(units) + 1, np.bool_)
-            fits[1:-1] = start[1:] == stop[:-1]
-            sane = fits[:-1] | fits[1:]
-            sane[sane] = start[sane] >= np.r_[0, np.maximum.accumulate(stop[sane])[:-1]]
-            units, batch_size, stop = units[sane], batch_size[sane], stop[sane]
-        self._units, self._batch_size, self._ends = units, batch_size, stop
-
-    def _find_ends(self) -> None:
-        self.max_offset = int(self._ends[-1]) if len(self._ends) else 0
-        place = self._first_kept(0, len(self._units), lambda place: int(self._units["physical_offset"][place]))
-        kept = place < len(self._units)
-        self.min_offset = int(self._units["queue_offset"][place]) if kept else self.max_offset
-
-    def units(self, start: int, limit: int) -> UnitTable:
-        """Return up to ``limit`` units from the one that holds ``start`` on."""
-        first = int(np.searchsorted(self._ends, start, "right"))
-        stop = int(np.searchsorted(self._units["queue_offset"].astype(np.int64), self.max_offset))
-        rows = slice(first, min(first + limit, stop))
-        units = self._units[rows]
-        return UnitTable(
-            units["queue_offset"].astype(np.int64),
-            units["physical_offset"].astype(np.int64),
-            units["size"].astype(np.int64),
-            units["tags_code"].astype(np.int64),
-            np.ones(len(units), np.bool_),
-            self._batch_size[rows],
-        )
-
-
-class BatchQueueView(_ListedQueueView):
-    """A queue of inner batches, in files of 46-byte units."""
+class BatchQueueView(QueueView):
+    """A queue of inner batches, in files of 46-byte units; units out of line are passed over."""
 
     def __init__(self, reader: StoreReader, queue: BatchConsumeQueue) -> None:
         super().__init__(reader, queue.topic, queue.queue_id)
         self._queue = queue
-        units = queue.units()
-        self._take(units, units["batch_size"].astype(np.int64))
-        self._find_ends()
+        self.max_offset = queue.max_offset()
+        place = self._first_kept(0, queue.unit_count, self._address_from)
+        self.min_offset = min(queue.offset_from(place), self.max_offset)
+
+    def _address_from(self, place: int) -> int:
+        """Return the address that the first unit in line from a place on names, no end without one."""
+        place = self._queue.next_in_line(place)
+        return int(self._unit(place)["physical_offset"]) if place < self._queue.unit_count else MOST_OFFSET
+
+    def _unit(self, place: int) -> Any:
+        return self._queue.units(place, place + 1)[0]
+
+    def units(self, start: int, limit: int) -> UnitTable:
+        """Return up to ``limit`` units from the one that holds ``start`` on."""
+        place = max(0, self._queue.place_of(start + 1) - 1)
+        parts = [self._queue.units(0, 0)]
+        wanted = limit + 2  # one that may end in front of ``start``, and one behind that tells where the last ends
+        while wanted > 0 and place < self._queue.unit_count:
+            parts.append(self._queue.units_in_line(place, place + limit + 2))
+            wanted -= len(parts[-1])
+            place += limit + 2
+        units = np.concatenate(parts)
+        first = units["queue_offset"].astype(np.int64)
+        rises = first > np.r_[-1, np.maximum.accumulate(first)[:-1]]
+        units, first = units[rises], first[rises]
+        batch_size = np.maximum(1, np.minimum(units["batch_size"], np.diff(first, append=self.max_offset)))
+        rows = np.flatnonzero((first + batch_size > start) & (first < self.max_offset))[:limit]
+        return _table(units[rows], batch_size[rows])
 
     def offset_at(self, timestamp: int) -> int:
         """Return where the unit begins that RocketMQ finds for a time."""
         return self._clamp(self._search(timestamp))
 
     def _search(self, timestamp: int) -> int:
-        times, offsets = self._units["store_timestamp"], self._units["queue_offset"]
-        if not len(times):
-            return -1
+        count = self._queue.unit_count
         # The last file that begins at the time or before; there the first unit at the time or later, else the last.
-        counts = [segment.size // batch_consume_queue.UNIT_SIZE for segment in self._queue.segments]
-        edges = [edge for edge in itertools.accumulate(counts, initial=0) if edge < len(times)]
-        file = max((i for i, edge in enumerate(edges) if times[edge] <= timestamp), default=0)
-        stop = edges[file + 1] if file + 1 < len(edges) else len(times)
-        later = np.flatnonzero(times[edges[file] : stop] >= timestamp)
-        if timestamp >= times[stop - 1] or not len(later):
-            return int(offsets[stop - 1])
-        return int(offsets[edges[file] + int(later[0])])
+        edges = [place for place in self._queue.first_places if place < count]
+        begun = [i for i, place in enumerate(edges) if self._unit(place)["store_timestamp"] <= timestamp]
+        file = max(begun, default=0)
+        stop = edges[file + 1] if file + 1 < len(edges) else count
+        last = self._queue.last_in_line(stop)
+        if last is None:
+            return -1
+        if timestamp < self._unit(last)["store_timestamp"]:
+            for place in range(edges[file], stop, _STEP):
+                units = self._queue.units_in_line(place, min(place + _STEP, stop))
+                later = np.flatnonzero(units["store_timestamp"] >= timestamp)
+                if len(later):
+                    return int(units["queue_offset"][later[0]])
+        return int(self._unit(last)["queue_offset"])
 
 
-class RocksdbQueueView(_ListedQueueView):
-    """A queue in a RocksDB database.
+class RocksdbQueueView(QueueView):
+    """A queue in a RocksDB database, which is opened for each question; what was read last is kept for the next.
 
     Raises:
         MqtoolError: the database cannot be read, or the extra is missing.
     """
 
-    def __init__(self, reader: StoreReader, topic: str, queue_id: int) -> None:
+    def __init__(self, reader: StoreReader, topic: str, queue_id: int, ends: rocksdb_layout.QueueEnds) -> None:
         super().__init__(reader, topic, queue_id)
-        folder = reader.rocksdb_queues
+        self.max_offset = min(ends.max_offset, MOST_OFFSET)
+        self._kept = (0, np.empty(0, rocksdb_layout.UNIT_DTYPE))
+        with self._opened() as queue:
+            place = self._first_kept(
+                ends.min_offset, self.max_offset, lambda offset: self._first(queue, offset, "physical_offset")
+            )
+            self.min_offset = min(self._first(queue, place, "queue_offset"), self.max_offset)
+
+    def _opened(self) -> contextlib.AbstractContextManager[rocksdb.OpenedQueue]:
+        folder = self._reader.rocksdb_queues
         assert folder is not None
-        ends = rocksdb.read_ends(folder).queues.get((topic, queue_id))
-        pieces = [units for name, number, units in rocksdb.read_units(folder) if (name, number) == (topic, queue_id)]
-        units: npt.NDArray[np.void] = np.concatenate(pieces) if pieces else np.empty(0, rocksdb_layout.UNIT_DTYPE)
-        self._take(units, np.ones(len(units), np.int64))
-        self._find_ends()
-        if ends:
-            self.max_offset = ends.max_offset
-            self.min_offset = min(max(self.min_offset, ends.min_offset), self.max_offset)
+        return rocksdb.opened_queue(folder, self.topic, self.queue_id)
+
+    def _first(self, queue: rocksdb.OpenedQueue, offset: int, field: str) -> int:
+        """Return a field of the first unit from a queue offset on, no end without one."""
+        units = queue.units(offset, self.max_offset, 1)
+        return int(units[field][0]) if len(units) else MOST_OFFSET
+
+    def units(self, start: int, limit: int) -> UnitTable:
+        """Return up to ``limit`` units from ``start`` on."""
+        low, units = self._kept
+        if not (low <= start and len(units) and start <= units["queue_offset"][-1]):
+            with self._opened() as queue:
+                units = queue.units(start, self.max_offset, limit)
+            self._kept = start, units
+        first = int(np.searchsorted(units["queue_offset"], start))
+        units = units[first : first + limit]
+        return _table(units, np.ones(len(units), np.int64))
 
     def offset_at(self, timestamp: int) -> int:
         """Return the first queue offset whose message was stored at a time or later."""
-        offsets = self._units["queue_offset"].astype(np.int64)
-        rows = (offsets >= self.min_offset) & (offsets < self.max_offset)
-        later = offsets[rows][self._units["store_timestamp"][rows] >= timestamp]
-        return int(later[0]) if len(later) else self.max_offset
+        with self._opened() as queue:
+            offset = bisect.bisect_left(
+                range(self.max_offset),
+                timestamp,
+                self.min_offset,
+                key=lambda offset: self._first(queue, offset, "store_timestamp"),
+            )
+            return min(self._first(queue, offset, "queue_offset"), self.max_offset)
+
+
+def _table(units: Units, batch_size: npt.NDArray[Any]) -> UnitTable:
+    """Return units that tell their queue offsets as columns."""
+    return UnitTable(
+        units["queue_offset"].astype(np.int64),
+        units["physical_offset"].astype(np.int64),
+        units["size"].astype(np.int64),
+        units["tags_code"].astype(np.int64),
+        np.ones(len(units), np.bool_),
+        batch_size.astype(np.int64),
+    )
 
 
 def queue_keys(reader: StoreReader) -> set[QueueKey]:
@@ -387,6 +413,8 @@ def open_queue(reader: StoreReader, topic: str, queue_id: int) -> QueueView | No
         return FileQueueView(reader, reader.consume_queues[key], reader.consume_queue_exts.get(key))
     if key in reader.batch_consume_queues:
         return BatchQueueView(reader, reader.batch_consume_queues[key])
-    if reader.rocksdb_queues and key in rocksdb.read_ends(reader.rocksdb_queues).queues:
-        return RocksdbQueueView(reader, topic, queue_id)
+    if reader.rocksdb_queues:
+        ends = rocksdb.read_queue_ends(reader.rocksdb_queues, topic, queue_id)
+        if ends:
+            return RocksdbQueueView(reader, topic, queue_id, ends)
     return None

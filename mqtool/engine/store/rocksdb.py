@@ -37,6 +37,23 @@ class QueueUnits(NamedTuple):
     units: npt.NDArray[np.void]
 
 
+class OpenedQueue:
+    """One queue in an open database: its units are looked up by queue offset, other queues are not read."""
+
+    def __init__(self, units: Any, topic: str, queue_id: int) -> None:
+        self._units = units
+        self._topic = topic
+        self._queue_id = queue_id
+
+    def units(self, start: int, stop: int, limit: int) -> npt.NDArray[np.void]:
+        """Return up to ``limit`` units of a range of queue offsets, with the fields of ``QueueUnits``."""
+        from mqtool.formats import rocksdb
+
+        low, high = (rocksdb.unit_key(self._topic, self._queue_id, max(0, offset)) for offset in (start, stop))
+        pairs = itertools.takewhile(lambda pair: pair[0] < high, _pairs(self._units, low))
+        return rocksdb.scan_units(list(itertools.islice(pairs, limit)))
+
+
 def is_rocksdb(directory: Path) -> bool:
     """Tell whether a folder holds a RocksDB database; needs no extra."""
     with reading(directory):
@@ -68,6 +85,23 @@ def read_ends(directory: Path) -> "rocksdb.Ends":
 
     with _opened(directory) as families:
         return rocksdb.parse_ends(_pairs(families["offset"]) if "offset" in families else ())
+
+
+def read_queue_ends(directory: Path, topic: str, queue_id: int) -> "rocksdb.QueueEnds | None":
+    """Return the ends of one queue, None where no queue has this name; raises like ``read_units``."""
+    from mqtool.formats import rocksdb
+
+    with _opened(directory) as families:
+        values = {key: families["offset"].get(key) for key in rocksdb.end_keys(topic, queue_id) if "offset" in families}
+        ends = rocksdb.parse_ends((key, value) for key, value in values.items() if value is not None)
+    return ends.queues.get((topic, queue_id))
+
+
+@contextlib.contextmanager
+def opened_queue(directory: Path, topic: str, queue_id: int) -> Iterator[OpenedQueue]:
+    """Open a database to look up units of one queue that ``read_queue_ends`` knows; raises like ``read_units``."""
+    with _opened(directory) as families:
+        yield OpenedQueue(families["default"], topic, queue_id)
 
 
 def read_config(directory: Path) -> "dict[str, Table]":
@@ -125,10 +159,11 @@ def _link_files(directory: Path, folder: Path) -> None:
                 (folder / path.name).symlink_to(path.resolve())
 
 
-def _pairs(family: Any) -> Iterator[tuple[bytes, bytes]]:
+def _pairs(family: Any, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys and values in order, from the first key that is not below ``start``."""
     # Not items(): it ends at a damaged block as if that were the end of the database.
     position = family.iter()
-    position.seek_to_first()
+    position.seek(start)
     while position.valid():
         yield position.key(), position.value()
         position.next()

@@ -20,12 +20,13 @@ from mqtool.engine.repair import checks, verify
 from mqtool.engine.repair.checks import CHECKS
 from mqtool.engine.repair.findings import Finding, Severity
 from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.repair.verify_queues import Ranges
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotPermittedError
 from mqtool.formats import consume_queue, scan, timer
-from tests import damage
+from tests import builders, damage
 from tests.campaigns.damage import campaign, is_excused
 from tests.engine.repair.recipes import RECIPES
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
@@ -205,6 +206,81 @@ def test_compiled_and_plain_kernels_find_the_same(name: str, tmp_path: Path, mon
     monkeypatch.setattr(scan, "COMPILE_FROM", 0)
 
     assert found_in(store) == plain
+
+
+# Queues of inner batches.
+
+
+def _batch_file(number: int) -> str:
+    return f"batchconsumequeue/Inner/0/{number * 460:020}"
+
+
+@pytest.mark.parametrize(
+    ("at", "raw", "expected"),
+    [
+        (46 * 3, struct.pack(">q", 1), {("QUEUE-POSITION", 46 * 3)}),
+        (46 * 3 + 8, struct.pack(">i", 77), {("QUEUE-LENGTH", 46 * 3)}),
+        (46 * 3 + 12, struct.pack(">q", 77), {("QUEUE-TAGS", 46 * 3)}),
+        (46 * 3 + 20, struct.pack(">q", 77), {("QUEUE-TIME", 46 * 3)}),
+        (46 * 3 + 28, struct.pack(">q", 1 << 50), {("QUEUE-MISSING", 46 * 3), ("QUEUE-DANGLING", 46 * 3)}),
+        (46 * 3 + 28, struct.pack(">q", 0), {("QUEUE-MISSING", 46 * 3), ("QUEUE-DANGLING", 46 * 3)}),
+        (46 * 0 + 28, struct.pack(">q", 99), {("QUEUE-MISSING", 0), ("QUEUE-DANGLING", 0)}),
+        (46 * 1 + 28, struct.pack(">q", 0), {("QUEUE-MISSING", 46), ("QUEUE-DANGLING", 46)}),
+        (46 * 1 + 28, struct.pack(">q", -1), {("QUEUE-MISSING", 46), ("QUEUE-DANGLING", 46)}),
+        (46 * 3 + 36, struct.pack(">h", 77), {("QUEUE-BATCH", 46 * 3)}),
+        (46 * 0 + 36, struct.pack(">h", -1), {("QUEUE-BATCH", 0)}),
+        (46 * 3, bytes(46), {("QUEUE-MISSING", 46 * 3)}),
+    ],
+)
+def test_a_damaged_batch_unit_is_found_and_no_other_is_blamed(
+    at: int, raw: bytes, expected: set[tuple[str, int]], tmp_path: Path
+) -> None:
+    store = copy_of("batchcq-533-clean", tmp_path)
+    _write(_batch_file(0), at, raw)(store)
+
+    found = problems_in(store)
+
+    assert places(found) == {(code, _batch_file(0), offset) for code, offset in expected}
+    assert len(found) == len(expected)
+
+
+def test_batch_units_that_a_file_lacks_are_missed_where_it_ends(tmp_path: Path) -> None:
+    store = copy_of("batchcq-533-clean", tmp_path)
+    units = manifest("batchcq-533-clean")["load"]["after_load"]["queues"]["Inner"]["0"]["units"]
+    os.truncate(store / _batch_file(0), 46 * 7 + 11)
+
+    found = problems_in(store)
+
+    assert places(found) == {
+        ("QUEUE-FILE-SIZE", _batch_file(0), 46 * 7 + 11),
+        ("QUEUE-MISSING", _batch_file(0), 46 * 7),
+    }
+    missing = [one.queue_offset for one in found if one.code == "QUEUE-MISSING"]
+    assert missing == [unit[0] for unit in units[7:10]]
+
+
+@pytest.mark.parametrize("per_file", [1, 3, 7])
+def test_batch_queues_in_shorter_files_are_as_sound(per_file: int, tmp_path: Path) -> None:
+    store = copy_of("batchcq-533-clean", tmp_path)
+    for first in sorted(store.glob(f"batchconsumequeue/*/*/{0:020}")):
+        files = sorted(first.parent.iterdir())
+        data = b"".join(path.read_bytes() for path in files)
+        for path in files:
+            path.unlink()
+        builders.write_files(first.parent, data, 46 * per_file)
+
+    assert problems_in(store) == []
+    assert problems_in(store, jobs=2) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), max_size=20))
+def test_ranges_are_the_set_of_their_numbers(added: list[tuple[int, int]]) -> None:
+    ranges, numbers = Ranges(), set[int]()
+    for start, count in added:
+        ranges.add(start, start + count)
+        numbers.update(range(start, start + count))
+
+    assert ranges.has(2, 50).tolist() == [number in numbers for number in range(2, 50)]
 
 
 # Damage anywhere.

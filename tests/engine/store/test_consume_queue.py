@@ -141,7 +141,7 @@ def test_golden_batch_queues_have_the_units_and_ends_that_java_tells(name: str) 
     assert store.batch_consume_queues
     for (topic, queue_id), queue in store.batch_consume_queues.items():
         expected = told[topic][str(queue_id)]
-        units = queue.units()
+        units = queue.units(0, queue.unit_count)
         columns = ("queue_offset", "physical_offset", "size", "tags_code", "batch_size")
         found = [[int(row[name]) for name in columns] for row in units]
         assert found[: len(expected["units"])] == expected["units"]
@@ -158,12 +158,124 @@ def test_batch_units_are_read_up_to_the_first_that_is_empty(
     builders.write_files(folder, b"".join(units) + bytes(rest), 46 * 4)
     queue = BatchConsumeQueue("T", 0, folder)
 
-    found = queue.units()
+    found = queue.units(0, queue.unit_count)
 
     parsed = [batch_consume_queue.UNIT.parse(raw) for raw in units]
     expected = next((i for i, one in enumerate(parsed) if one.size <= 0), len(parsed))
     columns = batch_consume_queue.UNIT_DTYPE.names or ()
     assert found.tolist() == [tuple(one[name] for name in columns) for one in parsed[:expected]]
+
+
+BATCH_SIZES = (3, 1, 2, 5, 1, 4, 2, 2, 1, 3, 6, 1, 2)
+
+
+def batch_queue_of(
+    folder: Path, per_file: int, damage: dict[int, dict[str, int]] | None = None, missing: int | None = None
+) -> BatchConsumeQueue:
+    """Write thirteen units, some with other values, into files of so many, and leave one file out."""
+    units, offset = [], 0
+    for place, batch_size in enumerate(BATCH_SIZES):
+        fields = {"physical_offset": 1000 * place, "size": 100, "tags_code": 0, "store_timestamp": 5}
+        fields |= {"queue_offset": offset, "batch_size": batch_size, "compacted_offset": -1, "reserved": 0}
+        units.append(batch_consume_queue.UNIT.build(fields | (damage or {}).get(place, {})))
+        offset += batch_size
+    builders.write_files(folder, b"".join(units), 46 * per_file)
+    if missing is not None:
+        (folder / f"{missing * per_file * 46:020}").unlink()
+    return BatchConsumeQueue("T", 0, folder)
+
+
+def first_offset_of(place: int) -> int:
+    return sum(BATCH_SIZES[:place])
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN_NAMES if name.startswith("batchcq")])
+@pytest.mark.parametrize("per_file", [1, 3, 10, 100])
+def test_a_batch_queue_is_the_same_however_long_its_files_are(
+    folders: Iterator[Path], name: str, per_file: int
+) -> None:
+    for golden in StoreReader(golden_store(name)).batch_consume_queues.values():
+        whole = golden.units(0, golden.unit_count)
+        folder = next(folders)
+        builders.write_files(folder, whole.tobytes(), 46 * per_file)
+        queue = BatchConsumeQueue("T", 0, folder)
+
+        assert queue.unit_count == golden.unit_count
+        assert (queue.first_offset, queue.max_offset()) == (golden.first_offset, golden.max_offset())
+        for start in range(golden.unit_count):
+            stop = min(start + 4, golden.unit_count)
+            assert queue.units(start, stop).tobytes() == golden.units(start, stop).tobytes()
+            assert queue.place_of(int(whole["queue_offset"][start])) == start
+            assert queue.address_of(start) == start * 46
+
+
+@given(st.integers(1, 14), st.integers(-2, 15), st.integers(-2, 20))
+def test_any_range_of_batch_units_is_read(folders: Iterator[Path], per_file: int, start: int, stop: int) -> None:
+    queue = batch_queue_of(next(folders), per_file)
+    places = range(13)[max(0, start) : max(0, stop)]
+
+    found = queue.units(start, min(stop, queue.unit_count))
+
+    assert found["physical_offset"].tolist() == [1000 * place for place in places]
+    one_file = len({place // per_file for place in places}) == 1
+    assert any(np.shares_memory(found, segment.bytes) for segment in queue.segments) == one_file
+
+
+def test_the_rest_of_a_batch_file_that_is_no_whole_unit_is_passed_over(folders: Iterator[Path]) -> None:
+    queue = batch_queue_of(next(folders), 5)
+    first = queue.segments[0].path
+    first.write_bytes(first.read_bytes()[: 46 * 3 + 20])
+
+    queue = BatchConsumeQueue("T", 0, first.parent)
+
+    assert queue.unit_count == 11
+    assert queue.units(2, 4)["physical_offset"].tolist() == [2000, 5000]
+    assert [queue.address_of(place) for place in (2, 3)] == [46 * 2, 46 * 5]
+    assert queue.address_before(3) == 46 * 3  # where the missing unit should begin
+    assert queue.place_of(first_offset_of(3)) == 3
+
+
+@given(st.integers(1, 6), st.integers(0, 1))
+def test_a_missing_batch_file_hides_no_unit_of_the_others(folders: Iterator[Path], per_file: int, missing: int) -> None:
+    queue = batch_queue_of(next(folders), per_file, missing=missing)
+    kept = [place for place in range(13) if place // per_file != missing]
+
+    found = queue.units(0, queue.unit_count)
+
+    assert found["physical_offset"].tolist() == [1000 * place for place in kept]
+    for number, place in enumerate(kept):
+        assert queue.place_of(first_offset_of(place)) == number
+        assert queue.address_of(number) == 46 * place
+    assert queue.max_offset() == sum(BATCH_SIZES)
+
+
+@given(st.integers(1, 6), st.integers(0, 12))
+def test_batch_units_end_at_a_hole(folders: Iterator[Path], per_file: int, hole: int) -> None:
+    queue = batch_queue_of(next(folders), per_file, {hole: {"size": 0}})
+
+    assert queue.unit_count == hole
+    assert queue.max_offset() == first_offset_of(hole)
+    assert queue.place_of(first_offset_of(hole)) == hole
+
+
+@given(st.integers(1, 6), st.integers(2, 10), st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-5, 40))
+def test_a_batch_unit_with_a_wrong_queue_offset_misleads_no_search(
+    folders: Iterator[Path], per_file: int, wrong: int, offset: int
+) -> None:
+    queue = batch_queue_of(next(folders), per_file, {wrong: {"queue_offset": offset}})
+
+    for place in {*range(13)} - {wrong}:
+        assert queue.next_in_line(queue.place_of(first_offset_of(place))) == place
+    assert queue.max_offset() == sum(BATCH_SIZES)
+
+
+def test_a_batch_queue_of_nothing_but_noise_has_no_unit_in_line(folders: Iterator[Path]) -> None:
+    queue = batch_queue_of(next(folders), 4, {place: {"queue_offset": -1 - place} for place in range(13)})
+
+    assert queue.unit_count == 13
+    assert (queue.first_offset, queue.max_offset()) == (0, 0)
+    assert (queue.next_in_line(0), queue.last_in_line(13), queue.place_of(7)) == (13, None, 0)
+    assert len(queue.units_in_line(0, 13)) == 0
 
 
 # The extension.

@@ -232,3 +232,38 @@ def test_a_batch_unit_that_fits_neither_neighbour_hides_no_other(tmp_path: Path)
 
     assert view is not None
     assert view.units(0, 3).physical_offset.tolist() == units[[0, 1, 3], 1].tolist()
+
+
+@pytest.mark.parametrize("name", ["batchcq-533-clean", "rocksdb-533-clean", "rocksdb-550-clean"])
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+def test_any_range_of_a_view_is_that_of_its_whole(name: str, data: st.DataObject) -> None:
+    store = StoreReader(golden_store(name))
+    key = data.draw(st.sampled_from(sorted(queue_keys(store))))
+    view, other = open_queue(store, *key), open_queue(store, *key)
+    assert view is not None
+    assert other is not None
+    whole = other.units(0, 10_000)
+    start = data.draw(st.integers(0, view.max_offset + 1))
+    limit = data.draw(st.integers(1, 9))
+
+    found = view.units(start, limit)
+
+    rows = np.flatnonzero(whole.next_offset > start)[:limit]
+    for column, expected in zip(found, whole.where(rows), strict=True):
+        assert column.tolist() == expected.tolist()
+
+
+def test_a_batch_unit_that_counts_too_many_hides_no_other(tmp_path: Path) -> None:
+    store = copy_of("batchcq-533-clean", tmp_path)
+    sound = open_queue(StoreReader(store), "Inner", 0)
+    file = f"batchconsumequeue/Inner/0/{0:020}"
+    damage.apply_ops(store, [{"op": "write", "file": file, "at": 46 * 3 + 36, "hex": "7fff"}])
+
+    view = open_queue(StoreReader(store), "Inner", 0)
+
+    assert view is not None
+    assert sound is not None
+    assert view.units(0, 100).physical_offset.tolist() == sound.units(0, 100).physical_offset.tolist()
+    assert view.units(0, 100).next_offset.tolist() == sound.units(0, 100).next_offset.tolist()
+    assert view.max_offset == sound.max_offset

@@ -67,7 +67,7 @@ def read_everything(store: StoreReader) -> None:
     parts: list[Callable[[], object]] = [
         lambda: list(store.messages()),
         lambda: [queue.units(queue.first_offset, queue.max_offset()) for queue in store.consume_queues.values()],
-        lambda: [queue.units() for queue in store.batch_consume_queues.values()],
+        lambda: [queue.units(0, queue.unit_count) for queue in store.batch_consume_queues.values()],
         lambda: [queue.unit_at(-(1 << 63)) for queue in store.consume_queue_exts.values()],
         lambda: [(file.header, file.slots(), file.entries()) for file in store.index_files if file.shape],
         lambda: store.index_strays,

@@ -16,7 +16,7 @@ from rocksdict import Options, Rdict
 from mqtool.engine.store import rocksdb
 from mqtool.errors import BadDataError, MissingExtraError, MqtoolError, NotFoundError, Status
 from mqtool.formats import config_tables
-from mqtool.formats.rocksdb import UNIT_KEY, UNIT_VALUE, Pair
+from mqtool.formats.rocksdb import CHECKPOINT_TOPIC, UNIT_KEY, UNIT_VALUE, Pair
 from tests.damage import cuts, damaged, flips, snapshot
 from tests.golden import copy_of, golden_store, manifest
 
@@ -158,6 +158,59 @@ def test_a_long_queue_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
 
 
+@pytest.mark.parametrize("name", STORES)
+def test_a_range_of_one_queue_is_that_of_the_full_walk(name: str) -> None:
+    queues = golden_store(name) / "consumequeue"
+    for (topic, queue_id), whole in rows(queues).items():
+        with rocksdb.opened_queue(queues, topic, queue_id) as queue:
+            for start in range(-1, len(whole) + 2):
+                for stop in (start, start + 1, start + 7, len(whole), 1 << 62):
+                    for limit in (1, 5, 1000):
+                        expected = [unit for unit in whole if start <= unit[0] < stop][:limit]
+                        assert queue.units(start, stop, limit).tolist() == expected
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_ends_of_one_queue_are_those_of_the_full_walk(name: str) -> None:
+    queues = golden_store(name) / "consumequeue"
+
+    found = {key: rocksdb.read_queue_ends(queues, *key) for key in rocksdb.read_ends(queues).queues}
+
+    assert found == rocksdb.read_ends(queues).queues
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id"),
+    [("Rocks", 2), ("Rock", 0), ("", 0), ("\udcff", 0), ("Rocks", 1 << 40), (CHECKPOINT_TOPIC, 0)],
+)
+def test_a_queue_that_is_not_there_has_no_ends(topic: str, queue_id: int) -> None:
+    assert rocksdb.read_queue_ends(golden_store("rocksdb-533-clean") / "consumequeue", topic, queue_id) is None
+
+
+def test_units_beside_the_one_looked_up_are_left_out(tmp_path: Path) -> None:
+    queues = tmp_path / "consumequeue"
+    pairs = units("T", 0, 9)
+    write_database(
+        queues, {"default": [*units("S", 0, 3), *pairs[:2], *pairs[5:], *units("T", 1, 3), *units("Tt", 0, 3)]}
+    )
+
+    with rocksdb.opened_queue(queues, "T", 0) as queue:
+        assert queue.units(0, 100, 100)["queue_offset"].tolist() == [0, 1, 5, 6, 7, 8]
+        assert queue.units(2, 100, 1)["queue_offset"].tolist() == [5]
+        assert queue.units(2, 5, 1)["queue_offset"].tolist() == []
+        assert queue.units(9, 100, 1)["queue_offset"].tolist() == []
+
+
+def test_damage_elsewhere_does_not_touch_a_lookup(tmp_path: Path) -> None:
+    queues = tmp_path / "consumequeue"
+    write_database(queues, {"default": [*units("A", 0, 3), (b"\xffno key", b"no unit")]})
+
+    with rocksdb.opened_queue(queues, "A", 0) as queue:
+        assert queue.units(0, 3, 9)["queue_offset"].tolist() == [0, 1, 2]
+    with pytest.raises(MqtoolError):
+        rows(queues)
+
+
 def test_of_two_tables_the_newer_one_counts(tmp_path: Path) -> None:
     def topic(perm: int) -> list[Pair]:
         return [(b"T", b'{"perm":%d}' % perm)]
@@ -184,7 +237,12 @@ def test_a_store_without_rocksdb_has_none(tmp_path: Path) -> None:
     assert rocksdb.is_rocksdb(golden_store("rocksdb-550-clean") / "consumequeue")
 
 
-READERS: list[Callable[[Path], Any]] = [rows, rocksdb.read_ends]
+def look_up(directory: Path) -> list[Any]:
+    with rocksdb.opened_queue(directory, "Rocks", 1) as queue:
+        return [rocksdb.read_queue_ends(directory, "Rocks", 1), queue.units(20, 30, 5)]
+
+
+READERS: list[Callable[[Path], Any]] = [rows, rocksdb.read_ends, look_up]
 
 
 @pytest.mark.parametrize("read", READERS)
