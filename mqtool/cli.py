@@ -1,6 +1,8 @@
 """The table of subcommands, and the one place that ends the program."""
 
+import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -73,6 +75,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and end the program with its status."""
+    _mend_streams()
     # numpy's linear algebra, of which nothing is used, would take a third of its start to make ready for threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "_MQTOOL_COMPLETE" in os.environ or not hasattr(os, "fork"):
@@ -80,10 +83,20 @@ def main() -> None:
     sys.exit(_run_in_child(sys.argv[1:]))
 
 
+def _mend_streams() -> None:
+    """Make the standard streams take whatever is written: one may be closed, or know few characters."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # The lowest free number is this one. Else a file of the store would take it.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def run(arguments: list[str]) -> int:
     """Run one command in this process and return its status."""
     try:
-        result = cli.main(arguments, prog_name="mqtool", standalone_mode=False)
+        result = cli.main(arguments, prog_name="mqtool", standalone_mode=False, color=_color())
         sys.stdout.flush()
         return int(result or Status.OK)
     except MqtoolError as error:
@@ -91,7 +104,8 @@ def run(arguments: list[str]) -> int:
     except click.Abort:
         return Status.INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         return Status.USAGE
     except KeyboardInterrupt:
         return Status.INTERRUPTED
@@ -108,6 +122,11 @@ def run(arguments: list[str]) -> int:
         return _fault(error)
 
 
+def _color() -> bool | None:
+    """Tell whether there may be colors: None where it depends on whether a terminal shows them."""
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+
+
 def _forget_output() -> None:
     """Let go of standard output: its reader has gone, or its disk is full, and a buffer must not complain later."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -118,7 +137,8 @@ def _complain(sentence: str, status: Status) -> Status:
         sys.stdout.flush()
     except OSError:
         _forget_output()
-    click.echo(f"mqtool: {sentence}", err=True)
+    with contextlib.suppress(OSError):  # the status tells all the same
+        click.echo(f"mqtool: {sentence}", err=True)
     return status
 
 
@@ -128,14 +148,14 @@ def _fault(error: Exception) -> Status:
     import traceback
 
     text = "".join(traceback.format_exception(error))
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqtool"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqtool"
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(".txt", "fault-", folder)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
         where = f"please report it with {name}"
-    except OSError:
+    except (OSError, RuntimeError):  # the second where no home is known
         where = text
     return _complain(f"a fault in mqtool itself ({type(error).__name__}): {where}", Status.FAULT)
 

@@ -230,6 +230,92 @@ def test_a_full_disk_ends_with_74(surroundings: dict[str, str]) -> None:
     assert "Traceback" not in done.stderr
 
 
+def shell(surroundings: dict[str, str], command: str) -> "subprocess.CompletedProcess[str]":
+    """Run a line of shell that begins with ``mqtool``."""
+    line = f'"{sys.executable}" -m {command}'
+    return subprocess.run(
+        ["bash", "-c", line], env=surroundings, capture_output=True, text=True, errors="replace", check=False
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "command", ["--version", "explain", "info -s {}", "verify -s {}", "dump commitlog -o csv -s {}"]
+)
+def test_where_the_output_is_closed_only_the_status_tells(
+    surroundings: dict[str, str], command: str, closed: str
+) -> None:
+    done = shell(surroundings, f"mqtool {command.format(golden_store('txn-533-clean'))} {closed}")
+
+    assert (done.returncode, done.stdout) == (Status.OK, "")
+    assert "fault" not in done.stderr
+
+
+@pytest.mark.parametrize(("command", "status"), [("info -s /nowhere", Status.NO_INPUT), ("info --x", Status.USAGE)])
+def test_a_complaint_that_cannot_be_written_is_a_status_all_the_same(
+    surroundings: dict[str, str], command: str, status: Status
+) -> None:
+    assert shell(surroundings, f"mqtool {command} 2>/dev/full").returncode == status
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("form", ["table", "csv", "jsonl"])
+def test_no_character_is_too_much_for_an_output(surroundings: dict[str, str], encoding: str, form: str) -> None:
+    command = f"mqtool dump commitlog -o {form} -s {golden_store('mixed-533-clean')}"
+
+    done = shell(surroundings | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}, command)
+
+    assert done.returncode == Status.OK
+    assert "fault" not in done.stderr
+    assert (r"\u6807" if (form, encoding) == ("table", "latin-1") else "标签") in done.stdout
+
+
+NOBODY = """
+import pathlib, pwd, sys
+from mqtool import cli
+
+def unknown(uid):
+    raise KeyError(uid)
+
+pwd.getpwuid = unknown
+cli.main()
+"""
+
+
+def test_a_user_without_a_home_is_no_fault(surroundings: dict[str, str], tmp_path: Path) -> None:
+    del surroundings["HOME"]
+    done = subprocess.run(
+        [sys.executable, "-c", NOBODY, "info"],
+        env=surroundings,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == Status.NO_INPUT
+    assert "give -s DIR or set MQTOOL_STORE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "colored"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colors_can_be_declined(surroundings: dict[str, str], setting: dict[str, str], colored: bool) -> None:
+    parent, child = os.openpty()
+
+    subprocess.run(
+        [sys.executable, "-m", "mqtool", "explain", "LOG-CRC", "-o", "table"],
+        env=surroundings | {"TERM": "xterm"} | setting,
+        stdout=child,
+        check=True,
+    )
+
+    os.close(child)
+    assert (b"\x1b[" in os.read(parent, 4096)) is colored
+    os.close(parent)
+
+
 def test_a_fault_is_one_sentence_and_a_file(surroundings: dict[str, str], tmp_path: Path) -> None:
     cache = tmp_path / "cache"
 

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
-import orjson
 
-from mqtool.commands._output import iso_time, printable
+from mqtool.commands._output import iso_time, printable, to_json
 from mqtool.commands._rows import shown_body
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
@@ -295,7 +294,7 @@ def _body_lines(message: Message, mode: str, width: int) -> Iterator[str]:
     if mode == "json":
         shown = shown_body(message, "json")
         if shown["body_encoding"] == "json":
-            pretty = orjson.dumps(shown["body"], option=orjson.OPT_INDENT_2).decode()
+            pretty = to_json(shown["body"], indent=True).decode()
             yield from _text_lines(pretty, width, None)
             return
     if mode in ("text", "base64"):

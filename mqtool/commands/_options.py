@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, and the values they take."""
 
+import contextlib
 import datetime
 import difflib
 import fnmatch
@@ -113,9 +114,10 @@ def _default_store() -> Path:
     here = Path("store")
     if (here / "commitlog").is_dir() or (here / "consumequeue").is_dir():
         return here
-    home = Path.home() / "store"
-    if home.is_dir():
-        return home
+    with contextlib.suppress(RuntimeError):  # where nothing tells the home of this user
+        home = Path.home() / "store"
+        if home.is_dir():
+            return home
     raise NotFoundError("no store is named: give -s DIR or set MQTOOL_STORE (neither ./store nor ~/store is one)")
 
 
@@ -144,6 +146,7 @@ def jobs_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "-j",
         "--jobs",
+        metavar="N",
         type=click.IntRange(1),
         default=lambda: len(os.sched_getaffinity(0)),
         help="How much runs at once. Default: every core.",
@@ -152,7 +155,7 @@ def jobs_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def limit_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--limit``."""
-    return click.option("--limit", type=click.IntRange(0), help="Stop after so many.")(command)
+    return click.option("--limit", metavar="N", type=click.IntRange(0), help="Stop after so many.")(command)
 
 
 def body_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,10 +169,41 @@ def body_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def _filter(name: str, text: str) -> Decorator:
+    """Return what adds a filter that repeats and takes patterns; the command receives a tuple, as ``topics``."""
+    return click.option(f"--{name}", f"{name}s", multiple=True, metavar="GLOB", help=f"{text}; repeats: any of them.")
+
+
+topic_filter = _filter("topic", "Only these topics")
+queue_filter = _filter("queue", "Only queues with this id")
+tag_filter = _filter("tag", "Only messages with such a tag")
+key_filter = _filter("key", "Only messages with such a key or unique key")
+group_filter = _filter("group", "Only these consumer groups")
+
+
+def range_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--from`` and ``--to``: offsets, the second excluded; the command receives ``start`` and ``stop``."""
+    command = click.option("--to", "stop", type=OFFSET, help="Only what lies before this offset.")(command)
+    return click.option("--from", "start", type=OFFSET, help="Only what lies at this offset or later.")(command)
+
+
 def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--since`` and ``--until``: store times, the second excluded."""
     command = click.option("--until", type=TIME, help="Only what was stored before this time.")(command)
     return click.option("--since", type=TIME, help="Only what was stored at this time or later.")(command)
+
+
+def check_has_log(store: "StoreReader") -> None:
+    """Refuse a single file that is no part of a commit log, where one is needed.
+
+    Raises:
+        NotFoundError: the store is such a file.
+    """
+    if store.paths.single and not store.commit_log.segments:
+        raise NotFoundError(
+            f"{store.paths.single} is no segment of a commit log: its name is no address of 20 digits; "
+            f"give the store that it belongs to"
+        )
 
 
 def matching(patterns: Iterable[str], names: Iterable[str], what: str) -> set[str]:

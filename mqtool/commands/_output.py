@@ -4,6 +4,8 @@ import contextlib
 import datetime
 import enum
 import functools
+import io
+import json
 import shutil
 import sys
 import time
@@ -16,6 +18,7 @@ import orjson
 Row = Mapping[str, Any]
 _BLOCK = 200
 _LEAST = 20
+_DEEPEST = 1024  # orjson reads nothing deeper
 
 
 class Format(enum.StrEnum):
@@ -55,14 +58,32 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _cell(value: Any) -> str:
+def to_json(value: Any, indent: bool = False) -> bytes:
+    r"""Return a value as JSON, on one line unless it shall be indented.
+
+    >>> to_json({0: -(1 << 64), "name": "\udcff"})
+    b'{"0":-18446744073709551616,"name":"\\udcff"}'
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0))
+    except TypeError:  # an integer of more than 64 bits, a name that is no text, or very deep
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), 8 * _DEEPEST))
+        return json.dumps(value, indent=2 if indent else None, separators=(",", ": " if indent else ":")).encode()
+
+
+def _text(value: Any) -> str:
+    """Return a plain value as all outputs write it."""
     if value is None:
         return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cell(value: Any) -> str:
     if isinstance(value, Mapping):
-        return printable(" ".join(f"{name}={one}" for name, one in value.items()))
+        return printable(" ".join(f"{name}={_text(one)}" for name, one in value.items()))
     if isinstance(value, list | tuple):
-        return printable(" ".join(map(str, value)))
-    return printable(str(value))
+        return printable(" ".join(map(_text, value)))
+    return printable(_text(value))
 
 
 class Output:
@@ -95,7 +116,7 @@ class Output:
         self.count += 1
         values = with_times(row)
         if self.format is Format.JSONL:
-            sys.stdout.buffer.write(orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS) + b"\n")
+            sys.stdout.buffer.write(to_json(values) + b"\n")
         elif self.format is Format.CSV:
             self._write_csv(values)
         else:
@@ -133,7 +154,7 @@ class Output:
         from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
 
         if byte_count >= COMPILE_FROM and compiles_first_time():
-            self.remark("this first run compiles its kernels, which takes some seconds")
+            self.remark("the kernels are compiled first, which takes some seconds")
 
     def close(self) -> None:
         """Write what is still held back."""
@@ -149,11 +170,13 @@ class Output:
         import csv
 
         flat = {
-            name: orjson.dumps(value).decode() if isinstance(value, dict | list) else value
+            name: to_json(value).decode() if isinstance(value, dict | list) else _text(value)
             for name, value in values.items()
         }
         if self._csv is None:
-            self._csv = csv.DictWriter(sys.stdout, flat, extrasaction="ignore")
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+            self._csv = csv.DictWriter(sys.stdout, flat, extrasaction="ignore", lineterminator="\n")
             self._csv.writeheader()
         self._csv.writerow(flat)
 

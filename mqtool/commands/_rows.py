@@ -1,6 +1,8 @@
 """Messages as rows: the fields of ``message`` in every output."""
 
 import base64
+import json
+import re
 from typing import Any
 
 import orjson
@@ -13,6 +15,8 @@ MESSAGE_COLUMNS = (
     "physical_offset", "size", "topic", "queue_id", "queue_offset", "store_time", "tags", "keys", "body",
     "unique_key", "born_host", "reconsume_times", "sys_flag", "message_id",
 )  # fmt: skip
+
+_LONG_NUMBER = re.compile(rb"\d{19}")
 
 
 def message_columns(width: int, body: str = "auto") -> tuple[str, ...]:
@@ -36,8 +40,8 @@ def shown_body(message: Message, mode: str) -> dict[str, Any]:
         body, encoding = message.body, "base64"
     if encoding == "json":
         try:
-            return {"body": orjson.loads(body), "body_encoding": "json"}
-        except orjson.JSONDecodeError:
+            return {"body": _parsed(body), "body_encoding": "json"}
+        except (ValueError, RecursionError):
             encoding = "auto"
     if encoding == "auto":
         try:
@@ -50,6 +54,12 @@ def shown_body(message: Message, mode: str) -> dict[str, Any]:
         "body": body.hex() if encoding == "hex" else base64.b64encode(body).decode(),
         "body_encoding": encoding,
     }
+
+
+def _parsed(body: bytes) -> Any:
+    value = orjson.loads(body)
+    # What 64 bits do not hold, orjson makes a rounded number of.
+    return json.loads(body) if _LONG_NUMBER.search(body) else value
 
 
 def message_row(message: Message, body: str = "auto") -> dict[str, Any]:

@@ -12,12 +12,17 @@ import click
 from click.core import ParameterSource
 
 from mqtool.commands._options import (
-    OFFSET,
     body_option,
+    group_filter,
+    key_filter,
     limit_option,
     output_option,
+    queue_filter,
+    range_options,
     store_options,
+    tag_filter,
     time_options,
+    topic_filter,
 )
 from mqtool.commands._output import Output, Row, progress
 from mqtool.errors import Status, UsageError
@@ -54,7 +59,7 @@ KINDS = {
         _UNIT,
     ),
     "rocksdbconsumequeue": Kind(
-        "Units of queues that lie in RocksDB.",
+        "Units of queues that lie in RocksDB. --from and --to are queue offsets.",
         "queues:rocksdb_units",
         (*_PICK, *_RANGE, *_TIME, "limit"),
         (*_UNIT, "store_time"),
@@ -140,15 +145,12 @@ class _Dump(click.Command):
 @click.command(cls=_Dump, short_help="List the records of one kind of file.")
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
 @click.argument("file", metavar="[FILE]", required=False)
-@click.option("--topic", "topics", multiple=True, metavar="GLOB", help="Only these topics; repeats.")
-@click.option("--queue", "queues", multiple=True, metavar="ID", help="Only these queue ids; repeats.")
-@click.option("--tag", "tags", multiple=True, metavar="GLOB", help="Only messages with such a tag; repeats.")
-@click.option(
-    "--key", "keys", multiple=True, metavar="GLOB", help="Only messages with such a key, or unique key; repeats."
-)
-@click.option("--group", "groups", multiple=True, metavar="GLOB", help="Only these consumer groups; repeats.")
-@click.option("--from", "start", type=OFFSET, help="Only what lies at this offset or later.")
-@click.option("--to", "stop", type=OFFSET, help="Only what lies before this offset.")
+@topic_filter
+@queue_filter
+@tag_filter
+@key_filter
+@group_filter
+@range_options
 @time_options
 @limit_option
 @body_option

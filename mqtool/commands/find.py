@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._options import (
-    OFFSET,
     body_option,
+    check_has_log,
+    key_filter,
     limit_option,
     matching,
     output_option,
+    queue_filter,
+    range_options,
     store_options,
+    tag_filter,
     time_options,
+    topic_filter,
 )
 from mqtool.commands._output import Output, progress
 from mqtool.commands._rows import message_columns, message_row
-from mqtool.errors import NotFoundError, UsageError
+from mqtool.errors import NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.store.reader import StoreReader
@@ -47,39 +52,40 @@ def _properties(_ctx: click.Context, _param: click.Parameter, values: tuple[str,
 
 
 @click.command(short_help="Find messages by key, tag, body, property or time.")
-@click.option("--key", "keys", multiple=True, help="A key or unique key; repeats: one of them.")
-@click.option("--tag", "tags", multiple=True, help="A tag; repeats: one of them.")
-@click.option("--text", "texts", multiple=True, metavar="TEXT", help="A text in the body; repeats: each of them.")
+@topic_filter
+@queue_filter
+@tag_filter
+@key_filter
+@click.option(
+    "--text", "texts", multiple=True, metavar="TEXT", help="Only messages with this in the body; repeats: all of them."
+)
 @click.option(
     "--regex", "regexes", multiple=True, callback=_regexes, metavar="RE",
-    help="A regular expression that matches in the body; repeats: each of them.",
+    help="Only messages with a match of this in the body; repeats: all of them.",
 )  # fmt: skip
 @click.option(
-    "--property", "properties", multiple=True, callback=_properties, metavar="NAME[=VALUE]",
-    help="A property and its value; repeats: each of them.",
+    "--property", "properties", multiple=True, callback=_properties, metavar="NAME[=GLOB]",
+    help="Only messages with this property, of such a value; repeats: all of them.",
 )  # fmt: skip
-@click.option("--topic", "topics", multiple=True, help="A topic; repeats: one of them.")
-@click.option("--queue", "queues", multiple=True, help="A queue's number; repeats: one of them.")
+@range_options
 @time_options
-@click.option("--from", "start", type=OFFSET, default=0, help="Only messages at this physical offset or behind it.")
-@click.option("--to", "stop", type=OFFSET, help="Only messages before this physical offset.")
 @limit_option
 @click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
 @body_option
 @store_options
 @output_option
 def command(
-    keys: tuple[str, ...],
+    topics: tuple[str, ...],
+    queues: tuple[str, ...],
     tags: tuple[str, ...],
+    keys: tuple[str, ...],
     texts: tuple[str, ...],
     regexes: tuple["re.Pattern[str]", ...],
     properties: tuple[tuple[str, str], ...],
-    topics: tuple[str, ...],
-    queues: tuple[str, ...],
+    start: int | None,
+    stop: int | None,
     since: int | None,
     until: int | None,
-    start: int,
-    stop: int | None,
     limit: int | None,
     scan: bool,
     body: str,
@@ -88,16 +94,24 @@ def command(
 ) -> int:
     """Find the messages for which every condition holds, in the order of the log.
 
-    Keys, tags, topics, queues and the values of properties may be patterns with * and ?. Bodies are searched as the
-    producer gave them, compressed or not. Messages in an inner batch count: the record that holds them is shown.
+    \b
+      mqtool find --key order-4106
+      mqtool find --topic 'Order*' --tag TagA --since 2h
+      mqtool find --text 'connection refused' --property 'KEYS=order-*' --limit 10
+
+    A GLOB is a name, or a pattern with * and ?. Bodies are searched as the producer gave them, compressed or not.
+    Messages in an inner batch count: the record that holds them is shown. --from and --to are physical offsets.
 
     A key is looked up in the index files. What they do not cover, or where they make no sense, is scanned, as is
-    everything for other conditions; --topic, --since, --until, --from and --to make that less.
-    """
+    everything for other conditions; --topic, --since, --until, --from and --to make that less. Ends with
+    status 3 when part of the log that was scanned could not be read.
+    """  # noqa: D301
     from mqtool.engine.store.search import Query, Search
 
-    if not (keys or tags or texts or regexes or properties or topics or queues or since or until or start or stop):
+    filters = (topics, queues, tags, keys, texts, regexes, properties)
+    if not any(filters) and all(bound is None for bound in (start, stop, since, until)):
         raise UsageError("nothing is said about the messages to find: give --key, --tag, --text or another condition")
+    check_has_log(store)
     query = Query(
         keys=keys,
         tags=tags,
@@ -108,7 +122,7 @@ def command(
         queues=queues,
         since=since,
         until=until,
-        start_offset=start,
+        start_offset=start or 0,
         stop_offset=stop,
     )
     search = Search(store, query, use_index=not scan)
@@ -124,7 +138,9 @@ def command(
     for remark in _remarks(store, search):
         output.remark(remark)
     output.remark(_summary(search, output.count, "--limit is reached" if output.count == limit else ""))
-    return 0
+    # What a broker is just writing looks like damage, and is none.
+    is_damaged = (search.gaps or search.faulty_count) and not store.is_live
+    return Status.DAMAGE if is_damaged else Status.OK
 
 
 def _topics(store: "StoreReader", patterns: tuple[str, ...]) -> frozenset[str] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._message_page import hex_lines, hex_rows, message_page, messages_in
-from mqtool.commands._options import body_option, matching, output_option, store_options
+from mqtool.commands._options import body_option, check_has_log, matching, output_option, store_options
 from mqtool.commands._output import Output, progress
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, Status, UsageError
@@ -64,9 +64,15 @@ def command(ids: tuple[str, ...], as_hex: bool, body: str, store: "StoreReader",
       a key                  one of its KEYS
     or give its TOPIC, QUEUE and queue OFFSET.
 
+    \b
+      mqtool get order-4106
+      mqtool get 7F000001000051AF0000000000000000 --hex
+      mqtool get Orders 0 17
+
     Keys are looked up in the index files, then in the log. Several messages with one key are listed: choose by
     physical offset. Ends with status 65 where the bytes are damaged; --hex shows them all the same.
     """  # noqa: D301 (what click takes for a mark is one character, not two)
+    check_has_log(store)
     found = _locate(store, ids, output)
     if as_hex:
         for one in found:

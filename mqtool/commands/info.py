@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._options import output_option, store_options
+from mqtool.commands._options import check_has_log, output_option, store_options
 from mqtool.commands._output import Output, iso_time, printable, with_times
 from mqtool.commands._rows import topic_kind
 
@@ -30,6 +30,7 @@ def command(store: "StoreReader", output: Output) -> int:
     """
     from mqtool.engine.store.summary import describe
 
+    check_has_log(store)
     told = describe(store)
     for topic in told["topics"] or ():
         topic["kind"] = topic_kind(topic["topic"])

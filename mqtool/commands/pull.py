@@ -23,19 +23,24 @@ _COLUMNS = (
 
 
 @click.command(short_help="Read messages of one queue as a consumer would.")
-@click.option("--topic", required=True, help="The topic.")
-@click.option("--queue", "queue_id", type=click.IntRange(0), help="The queue. Default: the only one of the topic.")
-@click.option("--offset", type=click.IntRange(0), help="Queue offset to start at. Default: the first there is.")
+@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option(
+    "--queue", "queue_id", type=click.IntRange(0), metavar="ID", help="The queue. Default: the only one of the topic."
+)
+@click.option(
+    "--offset", type=click.IntRange(0), metavar="N", help="Queue offset to start at. Default: the first there is."
+)
 @click.option("--since", type=TIME, help="Start at the offset that a broker finds for this time.")
 @click.option(
     "--as-broker",
     "version",
     metavar="VERSION",
     default="5",
+    show_default=True,
     help="Whose way to find a time: 4.x takes file times and the nearest message, 5.x the first at the time or later.",
 )
 @limit_option
-@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeats.")
+@click.option("--tag", "tags", multiple=True, metavar="NAME", help="Only messages with this tag; repeats: any of them.")
 @click.option("--filter", "expression", metavar="TAGS", help="A consumer's tag expression: 'TagA || TagB'.")
 @click.option("--sql", metavar="SQL92", help="Only messages whose properties match: \"a > 5 AND color = 'red'\".")
 @body_option
@@ -57,13 +62,20 @@ def command(
 ) -> int:
     """Read messages of one queue in order, as a consumer would get them.
 
+    \b
+      mqtool pull --topic Orders --queue 0 --limit 10
+      mqtool pull --topic Orders --queue 0 --since 2h --filter 'TagA || TagB'
+      mqtool pull --topic Orders --queue 0 --sql "price > 5 AND color = 'red'"
+
     A last remark tells the status a client would see (FOUND, NO_NEW_MSG, NO_MATCHED_MSG or OFFSET_ILLEGAL), and the
     offset to go on at. Tags are matched as a broker and its client do, SQL92 filters as RocketMQ reads them. Without
     --limit all messages up to the end of the queue are read. Ends with status 3 when a message could not be read.
-    """
+    """  # noqa: D301
     from mqtool.engine.store.pull import PullStatus, pull
     from mqtool.engine.store.queue_view import BatchQueueView, open_queue
 
+    if store.paths.single:
+        raise NotFoundError(f"{store.paths.single} holds no queues: give the store that it belongs to")
     subscription = _subscription(tags, expression, sql, output)
     topic, queue_id = _queue(store, topic, queue_id)
     queue = open_queue(store, topic, queue_id)

@@ -4,7 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._options import OFFSET, jobs_option, matching, output_option, store_options, time_options
+from mqtool.commands._options import (
+    check_has_log,
+    jobs_option,
+    matching,
+    output_option,
+    queue_filter,
+    range_options,
+    store_options,
+    tag_filter,
+    time_options,
+    topic_filter,
+)
 from mqtool.commands._output import Output, iso_time, progress
 from mqtool.commands._rows import topic_kind
 from mqtool.errors import Status
@@ -28,12 +39,11 @@ _LISTED_GAPS = 10
 
 @click.command(short_help="Count messages and bytes by topic, queue, tag, hour, size or producer.")
 @click.option("--by", type=click.Choice(list(_COLUMNS)), default="topic", show_default=True, help="What to group by.")
-@click.option("--topic", "topics", multiple=True, help="Only these topics; a glob pattern; repeats.")
-@click.option("--queue", "queues", multiple=True, help="Only these queue ids; a glob pattern; repeats.")
-@click.option("--tag", "tags", multiple=True, help="Only messages with these tags; a glob pattern; repeats.")
+@topic_filter
+@queue_filter
+@tag_filter
+@range_options
 @time_options
-@click.option("--from", "start", type=OFFSET, help="Only messages at this physical offset or behind it.")
-@click.option("--to", "stop", type=OFFSET, help="Only messages in front of this physical offset.")
 @jobs_option
 @store_options
 @output_option
@@ -42,22 +52,28 @@ def command(
     topics: tuple[str, ...],
     queues: tuple[str, ...],
     tags: tuple[str, ...],
-    since: int | None,
-    until: int | None,
     start: int | None,
     stop: int | None,
+    since: int | None,
+    until: int | None,
     jobs: int,
     store: "StoreReader",
     output: Output,
 ) -> int:
     """Count messages and bytes by topic, queue, tag, hour, size of body or host of the producer.
 
-    The log is read, not the queues: what is counted is there. Rates are over the time from the first counted message to
-    the last, by hour over the hour. A record that holds a batch counts as its messages. Topics that a broker makes by
-    itself are of another kind than "user". Ends with status 3 when part of the log could not be read.
-    """
+    \b
+      mqtool stats --by queue --topic 'Order*'
+      mqtool stats --by host --since 2h -o csv
+
+    The log is read, not the queues: what is counted is there. --from and --to are physical offsets. Rates are over the
+    time from the first counted message to the last, by hour over the hour. A record that holds a batch counts as its
+    messages. Topics that a broker makes by itself are of another kind than "user". Ends with status 3 when part of the
+    log could not be read.
+    """  # noqa: D301
     from mqtool.engine.store.stats import By, Selection, count_messages
 
+    check_has_log(store)
     first, last = store.range_of_time(since, until)
     first, last = max(first, start or 0), last if stop is None else min(last, stop)
     total = sum(

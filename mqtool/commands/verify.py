@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mqtool.commands._options import jobs_option, output_option, store_options
+from mqtool.commands._options import check_has_log, jobs_option, output_option, store_options
 from mqtool.commands._output import Output, progress
 from mqtool.errors import Status
 
@@ -23,7 +23,7 @@ _STYLES = {"error": "red", "warning": "yellow", "note": None}
     type=click.Choice(["quick", "full"]),
     default="full",
     show_default=True,
-    help="quick: all but the messages, units and entries inside.",
+    help="quick: all files, but only into the last two segments.",
 )
 @jobs_option
 @store_options
@@ -37,13 +37,25 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
     """
     from mqtool.engine.repair.verify import Level, verify_store
 
+    check_has_log(store)
     total = store.commit_log.total_size
+    done = 0
     output.tell_compiling(total)
     counts: collections.Counter[str] = collections.Counter()
-    with progress(total, "verify") as advance:
-        for found in verify_store(store, Level(level), jobs, advance):
-            counts[found.severity] += 1
-            output.line(dataclasses.asdict(found), _sentence(found), _STYLES[found.severity])
+    try:
+        with progress(total, "verify") as advance:
+
+            def told(now: int) -> None:
+                nonlocal done
+                done = now
+                advance(now)
+
+            for found in verify_store(store, Level(level), jobs, told):
+                counts[found.severity] += 1
+                output.line(dataclasses.asdict(found), _sentence(found), _STYLES[found.severity])
+    except KeyboardInterrupt:
+        output.remark(f"interrupted after {done:,} of {total:,} bytes of log")
+        raise
     for remark in store.remarks:
         output.remark(remark)
     output.remark(_summary(counts, total))

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.commands._dump.request import Patterns, Request, between
-from mqtool.commands._options import matching
+from mqtool.commands._options import check_has_log, matching
 from mqtool.commands._output import Row
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.engine.store.commit_log import CommitLog, Gap
@@ -70,10 +70,7 @@ def open_log(store: StoreReader) -> CommitLog:
     """
     log = store.commit_log
     if not log.segments:
-        if store.paths.single:
-            raise NotFoundError(
-                f"{store.paths.single} is no segment of a commit log: its name is no address of 20 digits"
-            )
+        check_has_log(store)
         raise NotFoundError(f"{store.root} has no commit log")
     return log
 

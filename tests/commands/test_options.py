@@ -1,0 +1,60 @@
+"""What all commands share: options, their help, and what a store may be."""
+
+import click
+import pytest
+
+from mqtool.cli import COMMANDS, cli
+from mqtool.errors import Status
+from tests.commands.running import run
+from tests.golden import golden_store
+
+SHARED = ("topic", "queue", "tag", "key", "from", "to", "since", "until", "limit", "body", "jobs", "store", "output")
+OWN = {("pull", "topic"), ("pull", "queue"), ("pull", "tag"), ("pull", "since")}  # one queue, seen by a consumer
+
+
+def option(command: str, name: str) -> click.Option | None:
+    loaded = cli.get_command(click.Context(cli), command)
+    assert loaded is not None
+    found = [one for one in loaded.params if isinstance(one, click.Option) and f"--{name}" in one.opts]
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_an_option_means_the_same_in_every_command(name: str) -> None:
+    helps = {
+        (one.help, one.metavar, type(one.type))
+        for command in COMMANDS
+        if (command, name) not in OWN and (one := option(command, name))
+    }
+
+    assert len(helps) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_has_a_help(command: str) -> None:
+    loaded = cli.get_command(click.Context(cli), command)
+
+    assert loaded is not None
+    for one in loaded.params:
+        if isinstance(one, click.Option):
+            assert one.help, one.name
+            assert one.help.endswith((".", "'", "red'\"")), one.help
+
+
+@pytest.mark.parametrize(
+    "command", ["info", "get 0", "find --text a", "pull --topic log-x", "stats", "verify", "dump commitlog"]
+)
+def test_a_single_file_that_is_no_log_ends_with_66(command: str) -> None:
+    path = golden_store("mixed-533-clean") / "config" / "topics.json"
+
+    ran = run(*command.split(), "-s", path)
+
+    assert (ran.status, ran.output) == (Status.NO_INPUT, "")
+    assert "give the store that it belongs to" in ran.remarks
+
+
+def test_a_bound_of_zero_is_a_condition_too() -> None:
+    path = golden_store("txn-533-clean")
+
+    assert run("find", "--from", 0, "--limit", 1, "-s", path).status == Status.OK
+    assert run("find", "-s", path).status == Status.USAGE
