@@ -124,9 +124,8 @@ def test_recorded_damage_is_found_where_it_is(case: damage.Case, tmp_path: Path)
     assert all(one.severity is CHECKS[one.code].severity for one in found)
 
 
-@pytest.mark.parametrize("case", damage.cases(), ids=lambda case: case.name)
-def test_places_of_recorded_damage_are_the_records_and_units_that_were_hit(case: damage.Case, tmp_path: Path) -> None:
-    """Hold the table against where RocketMQ's own classes see records, so that nobody copied wrong places into it."""
+def hits(case: damage.Case) -> tuple[set[int], dict[str, int]]:
+    """Return the addresses of records that operations hit in the middle, and the first unit hit by queue file."""
     hit = set()
     ends: dict[str, int] = {}
     for op in case.ops:
@@ -140,8 +139,13 @@ def test_places_of_recorded_damage_are_the_records_and_units_that_were_hit(case:
                 hit.add(start)
         elif file.startswith("consumequeue/") and op["op"] in ("write", "zero"):
             ends[file] = min(ends.get(file, op["at"]), op["at"] // consume_queue.UNIT_SIZE * consume_queue.UNIT_SIZE)
-    if not hit and not ends:
-        pytest.skip("its operations are on whole files or records")
+    return hit, ends
+
+
+@pytest.mark.parametrize("case", [case for case in damage.cases() if any(hits(case))], ids=lambda case: case.name)
+def test_places_of_recorded_damage_are_the_records_and_units_that_were_hit(case: damage.Case, tmp_path: Path) -> None:
+    """Hold the table against where RocketMQ's own classes see records, so that nobody copied wrong places into it."""
+    hit, ends = hits(case)
 
     found = problems_in(case.store(tmp_path))
 
