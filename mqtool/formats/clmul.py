@@ -125,7 +125,6 @@ MODULUS = reflect(POLYNOMIAL, 33)
 # Instructions that compiled code may use, as functions. Some blocks are a list of registers here.
 
 HALF, PLACE, OCTET = ir.IntType(64), ir.IntType(32), ir.IntType(8)
-REGISTER = ir.VectorType(HALF, 2)
 
 
 class Blocks(types.Type):

@@ -14,11 +14,6 @@ class Severity(enum.StrEnum):
     ERROR = "error"
     """Data is lost or at risk."""
 
-    @property
-    def rank(self) -> int:
-        """Position in the order, the harmless first."""
-        return list(Severity).index(self)
-
 
 @dataclasses.dataclass(frozen=True)
 class Finding:

@@ -33,11 +33,6 @@ class ConsumeQueue(FileQueue):
         """Queue offset of the first place for a unit."""
         return -(-self.min_offset // consume_queue.UNIT_SIZE)
 
-    @property
-    def end_place(self) -> int:
-        """One past the queue offset of the last place for a unit."""
-        return self.end_offset // consume_queue.UNIT_SIZE
-
     def units(self, start: int, stop: int) -> Units:
         """Return the units of a range of queue offsets; places that no file has are zero."""
         size = consume_queue.UNIT_SIZE

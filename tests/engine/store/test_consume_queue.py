@@ -78,7 +78,6 @@ def test_the_end_is_behind_the_last_unit_that_is_not_empty(folders: Iterator[Pat
     queue = queue_of(next(folders), units)
 
     assert queue.max_offset() == (count - 1 if hole == count - 1 else count)
-    assert queue.end_place == -(-count // 5) * 5
 
 
 def test_a_missing_file_leaves_a_hole(folders: Iterator[Path]) -> None:
@@ -127,7 +126,7 @@ def test_a_queue_whose_file_begins_inside_a_unit_is_read_from_the_next(folders: 
 def test_an_empty_queue_has_no_units(folders: Iterator[Path]) -> None:
     queue = queue_of(next(folders), [])
 
-    assert (queue.first_offset, queue.max_offset(), queue.end_place) == (0, 0, 0)
+    assert (queue.first_offset, queue.max_offset()) == (0, 0)
     assert len(queue.units(0, 0)) == 0
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.store.paths import SIZES, StoreConfig, StorePaths, parse_broker_config
+from mqtool.engine.store.paths import StoreConfig, StorePaths, parse_broker_config
 from mqtool.errors import NotFoundError, UsageError
 from tests.golden import GOLDEN_NAMES, golden_store, manifest
 
@@ -51,7 +51,8 @@ def test_a_configuration_that_is_not_there_is_not_found(tmp_path: Path) -> None:
 def test_without_a_configuration_nothing_is_told() -> None:
     config = StoreConfig.load(None, {})
 
-    assert [config.size(key) for key in SIZES] == [None] * len(SIZES)
+    assert config.size("mappedFileSizeCommitLog") is None
+    assert config.size("maxIndexNum") is None
     assert config.delay_levels()[:4] == [1000, 5000, 10_000, 30_000]
     assert (len(config.delay_levels()), config.delay_levels()[-1]) == (18, 7_200_000)
 
