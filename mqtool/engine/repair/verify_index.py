@@ -265,7 +265,7 @@ class IndexJudge:
                 seen.add(key)
             elif key in seen:
                 yield self._entry("INDEX-DUPLICATE", _DUPLICATE, actual, i)
-            elif key[0] >= self.reader.commit_log.min_offset:
+            elif not 0 <= key[0] < self.reader.commit_log.min_offset:
                 kind = self._kind(*key)
                 if kind is _Kind.KEY:
                     yield self._entry("INDEX-DUPLICATE", _DUPLICATE, actual, i)
@@ -330,7 +330,8 @@ class IndexJudge:
             self._early = _NONE
             self._advance(_LOOK_AHEAD)
             behind = rest.physical_offset >= judge.end_offset
-            orphans = ~behind & (rest.physical_offset >= self.reader.commit_log.min_offset)
+            expired = (rest.physical_offset >= 0) & (rest.physical_offset < self.reader.commit_log.min_offset)
+            orphans = ~behind & ~expired
             for i in np.flatnonzero(orphans)[:MOST_LISTED].tolist():
                 kind = self._kind(int(rest.physical_offset[i]), int(rest.key_hash[i]))
                 orphans[i] = kind is _Kind.NONE
