@@ -274,7 +274,7 @@ class QueueChecker:
 
     def _unclaimed(self, queue: ConsumeQueue, start: int, stop: int, log_start: int, log_end: int) -> Iterator[Finding]:
         """Judge units that belong to no message of the log."""
-        for at in range(start, stop, STEP):
+        for at in range(max(start, queue.first_offset), stop, STEP):  # a damaged message may claim any offset
             units = queue.units(at, min(at + STEP, stop))
             offsets = units["physical_offset"].astype(np.int64)
             sizes = units["size"].astype(np.int64)

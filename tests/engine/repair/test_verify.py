@@ -162,6 +162,15 @@ def test_places_of_recorded_damage_are_the_records_and_units_that_were_hit(case:
         assert (first.file, first.offset) <= (file, at)
 
 
+def test_a_queue_offset_far_below_zero_takes_no_longer(tmp_path: Path) -> None:
+    store = copy_of("timer-533-clean", tmp_path)
+    damage.apply_ops(store, [{"op": "write", "file": FIRST, "at": 12899, "hex": "80"}])
+
+    codes = {one.code for one in problems_in(store)}
+
+    assert {"LOG-QUEUE-ORDER", "QUEUE-DANGLING"} <= codes
+
+
 # The same findings however the work is shared.
 
 
