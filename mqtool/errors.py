@@ -76,6 +76,18 @@ class ReadError(MqtoolError):
     exit_code = Status.IO_ERROR
 
 
+class WriteError(MqtoolError):
+    """The system could not write a file: the disk is full, or fails."""
+
+    exit_code = Status.IO_ERROR
+
+
+class StoreInUseError(MqtoolError):
+    """A running broker, or another mend, holds the store."""
+
+    exit_code = Status.BUSY
+
+
 class StoreChangedError(MqtoolError):
     """A file of the store changed while it was read: a broker is at work, or somebody else."""
 

@@ -5,6 +5,8 @@ counted from the lowest 64-bit number. A unit leaves four bytes at the end of it
 ``END`` is written there and the next file is used. (RocketMQ: ``ConsumeQueueExt``.)
 """
 
+from typing import Any
+
 from construct import Bytes, Int16sb, Int64sb, Struct, this
 
 from mqtool.formats.layout import dtype_of
@@ -30,8 +32,8 @@ _FIRST_ADDRESS = -(2**63)
 _LAST_ADDRESS = -(2**31) - 1
 
 
-def is_address(tags_code: int) -> bool:
-    """Tell whether a tags code is an address in the extension: no hash of a tag reaches so low."""
+def is_address(tags_code: Any) -> Any:
+    """Tell whether a tags code, or each of a column, is an address in the extension: no hash of a tag is so low."""
     return tags_code <= _LAST_ADDRESS
 
 

@@ -539,6 +539,24 @@ def check_chains(
     return count
 
 
+def link_entries(hashes: Array, first: int, newest: Array, previous: Array) -> None:
+    """Chain new entries of an index file: each follows the newest of its slot and takes its place.
+
+    Args:
+        hashes: key hash of each new entry, none negative.
+        first: number of the first of them.
+        newest: for each slot its newest entry, 0 for none; kept up to date.
+        previous: receives the number that belongs into each new entry.
+    """
+    slots = len(newest)
+    for i in range(len(hashes)):
+        if i + _AHEAD < len(hashes):
+            prefetch(newest, hashes[i + _AHEAD] % slots)
+        slot = hashes[i] % slots
+        previous[i] = newest[slot]
+        newest[slot] = first + i
+
+
 def body_crcs(buffer: Buffer, offsets: Array, sizes: Array, out: Array) -> None:
     """Write the CRC-32 of each stretch of the buffer; compiled, ``clmul`` takes its place."""
     for i in range(len(offsets)):

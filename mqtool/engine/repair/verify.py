@@ -5,9 +5,10 @@ The stretches of the log are judged side by side, each by itself, and taken in o
 
 import collections
 import enum
+import functools
 import itertools
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 from mqtool.engine.repair import (
     verify_expired,
@@ -21,11 +22,11 @@ from mqtool.engine.repair import (
 )
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.parts import in_order, parts_below, parts_of
 from mqtool.engine.repair.verify_index import IndexJudge
-from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Part, PartReport, Rules, Run, check_part
+from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.repair.verify_tables import Tables
-from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import scan
@@ -101,7 +102,7 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
     for check in FILE_CHECKS if whole else [verify_log.check_files]:
         yield from check(reader)
 
-    parts = list(verify_log.parts_of(reader.commit_log, max(1, min(PART, 2 * PART // jobs))))
+    parts = list(parts_of(reader.commit_log, max(1, min(PART, 2 * PART // jobs))))
     if level is Level.QUICK:
         last = {id(segment) for segment in reader.commit_log.segments[-2:]}
         parts = [part for part in parts if id(part.segment) in last]
@@ -109,7 +110,7 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
     kernels = scan.kernels_for(total)
     if live:
         end = queues.end_of_dispatch()
-        parts = verify_log.parts_below(parts, verify_log.last_start(reader.commit_log, kernels) if end is None else end)
+        parts = parts_below(parts, verify_log.last_start(reader.commit_log, kernels) if end is None else end)
     tags_in_index = (reader.root / "rocksdbstore").is_dir() or index.has_tags()
     rules = Rules(reader, kernels, reader.delay_levels, tags_in_index, queues.compare)
     done = 0
@@ -119,7 +120,7 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
             chains = [
                 pool.submit(verify_index.check_chains, reader, file, kernels, live) for file in reader.index_files
             ]
-        for report in _in_order(pool, rules, parts, jobs + 2):
+        for report in in_order(pool, functools.partial(check_part, rules), parts, jobs + 2):
             for event in log.take(report):
                 if not isinstance(event, Run):
                     yield event
@@ -137,39 +138,10 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
         yield from queues.finish(log)
         yield from verify_ext.check_walks(reader)
         yield from verify_rocksdb.check_queues(rules, log)
-        yield from index.finish(log)
+        yield from index.finish(log.end_offset)
         yield from verify_timer.check_messages(reader, log.end_offset)
     else:
         yield from queues.check_ends(log)
         yield from index.check_is_there(log)
     yield from verify_tables.check_against_log(reader, log)
     yield from verify_tables.check_config(reader, tables, log)
-
-
-def _in_order(pool: ThreadPoolExecutor, rules: Rules, parts: list[Part], ahead: int) -> Iterator[PartReport]:
-    """Judge stretches side by side; yield them in order, each beginning where the one before it ended."""
-    waiting: collections.deque[tuple[Part, Future[PartReport]]] = collections.deque()
-    queue = iter(parts)
-    segment, end, in_gap = None, 0, False
-    while True:
-        for part in itertools.islice(queue, ahead - len(waiting)):
-            waiting.append((part, pool.submit(check_part, rules, part)))
-        if not waiting:
-            return
-        part, future = waiting.popleft()
-        report = future.result()
-        if part.segment is segment and report.start != end:
-            if end >= part.stop:
-                report = PartReport(part, None, end, [])
-            elif end == part.start and in_gap:
-                # What was no record there goes on here.
-                start = part.stop if report.start is None else report.start
-                gap = Gap(part.segment, part.start, start, scan.Stop.MAGIC)
-                report = PartReport(part, part.start, max(start, report.end), [gap, *report.runs])
-            else:
-                # A record that begins before this stretch ends elsewhere: something in its body looks like a record.
-                report = check_part(rules, part, end)
-        end = max(report.end, end if part.segment is segment else 0)
-        segment = part.segment
-        in_gap = bool(report.runs) and isinstance(report.runs[-1], Gap)
-        yield report

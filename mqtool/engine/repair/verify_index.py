@@ -318,8 +318,17 @@ class IndexJudge:
                 return any(self._kind(int(one["physical_offset"]), int(one["key_hash"])) is _Kind.TAG for one in newest)
         return False
 
-    def finish(self, judge: LogJudge) -> Iterator[Finding]:
-        """Judge the entries that no message claimed."""
+    def skip_to(self, offset: int) -> None:
+        """Begin with the first entry of a message at or behind an address."""
+        for file, number, stop in self._next(sum(self._stops)):
+            later = np.flatnonzero(self.files[file].entries()["physical_offset"][number:stop] >= offset)
+            if len(later):
+                self._file, self._number = file, number + int(later[0])
+                return
+        self._file = len(self.files)
+
+    def finish(self, end_offset: int) -> Iterator[Finding]:
+        """Judge the entries that no message of a log with this end claimed."""
         if self.live:
             return
         yield from self._begin_coverage(at_end=True)
@@ -329,7 +338,7 @@ class IndexJudge:
                 return
             self._early = _NONE
             self._advance(_LOOK_AHEAD)
-            behind = rest.physical_offset >= judge.end_offset
+            behind = rest.physical_offset >= end_offset
             expired = (rest.physical_offset >= 0) & (rest.physical_offset < self.reader.commit_log.min_offset)
             orphans = ~behind & ~expired
             for i in np.flatnonzero(orphans)[:MOST_LISTED].tolist():
@@ -342,11 +351,12 @@ class IndexJudge:
 
     def check_is_there(self, judge: LogJudge) -> Iterator[Finding]:
         """Judge only whether there is an index at all."""
-        if judge.count and not self.reader.index_files and not self.live and not self._is_off:
+        if judge.count and not self.reader.index_files and not self.live and not self.is_off:
             yield self._missing("there is no index: messages are not found by their keys")
 
     @property
-    def _is_off(self) -> bool:
+    def is_off(self) -> bool:
+        """Whether the configuration says that there is no index."""
         settings = self.reader.config.settings
         return any(settings.get(key, "").lower() == "false" for key in ("messageIndexEnable", "indexFileWriteEnable"))
 
@@ -364,7 +374,7 @@ class IndexJudge:
             self._uncovered = None
             if not self.files:
                 text = f"there is no index: the keys of {count:,} messages are not found"
-                if self._is_off:
+                if self.is_off:
                     return
             elif at_end:
                 text = f"the index ends before the log: the keys of {count:,} messages are not found"

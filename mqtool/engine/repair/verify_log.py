@@ -7,13 +7,14 @@ takes the results in order and judges what only the whole shows: holes, the end 
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mqtool.engine.repair import verify_records
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.parts import Part, PartReport, Span, spans_of, walk_part
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.dispatch import Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
@@ -25,24 +26,6 @@ from mqtool.formats.scan import Ints, MessageTable
 _TIME_ORDER = "stored more than ten minutes before the message in front of it"
 MOST_LISTED = 100
 """Findings of one kind that one stretch lists; the last tells how many more there are."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A stretch of a segment."""
-
-    segment: MappedFile
-    start: int
-    stop: int
-
-
-class Span(NamedTuple):
-    """Queue offsets that follow each other in a run."""
-
-    queue: QueueKey
-    start: int
-    stop: int
-    physical_offset: int  # of the first message
 
 
 @dataclasses.dataclass
@@ -72,16 +55,6 @@ class Run:
         return self.segment.start_offset + self.end
 
 
-@dataclasses.dataclass
-class PartReport:
-    """What one stretch holds, in order, and where the walk over it ended."""
-
-    part: Part
-    start: int | None  # where its first record or gap begins; None when none begins in it
-    end: int
-    runs: list[Run | Gap]
-
-
 @dataclasses.dataclass(frozen=True)
 class Rules:
     """What checks of a stretch need to know about the store."""
@@ -91,19 +64,6 @@ class Rules:
     delay_levels: list[int]
     tags_in_index: bool
     check_units: Any  # Callable[[Units], list[Finding]]
-
-
-def parts_of(log: CommitLog, size: int) -> Iterator[Part]:
-    """Cut the log into stretches."""
-    for segment in log.segments:
-        for start in range(0, segment.size, size):
-            yield Part(segment, start, min(start + size, segment.size))
-
-
-def parts_below(parts: list[Part], end_offset: int) -> list[Part]:
-    """Leave out what lies at ``end_offset`` or behind it."""
-    cut = [dataclasses.replace(part, stop=min(part.stop, end_offset - part.segment.start_offset)) for part in parts]
-    return [part for part in cut if part.start < part.stop]
 
 
 def last_start(log: CommitLog, kernels: Any) -> int:
@@ -118,37 +78,10 @@ def last_start(log: CommitLog, kernels: Any) -> int:
     return log.min_offset
 
 
-def check_part(rules: Rules, part: Part, start: int | None = None) -> PartReport:
-    """Judge the messages that begin in a stretch.
-
-    Args:
-        rules: of the store.
-        part: the stretch.
-        start: where its first record begins; looked for when None.
-    """
+def check_part(rules: Rules, part: Part, start: int | None = None) -> PartReport[Run]:
+    """Judge the messages that begin in a stretch; ``start`` is where its first record begins, None: look for it."""
     log = rules.reader.commit_log
-    if start is None:
-        start = 0 if part.start == 0 else _resync(rules, part)
-        if start is None:
-            return PartReport(part, None, part.start, [])
-    report = PartReport(part, start, start, [])
-    for piece in log.walk(part.segment, start, part.stop, rules.kernels):
-        if isinstance(piece, Gap):
-            report.runs.append(piece)
-            report.end = piece.end
-        else:
-            report.runs += _runs(rules, part.segment, piece)
-            report.end = report.runs[-1].end
-    if report.end < part.stop:  # a blank record
-        report.end = part.segment.size
-    part.segment.release(part.start, part.stop)
-    return report
-
-
-def _resync(rules: Rules, part: Part) -> int | None:
-    log = rules.reader.commit_log
-    buffer = log.buffer(part.segment, rules.kernels)
-    return scan.resync(buffer, part.segment.start_offset, part.start, part.stop, log.envelope)
+    return walk_part(log, rules.kernels, part, start, lambda table: _runs(rules, part.segment, table))
 
 
 def _runs(rules: Rules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
@@ -195,7 +128,7 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
         first_timestamp=int(timestamps[0]),
         last_timestamp=int(timestamps[-1]),
         findings=found.all,
-        spans=_spans(derived.units),
+        spans=spans_of(derived.units),
         entries=derived.entries,
     )
 
@@ -204,18 +137,6 @@ def _no_dispatch() -> Dispatch:
     none = np.empty(0, np.int64)
     entries = IndexEntries(none, none.astype(np.int32), none, none, none.astype(np.bool_))
     return Dispatch(Any, Units([], *[none] * 7), entries)  # type: ignore[arg-type]
-
-
-def _spans(units: Units) -> list[Span]:
-    return [
-        Span(
-            queue,
-            int(units.queue_offset[first]),
-            int(units.queue_offset[last - 1] + units.batch_size[last - 1]),
-            int(units.physical_offset[first]),
-        )
-        for queue, first, last in units.stretches
-    ]
 
 
 def _check_bodies(found: "FindingsOfRows", derived: Dispatch) -> None:
@@ -367,7 +288,7 @@ class LogJudge:
         self._segment: MappedFile | None = None
         self.last_timestamp = 0
 
-    def take(self, report: PartReport) -> Iterator[Finding | Run]:
+    def take(self, report: PartReport[Run]) -> Iterator[Finding | Run]:
         """Judge a stretch; yields findings, and each run that belongs to the log."""
         for piece in report.runs:
             if isinstance(piece, Gap):

@@ -126,11 +126,16 @@ def dispatch(table: MessageTable, delay_levels: list[int], tags_in_index: bool =
         delay_levels: delay of each level in ms, level 1 first.
         tags_in_index: also make the entries by tag that RocketMQ 5.4 and later write.
     """
-    properties = Properties(*table.properties(_NAMES))
+    properties = properties_of(table)
     topic_ids, raw_topics = table.topics()
     topics = [raw.decode("utf-8", "replace") for raw in raw_topics]
     units = _units(table, properties, topic_ids, topics, delay_levels)
     return Dispatch(properties, units, _entries(table, properties, topic_ids, topics, tags_in_index))
+
+
+def properties_of(table: MessageTable) -> Properties:
+    """Return where the properties lie from which units and entries are derived."""
+    return Properties(*table.properties(_NAMES))
 
 
 def _numbers(table: MessageTable, properties: Properties, name: str, rows: Ints, otherwise: Ints) -> Ints:

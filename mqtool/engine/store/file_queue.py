@@ -68,6 +68,8 @@ class FileQueue:
     def _inferred_size(self) -> int:
         gaps = collections.Counter(after - before for before, after in itertools.pairwise(self._starts))
         lengths = collections.Counter(segment.size for segment in self.segments if segment.size)
+        if len(self.segments) == 2 and len(lengths) == 1 and not any(start % max(lengths) for start in self._starts):
+            return max(lengths)  # two names alone may be further apart, with a file missing in between
         for counted in (gaps, lengths):
             if counted:
                 return max(counted, key=lambda size: (counted[size], lengths[size]))

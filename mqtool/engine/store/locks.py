@@ -1,21 +1,36 @@
-"""Whether another process holds a file's lock, asked without taking it."""
+"""The lock of a store's broker: whether another process holds it, and holding it while mending."""
 
+import contextlib
+import errno
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+
+from mqtool.engine.store.disk import writing
+from mqtool.errors import StoreInUseError
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
+# A lock that belongs to the open file: an ordinary one ends when this process closes any other descriptor of the file.
+_SET_LOCK = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
+
+_ours: set[tuple[int, int]] = set()
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether some process holds a lock on the first byte of ``path``; False where that cannot be known."""
+    """Tell whether some other holds a lock on the first byte of ``path``; False where that cannot be known.
+
+    What this process ``hold``s does not count.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
+        if _identity(descriptor) in _ours:
+            return False
         question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))[0]
     except OSError:
@@ -23,3 +38,63 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return bool(kind != fcntl.F_UNLCK)
+
+
+@contextlib.contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Hold the lock on the first byte of ``path``, so that no broker starts meanwhile; no file, no lock.
+
+    Nothing is written. Where a file system knows no locks, as brokers there find too, none is held.
+
+    Raises:
+        StoreInUseError: a broker holds it, or another mend.
+        NotPermittedError: this user may not write to the file.
+    """
+    if not path.exists():
+        yield
+        return
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR)
+    try:
+        _lock(descriptor, path)
+        _ours.add(_identity(descriptor))
+        yield
+    finally:
+        _ours.discard(_identity(descriptor))
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def hold_folder(path: Path) -> Iterator[None]:
+    """Hold a folder against others who call this; brokers know nothing of it.
+
+    Raises:
+        StoreInUseError: another process holds it.
+    """
+    with writing(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreInUseError(f"another mend is at work in {path}: wait for it") from error
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.fcntl(descriptor, _SET_LOCK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise StoreInUseError(
+                f"{path} is locked: a broker is running on this store, or another mend; stop it first"
+            ) from error
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino

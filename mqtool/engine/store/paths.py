@@ -9,6 +9,17 @@ from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapped_file import read_file
 from mqtool.errors import NotFoundError, UsageError
 
+SIZES = (
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "mappedFileSizeConsumeQueueExt",
+    "mapperFileSizeBatchConsumeQueue",
+    "mappedFileSizeTimerLog",
+    "maxHashSlotNum",
+    "maxIndexNum",
+)
+"""Keys of a broker whose values are sizes of files."""
+
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _SETTING = re.compile(r"([^=:\s]*)\s*[=:]?\s*(.*)")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

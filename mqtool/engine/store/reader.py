@@ -175,8 +175,10 @@ class StoreReader:
                 with contextlib.suppress(FormatError, NotFoundError):
                     message = self.message_at(int(unit["physical_offset"]))
                     seen[int(unit["tags_code"]) - message.store_timestamp] += 1
-            if seen and not seen[levels[i]] and seen.most_common(1)[0][0] > 0:
-                levels[i] = seen.most_common(1)[0][0]
+            delay = seen.most_common(1)[0][0] if seen else 0
+            # A setting can only name whole seconds; anything else comes of a damaged unit.
+            if not seen[levels[i]] and delay > 0 and delay % 1000 == 0:
+                levels[i] = delay
                 self.remarks.append(f"delay level {i + 1} is taken to be {levels[i]:,} ms (messageDelayLevel)")
         return levels
 

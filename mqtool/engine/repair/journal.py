@@ -1,0 +1,656 @@
+"""The journal of a mend: what it does to a store, and how to take it back.
+
+It lies beside the store, in ``STORE.mqtool/<time>-<command>/``:
+
+- ``about``: JSON: when, which command, with which options, and what the store looked like;
+- ``notes``: what was there before, one frame after another, each noted and synced before the change that needs it;
+- ``state``: how far it has come, one letter; behind it, when the mend was done, what the store looked like then, and
+  the size of ``notes``;
+- ``kept/``: files and folders moved out of the store;
+- ``workspace/``: files and folders in the making.
+
+A frame is its size and CRC-32 (two big-endian u32), then one line of JSON, then bytes. Frames say how things were:
+
+- ``{"was": NAME, "size": N, "times": [NS, NS]}``: a file, or a folder (no size), about to be changed;
+- ``{"bytes": NAME, "at": N}`` and the bytes; ``{"zeros": NAME, "at": N, "size": N}``;
+- ``{"place": NAME, "kept": KEPT}``: what was there is, or will be, ``kept/KEPT``; nothing was there without it.
+
+Once a place is noted, nothing original stands at that name or below it, so nothing below it is noted any more, and
+``undo`` may remove what it finds there, unless ``kept/KEPT`` is not there: then the original has not gone yet, or is
+back. This is why ``undo`` can start again from the beginning however often it is killed.
+"""
+
+import contextlib
+import datetime
+import enum
+import hashlib
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqtool.engine.store.disk import CHUNK, Disk, chunks, scraps, take_owner
+from mqtool.engine.store.locks import hold, hold_folder
+from mqtool.engine.store.mapped_file import read_file, reading
+from mqtool.errors import BadDataError, MqtoolError, NotFoundError, StoreChangedError, UsageError, WriteError
+
+_FRAME = struct.Struct(">II")
+_MOST_WAITING = 16 << 20
+_TIME = "%Y%m%dT%H%M%S"
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-.+")
+_STATE = struct.Struct(">c64sQ")
+"""State, fingerprint and size of the notes; the last two stay zeros until a mend is done."""
+
+
+class State(enum.StrEnum):
+    """How far a mend has come; the value is the letter in its ``state``."""
+
+    CUT_OFF = "w"
+    """It works, or was killed."""
+    DONE = "d"
+    TAKING_BACK = "u"
+    """``undo`` works, or was killed."""
+    UNDONE = "x"
+
+
+@dataclass(frozen=True)
+class JournalInfo:
+    """A journal as ``undo --list`` shows it; ``size`` is what its folder takes on the disk, in bytes."""
+
+    name: str
+    command: str
+    timestamp: int
+    state: State
+    size: int
+    home: Path
+
+
+def home_of(root: Path) -> Path:
+    """Return the folder beside a store in which its journals lie."""
+    root = root.resolve()
+    return root.with_name(f"{root.name}.mqtool")
+
+
+def fingerprint(root: Path, further: tuple[Path, ...] = ()) -> str:
+    """Return a SHA-256 over relative path, size and time of change (ns) of every file, and the names of all folders.
+
+    Args:
+        root: the store.
+        further: folders that belong to it and lie elsewhere, below it or not.
+    """
+    digest = hashlib.sha256()
+    seen: set[tuple[int, int]] = set()
+    for top in (root, *further):
+        with reading(top):
+            _add_tree(digest, top, "", seen)
+    return digest.hexdigest()
+
+
+def _add_tree(digest: Any, folder: Path, name: str, seen: set[tuple[int, int]]) -> None:
+    status = folder.stat()
+    if (status.st_dev, status.st_ino) in seen:
+        return
+    seen.add((status.st_dev, status.st_ino))
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        path = f"{name}/{entry.name}"
+        if entry.is_dir():
+            digest.update(os.fsencode(f"{path}/\0"))
+            _add_tree(digest, Path(entry.path), path, seen)
+        else:
+            status = entry.stat() if entry.is_file() else entry.stat(follow_symlinks=False)
+            digest.update(os.fsencode(f"{path}\0{status.st_size} {status.st_mtime_ns}\0"))
+
+
+class Journal:
+    """Changes to a store that can be taken back.
+
+    Every method notes what undo needs, has it synced, and then changes the store through the disk. Paths may be given
+    as the store has them; links are followed. What this journal has made or moved in it may write without noting.
+    Not for several threads at once; they may build in the workspace through the disk, which ``move_in`` syncs.
+    """
+
+    def __init__(self, root: Path, home: Path, disk: Disk, further: tuple[Path, ...] = ()) -> None:
+        self.root = root
+        self.home = home
+        self.disk = disk
+        self.workspace = home / "workspace"
+        self._further = further
+        self._end = 0  # of what is noted and written
+        self._frames: list[bytes] = []  # noted, not written
+        self._was: set[Path] = set()
+        self._ours: set[Path] = set()
+        self._synced = 0
+        self._kept = 0
+        self._files: dict[Path, None] = {}  # to be synced
+        self._folders: dict[Path, None] = {}
+        self._waiting: list[Callable[[], object]] | None = None
+        self._waiting_size = 0
+
+    @classmethod
+    def begin(
+        cls, root: Path, command: str, options: Mapping[str, Any], disk: Disk, further: tuple[Path, ...] = ()
+    ) -> "Journal":
+        """Make the folder of a new journal, within ``holding``; the store is not touched.
+
+        Args:
+            root: the store.
+            command: the mend's name.
+            options: its options, for people to read.
+            disk: through which everything is written.
+            further: folders of the store that lie elsewhere.
+        """
+        root = root.resolve()
+        top = home_of(root)
+        now = datetime.datetime.now(datetime.UTC)
+        for info in journals(root):  # in order by name even when the clock goes back
+            now = max(now, _time(info.timestamp + 1))
+        home = top / f"{now.strftime(_TIME)}.{now.microsecond // 1000:03}Z-{command}"
+        self = cls(root, home, disk, further)
+        _remove_unbegun(top, disk)
+        about = {
+            "mqtool": 1,
+            "command": command,
+            "timestamp": int(now.timestamp() * 1000),
+            "options": dict(options),
+            "further": [str(path) for path in further],
+            "fingerprint": fingerprint(root, further),
+            "lock": _lock_time(root),
+        }
+        try:
+            self._make_home(json.dumps(about).encode())
+        except (MqtoolError, KeyboardInterrupt):
+            self._forget()
+            raise
+        return self
+
+    def _make_home(self, about: bytes) -> None:
+        for folder in (self.home, self.home / "kept", self.workspace):
+            self.disk.make_folder(folder)
+        self._make("about", about)
+        self._make("notes", b"")
+        self.disk.sync_folder(self.home)
+        # Last, since a journal without it has never begun; as long as it will ever be, for a disk that is full later.
+        self._make("state", _STATE.pack(State.CUT_OFF.encode(), bytes(64), 0))
+        self.disk.sync_folder(self.home)
+        self.disk.sync_folder(self.home.parent)
+
+    def _make(self, name: str, data: bytes) -> None:
+        self.disk.create(self.home / name)
+        self.disk.write(self.home / name, 0, data)
+        self.disk.sync(self.home / name)
+
+    # Changes
+
+    def write(self, path: Path, at: int, data: bytes) -> None:
+        """Write bytes at a position of a file of the store."""
+        path = path.resolve()
+        if not self._is_ours(path):
+            self._note_was(path)
+            self._note_bytes(path, at, at + len(data))
+        self._files[path] = None
+        self._change(lambda: self.disk.write(path, at, data), len(data))
+
+    def fill(self, path: Path, at: int, data: bytes) -> None:
+        """Write bytes into a file that this journal has made or that lies in the workspace: nothing is noted."""
+        path = path.resolve()
+        if not self._is_ours(path):
+            raise ValueError(f"{path} was not made by this mend")
+        self._files[path] = None
+        self._change(lambda: self.disk.write(path, at, data), len(data))
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Make a file end at ``size``."""
+        path = path.resolve()
+        if not self._is_ours(path):
+            self._note_was(path)
+            self._note_bytes(path, size, path.stat().st_size)
+        self._files[path] = None
+        self._change(lambda: self.disk.truncate(path, size))
+
+    def set_times(self, path: Path, ns: tuple[int, int]) -> None:
+        """Set the times of access and change of a file, in nanoseconds: brokers expire segments by the second."""
+        path = path.resolve()
+        if not self._is_ours(path):
+            self._note_was(path)
+        self._files[path] = None
+        self._change(lambda: self.disk.set_times(path, ns))
+
+    def create(self, path: Path, size: int = 0) -> None:
+        """Make a file of zeros, and the folder that it lies in if that is not there; it must not exist itself."""
+        path = path.resolve()
+        self.make_folder(path.parent)
+        if not self._is_ours(path):
+            self._note_place(path, moved=False)
+        self._files[path] = None
+        self._folders[path.parent] = None
+        self._change(lambda: self.disk.create(path, size))
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder, and those that it lies in; one that is there stays."""
+        path = path.resolve()
+        if self._is_ours(path):
+            self._change(lambda: self._make_folders(path))
+        elif not path.exists():
+            highest = path
+            while not highest.parent.exists():
+                highest = highest.parent
+            self._note_place(highest, moved=False)
+            self._change(lambda: self._make_folders(path))
+
+    def remove(self, path: Path) -> None:
+        """Take a file or folder out of the store; undo can put it back, without the space of a copy."""
+        path = path.resolve()
+        self._folders[path.parent] = None
+        if self._is_ours(path):
+            self._change(lambda: self.disk.remove_tree(path))
+        else:
+            self._move_out(path)
+
+    def move_in(self, new: Path, path: Path) -> None:
+        """Put a file or folder made in the workspace in a place of the store; what stands there is taken out first."""
+        path = path.resolve()
+        self.make_folder(path.parent)
+        if self._is_ours(path):
+            self._change(lambda: self.disk.remove_tree(path))
+        elif path.exists():
+            self._move_out(path)
+        else:
+            self._note_place(path, moved=False)
+        self._change(lambda: self.disk.sync_tree(new))
+        self._change(lambda: self.disk.move(new, path))
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Carry out the changes made meanwhile only at the end, or when they are 16 MiB, after one sync for all.
+
+        For many small changes. Until then the store is as it was, so no change may need to see another.
+        """
+        self._waiting = []
+        try:
+            yield
+            self._carry_out_waiting()
+        finally:
+            self._waiting = None
+            self._waiting_size = 0
+
+    # The end
+
+    def finish(self) -> None:
+        """Have everything synced, then mark the mend as done. What is left in the workspace goes."""
+        self._sync_notes()
+        for path in self._files:
+            if path.exists():
+                self.disk.sync(path)
+        for path in self._folders:
+            if path.exists():
+                self.disk.sync_folder(path)
+        looks = fingerprint(self.root, self._further).encode()
+        self.disk.write(self.home / "state", 0, _STATE.pack(State.CUT_OFF.encode(), looks, self._end))
+        self.disk.sync(self.home / "state")
+        _set_state(self.home, State.DONE, self.disk)
+        with contextlib.suppress(MqtoolError):
+            self.disk.remove_tree(self.workspace)
+
+    def take_back(self) -> None:
+        """Undo what was done so far, after a failure, and forget this journal."""
+        _take_back(self.root, self.home, self.disk)
+        self._forget()
+
+    # Inside
+
+    def _forget(self) -> None:
+        with contextlib.suppress(MqtoolError):
+            self.disk.remove_tree(self.home / "state")  # first: without it the rest means nothing
+            self.disk.remove_tree(self.home)
+
+    def _is_ours(self, path: Path) -> bool:
+        return any(one in self._ours for one in (path, *path.parents)) or path.is_relative_to(self.workspace)
+
+    def _note_was(self, path: Path) -> None:
+        """Note length and times of a file, or the times of a folder, the first time that it is about to change."""
+        if path in self._was or self._is_ours(path):
+            return
+        self._was.add(path)
+        with reading(path):
+            status = path.stat()
+        fields: dict[str, Any] = {"was": self._name(path), "times": [status.st_atime_ns, status.st_mtime_ns]}
+        if path.is_dir():
+            self._folders[path] = None
+        else:
+            fields["size"] = status.st_size
+        self._note(fields)
+
+    def _note_bytes(self, path: Path, start: int, stop: int) -> None:
+        """Note what a stretch of a file holds, as far as the file goes; zeros cost nothing."""
+        name = self._name(path)
+        with reading(path):
+            stop = min(stop, path.stat().st_size)
+            at = start
+            for found, data in chunks(path, start, stop):
+                if data.count(0) < len(data):
+                    self._note_zeros(name, at, found)
+                    self._note({"bytes": name, "at": found}, data)
+                    at = found + len(data)
+                    self._write_frames(CHUNK)
+            self._note_zeros(name, at, stop)
+
+    def _note_zeros(self, name: str, start: int, stop: int) -> None:
+        if start < stop:
+            self._note({"zeros": name, "at": start, "size": stop - start})
+
+    def _note_place(self, path: Path, moved: bool) -> Path | None:
+        """Note that something else will stand at ``path``; return where what is there must go, if it is to be moved."""
+        if not moved and os.path.lexists(path):
+            raise WriteError(f"{path} is there already")
+        self._note_was(path.parent)
+        fields = {"place": self._name(path)}
+        if moved:
+            self._note_was(path)
+            fields["kept"] = str(self._kept)
+            self._kept += 1
+        self._note(fields)
+        self._ours.add(path)
+        return self.home / "kept" / fields["kept"] if moved else None
+
+    def _move_out(self, path: Path) -> None:
+        with reading(path):
+            path.stat()
+        kept = self._note_place(path, moved=True)
+        assert kept is not None
+        self._change(lambda: self.disk.move(path, kept))
+
+    def _make_folders(self, path: Path) -> None:
+        missing = []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        for one in reversed(missing):
+            self.disk.make_folder(one)
+            self._folders[one] = self._folders[one.parent] = None
+
+    def _note(self, fields: Mapping[str, Any], data: bytes = b"") -> None:
+        content = json.dumps(fields).encode() + b"\n" + data
+        self._frames.append(_FRAME.pack(len(content), zlib.crc32(content)) + content)
+
+    def _write_frames(self, at_least: int = 1) -> None:
+        if sum(map(len, self._frames)) >= at_least:
+            data = b"".join(self._frames)
+            self.disk.write(self.home / "notes", self._end, data)
+            self._end += len(data)
+            self._frames.clear()
+
+    def _sync_notes(self) -> None:
+        self._write_frames()
+        if self._end != self._synced:
+            self.disk.sync(self.home / "notes")
+            self._synced = self._end
+
+    def _change(self, change: Callable[[], object], size: int = 0) -> None:
+        if self._waiting is None:
+            self._sync_notes()
+            change()
+            return
+        self._waiting.append(change)
+        self._waiting_size += size
+        if self._waiting_size >= _MOST_WAITING:
+            self._carry_out_waiting()
+
+    def _carry_out_waiting(self) -> None:
+        self._sync_notes()
+        changes, self._waiting, self._waiting_size = self._waiting or [], [], 0
+        for change in changes:
+            change()
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+# Undo
+
+
+@contextlib.contextmanager
+def holding(root: Path, disk: Disk) -> Iterator[None]:
+    """Keep brokers and other mends away from a store; makes the folder for its journals.
+
+    Raises:
+        StoreInUseError: one of them is at work.
+    """
+    top = home_of(root)
+    with hold(root / "lock"):
+        if not top.exists():
+            disk.make_folder(top)
+            take_owner(top, root)  # who mends next may be the broker's user
+            disk.sync_folder(top.parent)
+        with hold_folder(top):
+            yield
+
+
+def journals(root: Path) -> list[JournalInfo]:
+    """Return the journals of a store, oldest first; one that never began is none."""
+    top = home_of(root)
+    return [info for home in _homes(top) if (info := _info(home)) is not None]
+
+
+def cut_off(root: Path) -> JournalInfo | None:
+    """Return the mend, or undo, that was killed before its end, if there is one."""
+    return next((info for info in journals(root) if info.state in (State.CUT_OFF, State.TAKING_BACK)), None)
+
+
+def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -> tuple[JournalInfo, bool]:
+    """Take a mend back: bytes, lengths, names and times; also one that was killed, also after a killed undo.
+
+    Args:
+        root: the store.
+        disk: through which the store is changed.
+        name: of the journal; without it the last mend. Only the last that is not undone can be taken back.
+        force: also when the store has changed since.
+
+    Returns:
+        The journal, and whether the store is now as it was before the mend in every name, size and time.
+
+    Raises:
+        NotFoundError: there is no such mend.
+        UsageError: a later mend must be taken back first.
+        StoreInUseError: a broker holds the store.
+        StoreChangedError: the store has changed since the mend, and not ``force``.
+        BadDataError: the journal cannot be read.
+    """
+    root = root.resolve()
+    info = to_undo(root, name)
+    with holding(root, disk):
+        if not force:
+            _refuse_changed(root, info)
+        exact = _take_back(root, info.home, disk)
+        _sweep(info.home, disk)
+    return info, exact
+
+
+def to_undo(root: Path, name: str | None = None) -> JournalInfo:
+    """Return the journal that ``undo`` would take back; raises like it."""
+    open_ones = [info for info in journals(root) if info.state is not State.UNDONE]
+    if name is not None and name not in {info.name for info in open_ones}:
+        raise NotFoundError(f"{home_of(root)} has no mend {name} to take back: `mqtool undo --list` shows them")
+    if not open_ones:
+        raise NotFoundError(f"there is no mend of {root} to take back")
+    last = open_ones[-1]
+    if name not in (None, last.name):
+        raise UsageError(f"{last.name} came later: take it back first")
+    return last
+
+
+def _refuse_changed(root: Path, info: JournalInfo) -> None:
+    about = _about(info.home)
+    if info.state is State.DONE:
+        _, after, _ = _STATE.unpack(read_file(info.home / "state"))
+        changed = fingerprint(root, tuple(map(Path, about["further"]))).encode() != after
+    else:
+        changed = _lock_time(root) != about["lock"]
+    if changed:
+        raise StoreChangedError(
+            f"the store has changed since {info.name}, perhaps a broker ran on it: taking that mend back would mix old "
+            f"with new; --force does it all the same"
+        )
+
+
+def _take_back(root: Path, home: Path, disk: Disk) -> bool:
+    """Put everything back as noted, and tell whether the store is as it was. Only what differs is written."""
+    notes = _notes(home)
+    _set_state(home, State.TAKING_BACK, disk)
+    was: list[tuple[Path, dict[str, Any]]] = []
+    for fields, at, size in reversed(notes):
+        if "place" in fields:
+            _put_back(root / fields["place"], home / "kept" / fields["kept"] if "kept" in fields else None, disk)
+        elif "was" in fields:
+            was.append((root / fields["was"], fields))
+        elif "bytes" in fields:
+            _restore(root / fields["bytes"], fields["at"], _read(home / "notes", at, size), disk)
+        else:
+            _restore_zeros(root / fields["zeros"], fields["at"], fields["size"], disk)
+    # Times come last, and those of folders, which change with every name in them, after all that is inside.
+    for path, fields in was:
+        if "size" in fields and path.exists():
+            if path.stat().st_size != fields["size"]:
+                disk.truncate(path, fields["size"])
+            _put_times_back(path, fields["times"], disk)
+            disk.sync(path)
+    for path, fields in was:
+        if "size" not in fields and path.exists():
+            _put_times_back(path, fields["times"], disk)
+            disk.sync_folder(path)
+    disk.sync_folder(home / "kept")  # a killed undo may have moved things back and not come to that
+    about = _about(home)
+    _set_state(home, State.UNDONE, disk)
+    exact: bool = fingerprint(root, tuple(map(Path, about["further"]))) == about["fingerprint"]
+    return exact
+
+
+def _put_back(path: Path, kept: Path | None, disk: Disk) -> None:
+    if kept is None:
+        disk.remove_tree(path)
+    elif kept.exists():
+        disk.remove_tree(path)
+        disk.move(kept, path)
+    for scrap in scraps(path):
+        disk.remove_tree(scrap)
+
+
+def _restore(path: Path, at: int, data: bytes, disk: Disk) -> None:
+    if path.exists() and _read(path, at, len(data)) != data:
+        disk.write(path, at, data)
+
+
+def _restore_zeros(path: Path, at: int, size: int, disk: Disk) -> None:
+    if path.exists():
+        for found, data in chunks(path, at, at + size):
+            if data.count(0) < len(data):
+                disk.write(path, found, bytes(len(data)))
+
+
+def _put_times_back(path: Path, times: list[int], disk: Disk) -> None:
+    if path.stat().st_mtime_ns != times[1]:
+        disk.set_times(path, (times[0], times[1]))
+
+
+def _sweep(home: Path, disk: Disk) -> None:
+    """Free the space of a journal that is taken back; what it was about stays to be listed."""
+    with contextlib.suppress(MqtoolError):
+        for name in ("kept", "workspace", "notes"):
+            disk.remove_tree(home / name)
+
+
+def _notes(home: Path) -> list[tuple[dict[str, Any], int, int]]:
+    """Return the frames of a journal, each with where its bytes lie; a torn one, and all behind it, was never used.
+
+    Raises:
+        BadDataError: a frame is torn though the mend was done.
+    """
+    path = home / "notes"
+    _, _, noted = _STATE.unpack(read_file(home / "state"))
+    found = []
+    with reading(path), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        at = 0
+        while at + _FRAME.size <= size:
+            length, crc = _FRAME.unpack(file.read(_FRAME.size))
+            if not 0 < length <= size - at - _FRAME.size:
+                break
+            content = file.read(length)
+            if zlib.crc32(content) != crc:
+                break
+            line = content.partition(b"\n")[0]
+            found.append((json.loads(line), at + _FRAME.size + len(line) + 1, length - len(line) - 1))
+            at += _FRAME.size + length
+    if at < noted:
+        raise BadDataError(f"{path} is damaged at byte {at:,}: nothing was taken back")
+    return found
+
+
+def _read(path: Path, at: int, size: int) -> bytes:
+    with reading(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return os.pread(descriptor, size, at)
+        finally:
+            os.close(descriptor)
+
+
+def _set_state(home: Path, state: State, disk: Disk) -> None:
+    disk.write(home / "state", 0, state.encode())
+    disk.sync(home / "state")
+
+
+def _homes(top: Path) -> list[Path]:
+    if not top.is_dir():
+        return []
+    with reading(top):
+        return sorted(path for path in top.iterdir() if _NAME.fullmatch(path.name))
+
+
+def _remove_unbegun(top: Path, disk: Disk) -> None:
+    with contextlib.suppress(MqtoolError):
+        for home in _homes(top):
+            if _info(home) is None:
+                disk.remove_tree(home)
+
+
+def _info(home: Path) -> JournalInfo | None:
+    """Return what a journal is; None of one that was killed before it began, and so before it touched the store."""
+    try:
+        state = read_file(home / "state")
+    except NotFoundError:
+        return None
+    letter = state[:1].decode("ascii", "replace")
+    if len(state) < _STATE.size or letter not in set(State):  # made, and lost by the disk
+        return None
+    about = _about(home)
+    size = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
+    return JournalInfo(home.name, about["command"], about["timestamp"], State(letter), size, home)
+
+
+def _about(home: Path) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = json.loads(read_file(home / "about"))
+    except ValueError as error:
+        raise BadDataError(f"{home / 'about'} cannot be read: {error}") from error
+    if about.get("mqtool") != 1:
+        raise BadDataError(f"{home / 'about'} was written by another version of mqtool: use that one")
+    return about
+
+
+def _lock_time(root: Path) -> int | None:
+    """Return when ``lock`` was last written, which a broker does when it starts, and a mend never."""
+    try:
+        return (root / "lock").stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _time(timestamp: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(timestamp / 1000, datetime.UTC)

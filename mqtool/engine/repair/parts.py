@@ -1,0 +1,147 @@
+"""Stretches of a commit log, walked side by side and taken in order.
+
+Whoever judges the records of a whole log (``verify``, ``recover``) gives a rule for one table of them.
+"""
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.dispatch import QueueKey, Units
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.formats import scan
+from mqtool.formats.scan import MessageTable
+
+
+class Judged(Protocol):
+    """What a rule makes of records that follow each other."""
+
+    end: int  # position in the segment
+
+
+Run = TypeVar("Run", bound=Judged)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A stretch of a segment."""
+
+    segment: MappedFile
+    start: int
+    stop: int
+
+
+class Span(NamedTuple):
+    """Queue offsets that follow each other in a run."""
+
+    queue: QueueKey
+    start: int
+    stop: int
+    physical_offset: int  # of the first message
+
+
+@dataclasses.dataclass
+class PartReport(Generic[Run]):
+    """What one stretch holds, in order, and where the walk over it ended."""
+
+    part: Part
+    start: int | None  # where its first record or gap begins; None when none begins in it
+    end: int
+    runs: list[Run | Gap]
+
+
+def parts_of(log: CommitLog, size: int) -> Iterator[Part]:
+    """Cut the log into stretches."""
+    for segment in log.segments:
+        for start in range(0, segment.size, size):
+            yield Part(segment, start, min(start + size, segment.size))
+
+
+def parts_below(parts: list[Part], end_offset: int) -> list[Part]:
+    """Leave out what lies at ``end_offset`` or behind it."""
+    cut = [dataclasses.replace(part, stop=min(part.stop, end_offset - part.segment.start_offset)) for part in parts]
+    return [part for part in cut if part.start < part.stop]
+
+
+def walk_part(
+    log: CommitLog, kernels: Any, part: Part, start: int | None, judge: Callable[[MessageTable], Iterable[Run]]
+) -> PartReport[Run]:
+    """Judge the messages that begin in a stretch.
+
+    Args:
+        log: that it is of.
+        kernels: ``scan.kernels_for(..)``.
+        part: the stretch.
+        start: where its first record begins; looked for when None.
+        judge: makes runs of a table, in order, the last of which ends where the table ends.
+    """
+    segment = part.segment
+    if start is None:
+        buffer = log.buffer(segment, kernels)
+        start = 0 if part.start == 0 else scan.resync(buffer, segment.start_offset, part.start, part.stop, log.envelope)
+        if start is None:
+            return PartReport(part, None, part.start, [])
+    report: PartReport[Run] = PartReport(part, start, start, [])
+    for piece in log.walk(segment, start, part.stop, kernels):
+        if isinstance(piece, Gap):
+            report.runs.append(piece)
+            report.end = piece.end
+        else:
+            report.runs += judge(piece)
+            last = report.runs[-1]
+            report.end = last.end
+    if report.end < part.stop:  # a blank record
+        report.end = segment.size
+    segment.release(part.start, part.stop)
+    return report
+
+
+def in_order(
+    pool: ThreadPoolExecutor,
+    check: Callable[[Part, int | None], PartReport[Run]],
+    parts: list[Part],
+    ahead: int,
+) -> Iterator[PartReport[Run]]:
+    """Judge stretches side by side; yield them in order, each beginning where the one before it ended."""
+    waiting: collections.deque[tuple[Part, Future[PartReport[Run]]]] = collections.deque()
+    queue = iter(parts)
+    segment, end, in_gap = None, 0, False
+    while True:
+        for part in itertools.islice(queue, ahead - len(waiting)):
+            waiting.append((part, pool.submit(check, part, None)))
+        if not waiting:
+            return
+        part, future = waiting.popleft()
+        report = future.result()
+        if part.segment is segment and report.start != end:
+            if end >= part.stop:
+                report = PartReport(part, None, end, [])
+            elif end == part.start and in_gap:
+                # What was no record there goes on here.
+                start = part.stop if report.start is None else report.start
+                gap = Gap(part.segment, part.start, start, scan.Stop.MAGIC)
+                report = PartReport(part, part.start, max(start, report.end), [gap, *report.runs])
+            else:
+                # A record that begins before this stretch ends elsewhere: something in its body looks like a record.
+                report = check(part, end)
+        end = max(report.end, end if part.segment is segment else 0)
+        segment = part.segment
+        in_gap = bool(report.runs) and isinstance(report.runs[-1], Gap)
+        yield report
+
+
+def spans_of(units: Units) -> list[Span]:
+    """Return where each stretch of queue offsets begins and ends."""
+    return [
+        Span(
+            queue,
+            int(units.queue_offset[first]),
+            int(units.queue_offset[last - 1] + units.batch_size[last - 1]),
+            int(units.physical_offset[first]),
+        )
+        for queue, first, last in units.stretches
+    ]

@@ -1,0 +1,238 @@
+"""Plans: what a mend would do to a store and what would be lost, told before anything is touched."""
+
+import dataclasses
+import importlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mqtool.engine.repair.journal import Journal, cut_off, fingerprint, holding, home_of
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import (
+    BadDataError,
+    MqtoolError,
+    StoreChangedError,
+    StoreInUseError,
+    UsageError,
+    WriteError,
+)
+
+Progress = Callable[[int], object]
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One thing that a mend does.
+
+    ``what`` is write, create, cut, remove or replace; ``file`` a file or folder relative to the store; ``offset`` and
+    ``size`` are bytes in that file.
+    """
+
+    what: str
+    file: str
+    reason: str
+    offset: int | None = None
+    size: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """What a mend gives up; the topic is None where it cannot be known."""
+
+    topic: str | None
+    messages: int
+    bytes: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What ``command`` with ``options`` would do. It holds no bulk data: to apply it is to walk the store again.
+
+    A mend fills in the first part; ``plan_mend`` adds the second.
+    """
+
+    command: str
+    options: Mapping[str, Any]
+    changes: tuple[Change, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    remarks: tuple[str, ...] = ()
+    journal_size: int = 0  # bytes that undo needs beside the store, at most
+
+    store: str = ""
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fingerprint: str = ""
+
+    def to_json(self) -> str:
+        """Return the plan as the text of a file."""
+        return json.dumps({"mqtool_plan": _FORMAT, **dataclasses.asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Return the plan that ``to_json`` wrote.
+
+        Raises:
+            BadDataError: this is none, or one of another version.
+        """
+        try:
+            fields = json.loads(text)
+            if fields.pop("mqtool_plan") != _FORMAT:
+                raise BadDataError("this plan was saved by another version of mqtool: make it again")
+            fields["changes"] = tuple(Change(**one) for one in fields["changes"])
+            fields["losses"] = tuple(Loss(**one) for one in fields["losses"])
+            fields["remarks"] = tuple(fields["remarks"])
+            return cls(**fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadDataError("this is no plan: give a file that --save-plan wrote") from error
+
+
+class Mend(NamedTuple):
+    """A mend: how it is planned, and how a plan of it is applied through a journal.
+
+    ``plan`` takes reader, options, threads and progress; ``apply`` reader, plan, journal, threads and progress.
+    """
+
+    plan: Callable[[StoreReader, Mapping[str, Any], int, Progress], Plan]
+    apply: Callable[[StoreReader, Plan, Journal, int, Progress], None]
+
+
+def _in_module(module: str, name: str) -> Mend:
+    """Return ``plan_NAME`` and ``apply_NAME`` of a module of this package, which loads when they are called."""
+
+    def call(verb: str, *arguments: Any) -> Any:
+        return getattr(importlib.import_module(f"{__package__}.{module}"), f"{verb}_{name}")(*arguments)
+
+    return Mend(lambda *arguments: call("plan", *arguments), lambda *arguments: call("apply", *arguments))
+
+
+MENDS = {
+    "recover": _in_module("recover", "recover"),
+    "recover-as-broker": _in_module("as_broker", "as_broker"),
+    "rebuild": _in_module("rebuild", "rebuild"),
+}
+
+
+class MendFailedError(MqtoolError):
+    """A mend failed; the sentence says why and what became of the store, the status is that of its cause."""
+
+    def __init__(self, cause: Exception, then: str) -> None:
+        self.cause = cause
+        self.exit_code = cause.exit_code if isinstance(cause, MqtoolError) else WriteError.exit_code
+        super().__init__(f"{cause}; {then}")
+
+
+def plan_mend(
+    root: Path,
+    config: StoreConfig,
+    command: str,
+    options: Mapping[str, Any],
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+) -> Plan:
+    """Return what a mend would do; nothing is written.
+
+    Args:
+        root: the store.
+        config: the broker's settings.
+        command: a name of ``MENDS``.
+        options: that mend's, as JSON can hold them.
+        jobs: how many threads share the work.
+        progress: is told how many bytes are done.
+
+    Raises:
+        UsageError: ``root`` is one file of a store.
+        StoreInUseError: a broker holds the store.
+        StoreChangedError: an earlier mend was cut off and must be taken back first.
+    """
+    reader = _open(root, config)
+    if reader.is_live:
+        raise StoreInUseError(f"a broker is running on {reader.root}: stop it first")
+    _refuse_cut_off(reader.root)
+    looks = fingerprint(reader.root, _further(reader))  # before the plan: a change meanwhile must show
+    plan = MENDS[command].plan(reader, options, jobs, progress)
+    remarks = tuple(dict.fromkeys([*reader.remarks, *plan.remarks]))
+    store = str(reader.root.resolve())
+    return dataclasses.replace(plan, remarks=remarks, store=store, settings=dict(config.settings), fingerprint=looks)
+
+
+def carry_out(
+    root: Path, config: StoreConfig, plan: Plan, disk: Disk, jobs: int = 1, progress: Progress = lambda _: None
+) -> None:
+    """Do what a plan says. What fails, or is interrupted, is taken back before the error is raised.
+
+    Args:
+        root: the store.
+        config: the settings that the plan was made with.
+        plan: by ``plan_mend``.
+        disk: through which everything is written.
+        jobs: how many threads share the work.
+        progress: is told how many bytes are done.
+
+    Raises:
+        MendFailedError: the mend could not be carried out; the sentence says whether the store is as before.
+        StoreInUseError: a broker holds the store, or another mend is at work.
+        StoreChangedError: the store is not the one that was planned for.
+    """
+    reader = _open(root, config)
+    with holding(reader.root, disk):
+        _refuse_cut_off(reader.root)
+        if fingerprint(reader.root, _further(reader)) != plan.fingerprint:
+            raise StoreChangedError("the store has changed since the plan was made: plan again")
+        _check_room(reader.root, plan)
+        try:
+            journal = Journal.begin(reader.root, plan.command, plan.options, disk, _further(reader))
+        except MqtoolError as error:
+            raise MendFailedError(error, "the store was not touched") from error
+        try:
+            MENDS[plan.command].apply(reader, plan, journal, jobs, progress)
+            journal.finish()
+        except (Exception, KeyboardInterrupt) as error:
+            _give_up(journal, error)
+            raise
+
+
+def _give_up(journal: Journal, error: BaseException) -> None:
+    """Take back what was done; raise what failed in terms of a user, return where the error speaks for itself."""
+    try:
+        journal.take_back()
+    except (MqtoolError, OSError) as second:
+        then = f"taking it back failed too ({second}): run `mqtool undo` when the cause is gone"
+        raise MendFailedError(error if isinstance(error, Exception) else second, then) from error
+    if isinstance(error, MqtoolError | OSError):
+        raise MendFailedError(error, "everything was taken back, the store is as before") from error
+    error.add_note("everything was taken back, the store is as before")
+
+
+def _open(root: Path, config: StoreConfig) -> StoreReader:
+    reader = StoreReader(root, config)
+    if reader.paths.single:
+        raise UsageError(f"{root} is one file of a store: only a whole store can be mended, give its directory")
+    return reader
+
+
+def _further(reader: StoreReader) -> tuple[Path, ...]:
+    """Return the folders of the log that lie outside of the store."""
+    root = reader.root.resolve()
+    folders = [folder.resolve() for folder in reader.paths.commit_log]
+    return tuple(folder for folder in folders if not folder.is_relative_to(root))
+
+
+def _refuse_cut_off(root: Path) -> None:
+    info = cut_off(root)
+    if info:
+        raise StoreChangedError(f"the mend {info.name} was cut off: take it back with `mqtool undo` first")
+
+
+def _check_room(root: Path, plan: Plan) -> None:
+    place = home_of(root).parent
+    free = shutil.disk_usage(place).free
+    if plan.journal_size > free:
+        raise WriteError(
+            f"no space left in {place} for what undo needs: {plan.journal_size:,} bytes, and {free:,} are free; "
+            f"the store was not touched"
+        )

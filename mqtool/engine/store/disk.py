@@ -1,0 +1,226 @@
+"""``Disk``: the only way a mend touches a store, one plain call of the system at a time.
+
+Nothing here is mapped and nothing is synced by itself: whoever calls says when bytes and names must be on the disk.
+Tests put a disk in its place that fails, dies or forgets.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqtool.errors import MqtoolError, NotPermittedError, WriteError
+
+CHUNK = 1 << 20
+"""How much is copied at once."""
+_ZEROS = bytes(CHUNK)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class CrossDeviceError(WriteError):
+    """A rename from one file system to another."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says about a change of ``path`` into an error with a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise _error(path, error) from error
+
+
+def _error(path: Path, error: OSError) -> MqtoolError:
+    if error.errno in _FULL:
+        return WriteError(f"no space left for {path}: make room there, then try again")
+    if error.errno == errno.EROFS:
+        return NotPermittedError(f"{path} lies on a read-only file system: mount it for writing, then try again")
+    if isinstance(error, PermissionError):
+        return NotPermittedError(f"{path} may not be changed by this user: run as the broker's user")
+    if error.errno == errno.EXDEV:
+        return CrossDeviceError(f"{path} lies on another file system")
+    return WriteError(f"{path} cannot be changed: {error.strerror or error}")
+
+
+class Disk:
+    """Changes to files and folders, each whole when it returns, on the disk only after a sync.
+
+    What is made gets the owner of the folder it is made in: a broker must be able to use what root has mended.
+    ``move``, ``copy`` and ``remove_tree`` are made of the calls above them.
+
+    Raises:
+        WriteError: the disk is full (the sentence says 'no space left'), or fails, or a name is not as expected.
+        NotPermittedError: this user may not, or the file system is read-only.
+    """
+
+    def create(self, path: Path, size: int = 0) -> None:
+        """Make a file of ``size`` zeros, sparse; it must not exist."""
+        with writing(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                os.ftruncate(descriptor, size)
+            finally:
+                os.close(descriptor)
+        take_owner(path, path.parent)
+
+    def write(self, path: Path, at: int, data: bytes) -> None:
+        """Write all of ``data`` at a position of a file that exists; a file that ends before becomes longer."""
+        with writing(path):
+            descriptor = os.open(path, os.O_WRONLY)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    written = os.pwrite(descriptor, rest, at)
+                    rest, at = rest[written:], at + written
+            finally:
+                os.close(descriptor)
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Make a file end at ``size``, shorter or longer."""
+        with writing(path):
+            os.truncate(path, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or folder another name, which must be free.
+
+        Raises:
+            CrossDeviceError: the two places lie on different file systems; nothing has changed.
+        """
+        with writing(target):
+            if os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            source.rename(target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        with writing(path):
+            path.unlink()
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder; it must not exist, the one it lies in must."""
+        with writing(path):
+            path.mkdir()
+        take_owner(path, path.parent)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+        with writing(path):
+            path.rmdir()
+
+    def set_times(self, path: Path, ns: tuple[int, int]) -> None:
+        """Set the times of the last access and the last change, in nanoseconds."""
+        with writing(path):
+            os.utime(path, ns=ns)
+
+    def sync(self, path: Path) -> None:
+        """Return when the bytes of a file, its length and its times are on the disk."""
+        _sync(path)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return when the names in a folder are on the disk."""
+        _sync(path)
+
+    # Made of the above
+
+    def move(self, source: Path, target: Path) -> None:
+        """Rename for good, or copy to another file system: ``target`` is whole and synced before ``source`` goes.
+
+        What a copy that was cut off leaves beside the two names (``scraps``) is removed by the next one.
+        """
+        try:
+            self.rename(source, target)
+        except CrossDeviceError:
+            part, _ = scraps(target)
+            _, gone = scraps(source)
+            for path in (part, gone):
+                self.remove_tree(path)
+            self.copy(source, part)
+            self.rename(part, target)
+            self.sync_folder(target.parent)
+            self.rename(source, gone)  # at once: half a folder must never stand under its name
+            self.sync_folder(source.parent)
+            self.remove_tree(gone)
+        self.sync_folder(target.parent)
+        self.sync_folder(source.parent)
+
+    def copy(self, source: Path, target: Path) -> None:
+        """Copy a file or folder with owner, rights and times, and sync all but its name; holes stay holes."""
+        status = source.stat()
+        if source.is_dir():
+            self.make_folder(target)
+            for path in sorted(source.iterdir()):
+                self.copy(path, target / path.name)
+        else:
+            self.create(target, status.st_size)
+            for at, data in chunks(source, 0, status.st_size):
+                if data != _ZEROS[: len(data)]:
+                    self.write(target, at, data)
+        take_owner(target, source)
+        with writing(target):
+            target.chmod(status.st_mode & 0o7777)
+        self.set_times(target, (status.st_atime_ns, status.st_mtime_ns))
+        (self.sync_folder if source.is_dir() else self.sync)(target)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a file, or a folder with all that is in it, if it is there."""
+        if path.is_dir() and not path.is_symlink():
+            with writing(path):
+                inside = sorted(path.iterdir())
+            for one in inside:
+                self.remove_tree(one)
+            self.remove_folder(path)
+        elif os.path.lexists(path):
+            self.remove(path)
+
+    def sync_tree(self, path: Path) -> None:
+        """Sync a file, or a folder with all that is in it."""
+        if path.is_dir():
+            for one in sorted(path.iterdir()):
+                self.sync_tree(one)
+            self.sync_folder(path)
+        else:
+            self.sync(path)
+
+
+def scraps(path: Path) -> tuple[Path, Path]:
+    """Return the names beside ``path`` under which ``move`` keeps what is not yet whole, and what is to go."""
+    return path.with_name(f"{path.name}.mqtool-part"), path.with_name(f"{path.name}.mqtool-gone")
+
+
+def chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Yield position and bytes of a stretch of a file, up to 1 MiB at once; holes, which are zeros, are left out."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        at, stop = start, min(stop, os.fstat(descriptor).st_size)
+        while at < stop:
+            try:
+                at = os.lseek(descriptor, at, os.SEEK_DATA)
+            except OSError:  # nothing but a hole up to the end
+                return
+            end = min(stop, os.lseek(descriptor, at, os.SEEK_HOLE))
+            while at < end:
+                data = os.pread(descriptor, min(CHUNK, end - at), at)
+                if not data:
+                    return
+                yield at, data
+                at += len(data)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    with writing(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def take_owner(path: Path, model: Path) -> None:
+    """Give ``path`` the owner of ``model``; only root can, and not everywhere."""
+    if os.geteuid() == 0:
+        status = model.stat()
+        with contextlib.suppress(OSError):
+            os.chown(path, status.st_uid, status.st_gid)

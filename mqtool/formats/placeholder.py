@@ -1,0 +1,154 @@
+"""Placeholders: well-formed records that stand where a message was lost, and fillers where none is known to have been.
+
+A placeholder has the topic, queue and queue offset of the lost message, so that a broker walks over the place and every
+other message keeps its queue offset. A filler is a prepared transaction, which gets no unit in any queue. Both say in
+the property ``MQTOOL_LOST`` what was lost and why; their bodies are zeros.
+"""
+
+import dataclasses
+import zlib
+
+from mqtool.formats import commit_log
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR
+
+LOST = "MQTOOL_LOST"
+FILLER_TOPIC = "MQTOOL_LOST"
+MOST = 4 << 20
+"""Size of a filler at most: as large as a message may be where a broker's configuration says nothing."""
+_SMALL_TOPIC = 127
+_ELEMENT_SIZE = 22  # of an inner batch, with neither body nor properties
+
+
+@dataclasses.dataclass(frozen=True)
+class Likeness:
+    """What a placeholder takes from the sound messages around it."""
+
+    sys_flag: int  # only the bits of the hosts count
+    born_timestamp: int
+    born_address: bytes
+    born_port: int
+    store_timestamp: int
+    store_address: bytes
+    store_port: int
+    has_crc: bool  # records end in a CRC property
+
+
+PLAIN = Likeness(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=False)
+
+
+def min_size(topic: bytes, like: Likeness) -> int:
+    """Return the size of the smallest placeholder: one that says no more than that something was lost."""
+    return _fixed_size(topic, like) + len(_text("", 0)) + CRC_SIZE * like.has_crc
+
+
+def build(
+    size: int,
+    position: int,
+    topic: bytes,
+    queue_id: int,
+    queue_offset: int,
+    why: str,
+    like: Likeness,
+    transaction: int = 0,
+    properties: bytes = b"",
+    batch_size: int = 1,
+) -> bytes:
+    """Return a placeholder.
+
+    Args:
+        size: bytes of the record; below ``min_size`` it says nothing about the loss.
+        position: its address.
+        topic: of the lost message.
+        queue_id: of the lost message.
+        queue_offset: of the lost message.
+        why: what was lost and why; cut where there is no room.
+        like: sound messages around it.
+        transaction: bits of ``sys_flag`` that tell the kind of transaction.
+        properties: pairs that the dispatch of the lost message needs, each with its separator.
+        batch_size: how many messages an inner batch held.
+
+    Raises:
+        ValueError: no record is so small.
+    """
+    fixed = _fixed_size(topic, like)
+    room = size - fixed - CRC_SIZE * like.has_crc - len(properties)
+    has_crc = like.has_crc
+    if room < 0:
+        properties, has_crc, room = b"", False, size - fixed
+    if room < 0:
+        raise ValueError(f"a placeholder in {topic!r} takes {fixed} bytes, not {size}")
+    text = properties + _text(why, room) if room >= len(_text("", 0)) else properties
+    body = bytes(size - fixed - len(text) - CRC_SIZE * has_crc)
+    sys_flag = like.sys_flag & (commit_log.BORN_HOST_V6 | commit_log.STORE_HOST_V6) | transaction
+    if batch_size > 1 and len(body) >= batch_size * _ELEMENT_SIZE:
+        body, sys_flag = _batch(batch_size, len(body)), sys_flag | commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
+    if has_crc:
+        text += f"{CRC_NAME}{NAME_SEPARATOR}{0:010}{PAIR_SEPARATOR}".encode()
+    large = len(topic) > _SMALL_TOPIC
+    record = commit_log.MESSAGE.build(
+        {
+            "size": size,
+            "magic_code": commit_log.MAGIC_V2 if large else commit_log.MAGIC_V1,
+            "body_crc": zlib.crc32(body) & 0x7FFFFFFF if body else 0,
+            "queue_id": queue_id,
+            "flag": 0,
+            "queue_offset": queue_offset,
+            "physical_offset": position,
+            "sys_flag": sys_flag,
+            "born_timestamp": like.born_timestamp,
+            "born_address": like.born_address,
+            "born_port": like.born_port,
+            "store_timestamp": like.store_timestamp,
+            "store_address": like.store_address,
+            "store_port": like.store_port,
+            "reconsume_times": 0,
+            "prepared_transaction_offset": 0,
+            "body_size": len(body),
+            "body": body,
+            "topic_size": len(topic),
+            "topic": topic,
+            "properties_size": len(text),
+            "properties": text,
+        }
+    )
+    if has_crc:
+        value = zlib.crc32(record[:-CRC_SIZE]) & 0x7FFFFFFF
+        record = record[:-11] + f"{value:010}"[::-1].encode() + PAIR_SEPARATOR.encode()
+    return bytes(record)
+
+
+def _batch(count: int, size: int) -> bytes:
+    """Return the body of an inner batch: empty messages, but for the zeros of the last."""
+    left = size - count * _ELEMENT_SIZE
+    elements = []
+    for rest in (*[0] * (count - 1), left):
+        fields = dict.fromkeys(("magic_code", "body_crc", "flag", "properties_size"), 0)
+        fields |= {"size": _ELEMENT_SIZE + rest, "body_size": rest}
+        elements.append(commit_log.CLIENT_BATCH_ELEMENT.build(fields | {"body": bytes(rest), "properties": b""}))
+    return b"".join(elements)
+
+
+def filler(size: int, position: int, why: str, like: Likeness) -> bytes:
+    """Return a record of the prepared type: walked over, in no queue; of at least ``filler_size``."""
+    topic = FILLER_TOPIC.encode()[: size - filler_size(like)]
+    return build(size, position, topic, 0, 0, why, like, commit_log.TRANSACTION_PREPARED)
+
+
+def filler_size(like: Likeness) -> int:
+    """Return the size of the smallest filler."""
+    return _fixed_size(b"", like)
+
+
+def blank(size: int) -> bytes:
+    """Return the head of a blank record that stands for the last ``size`` bytes of a segment."""
+    return bytes(commit_log.BLANK.build({"size": size, "magic_code": commit_log.MAGIC_BLANK}))
+
+
+def _fixed_size(topic: bytes, like: Likeness) -> int:
+    head = commit_log.HEAD_DTYPES[commit_log.head_form(like.sys_flag)].itemsize
+    return head + (2 if len(topic) > _SMALL_TOPIC else 1) + len(topic) + 2
+
+
+def _text(why: str, room: int) -> bytes:
+    kept = why[: max(1, min(room, 1024) - len(LOST) - 2)] or "?"
+    return f"{LOST}{NAME_SEPARATOR}{kept}{PAIR_SEPARATOR}".encode("ascii", "replace")

@@ -1,0 +1,570 @@
+"""Disks that fail, die or lose what was not synced, and the trials of a mend on them.
+
+``Trial`` runs one mend of one store again and again, disturbed at every call of its disk, and holds what comes of it
+against the store as it was (undo) and against an undisturbed run (the same mend again).
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mqtool.engine.repair.journal import Journal, State, cut_off, home_of, journals, undo
+from mqtool.engine.repair.plan import Change, Mend, MendFailedError, Plan, Progress, carry_out, plan_mend
+from mqtool.engine.store.disk import CrossDeviceError, Disk
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError, WriteError
+from tests.damage import Snapshot, snapshot
+from tests.golden import copy_store
+
+CALLS = (
+    "create",
+    "write",
+    "truncate",
+    "rename",
+    "remove",
+    "make_folder",
+    "remove_folder",
+    "set_times",
+    "sync",
+    "sync_folder",
+)
+SECTOR = 512
+STEP = 1 if os.environ.get("MQTOOL_THOROUGH") else 7
+"""What the slower trials take of all calls, unless there is time for each."""
+
+
+class KilledError(BaseException):
+    """The end of the process: nobody catches it."""
+
+
+class WatchedDisk(Disk):
+    """A disk that counts its calls; subclasses do something else with some of them.
+
+    ``apart`` is a folder that passes for a file system of its own.
+    """
+
+    def __init__(self, apart: Path | None = None) -> None:
+        self.apart = apart
+        self.count = 0
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Carry out one call."""
+        if self.apart and name == "rename" and len({path.is_relative_to(self.apart) for path in arguments}) == 2:
+            raise CrossDeviceError("another file system")
+        if not name.startswith("sync"):  # a test that does not cut the power waits for no disk
+            getattr(Disk, name)(self, *arguments)
+
+
+def _watched(name: str) -> Callable[..., None]:
+    def method(self: WatchedDisk, *arguments: Any) -> None:
+        self.count += 1
+        self.call(name, arguments)
+
+    return method
+
+
+for _name in CALLS:
+    setattr(WatchedDisk, _name, _watched(_name))
+
+
+class FailingDisk(WatchedDisk):
+    """A disk that is full at the ``fail_at``-th call, counted from 1, and ``for_good`` at all that follow.
+
+    What is being written then is written by half.
+    """
+
+    def __init__(self, fail_at: int, for_good: bool = False, apart: Path | None = None) -> None:
+        super().__init__(apart)
+        self.fail_at = fail_at
+        self.for_good = for_good
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Carry out one call, or fail."""
+        if self.count == self.fail_at or (self.for_good and self.count > self.fail_at):
+            self._half(name, arguments)
+            self.end()
+        super().call(name, arguments)
+
+    def end(self) -> None:
+        """Fail."""
+        raise WriteError("no space left: a test")
+
+    def _half(self, name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "write":
+            path, at, data = arguments
+            Disk.write(self, path, at, data[: len(data) // 2])
+
+
+class DyingDisk(FailingDisk):
+    """A disk in whose ``fail_at``-th call the process is killed."""
+
+    def end(self) -> None:
+        """Die."""
+        raise KilledError
+
+
+# Power loss
+
+
+@dataclasses.dataclass
+class _File:
+    """A file, or a folder without ``data``: what is on the disk, and what the disk has not been told to keep."""
+
+    data: bytearray | None
+    times: list[int]  # modification times (ns) that may be on the disk; the first surely was
+    pending: list[tuple[str, Any, Any]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class _Naming:
+    """Names that change at once: ``entries`` are folder, name and file (None: no more), ``folders`` not yet synced."""
+
+    entries: list[tuple[int, str, int | None]]
+    folders: set[int]
+
+
+class RecordingDisk(WatchedDisk):
+    """A disk that remembers every call on what lies below ``base``, to tell what a power loss would have left.
+
+    Bytes, lengths and times of a file may be lost until the file is synced, each write by itself, or in part by
+    sectors; names until their folders are, those of a rename together.
+    """
+
+    def __init__(self, base: Path, apart: Path | None = None) -> None:
+        super().__init__(apart)
+        self.base = base
+        self.initial = _Image.of(base)
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, int]]] = []
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Carry out one call and remember it, with the times that it left behind."""
+        super().call(name, arguments)
+        paths = [argument for argument in arguments if isinstance(argument, Path)]
+        touched = {*paths, *(path.parent for path in paths)}
+        times = {
+            self._name(path): path.stat().st_mtime_ns for path in touched if path.exists() and self._is_below(path)
+        }
+        named = tuple(self._name(one) if isinstance(one, Path) else one for one in arguments)
+        self.calls.append((name, named, times))
+
+    def leave(self, cut: int, chance: random.Random | None, into: Path) -> None:
+        """Make below ``into`` what may be on the disk when the power goes after ``cut`` calls.
+
+        Without ``chance`` all is lost that may be.
+        """
+        image = self.initial.copy()
+        for name, arguments, times in self.calls[:cut]:
+            image.apply(name, arguments, times)
+        image.leave(chance, into)
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.base)) if self._is_below(path) else str(path)
+
+    def _is_below(self, path: Path) -> bool:
+        return path.is_relative_to(self.base)
+
+
+class _Image:
+    """Files and names below a folder: as a running system sees them, and as they may be on the disk."""
+
+    def __init__(self) -> None:
+        self.files: list[_File] = []
+        self.names: dict[str, int] = {}  # as seen: every path
+        self.first: dict[str, int] = {}  # as on the disk in the beginning
+        self.namings: list[_Naming] = []
+
+    @classmethod
+    def of(cls, base: Path) -> "_Image":
+        self = cls()
+        for path in [base, *sorted(base.rglob("*"))]:
+            self.names[str(path.relative_to(base))] = len(self.files)
+            data = bytearray(path.read_bytes()) if path.is_file() else None
+            self.files.append(_File(data, [path.stat().st_mtime_ns]))
+        self.first = dict(self.names)
+        return self
+
+    def copy(self) -> "_Image":
+        other = _Image()
+        # Data is replaced, never changed in place, by whoever syncs.
+        other.files = [_File(file.data, [*file.times], [*file.pending]) for file in self.files]
+        other.names, other.first = dict(self.names), dict(self.first)
+        other.namings = [_Naming(naming.entries, set(naming.folders)) for naming in self.namings]
+        return other
+
+    def apply(self, name: str, arguments: tuple[Any, ...], times: Mapping[str, int]) -> None:
+        """Take in one call."""
+        path = arguments[0]
+        match name:
+            case "create":
+                self._name_new(path, _File(bytearray(), []))
+                self._file(path).pending.append(("truncate", arguments[1] if len(arguments) > 1 else 0, None))
+            case "make_folder":
+                self._name_new(path, _File(None, []))
+            case "write" | "truncate":
+                self._file(path).pending.append((name, *arguments[1:], *([None] if name == "truncate" else [])))
+            case "rename":
+                self._rename(path, arguments[1])
+            case "remove" | "remove_folder":
+                self._change_names([(path, None)])
+                del self.names[path]
+            case "sync":
+                self._sync(self._file(path))
+            case "sync_folder":
+                folder = self.names[path]
+                for naming in self.namings:
+                    naming.folders.discard(folder)
+                self.files[folder].times = self.files[folder].times[-1:]
+        for touched, time in times.items():
+            if touched in self.names and self._file(touched).times[-1:] != [time]:
+                self._file(touched).times.append(time)
+
+    def leave(self, chance: random.Random | None, into: Path) -> None:
+        """Make what may be on the disk below the new folder ``into``."""
+        folders: dict[int, dict[str, int]] = {}
+        for path, number in self.first.items():
+            if path != ".":
+                folders.setdefault(self.first[_parent(path)], {})[Path(path).name] = number
+        for naming in self.namings:
+            if not naming.folders or (chance and chance.random() < 0.5):
+                for folder, name, file in naming.entries:
+                    if file is None:
+                        folders.get(folder, {}).pop(name, None)
+                    else:
+                        folders.setdefault(folder, {})[name] = file
+        self._leave(0, folders, chance, into)
+
+    def _leave(self, number: int, folders: dict[int, dict[str, int]], chance: random.Random | None, path: Path) -> None:
+        file = self.files[number]
+        if file.data is None:
+            path.mkdir()
+            for name, inside in folders.get(number, {}).items():
+                self._leave(inside, folders, chance, path / name)
+        else:
+            data = bytearray(file.data)
+            for pending in file.pending if chance else ():
+                _do(data, pending, chance)
+            path.write_bytes(data)
+        time = chance.choice(file.times) if chance else file.times[0]
+        os.utime(path, ns=(time, time))
+
+    def _file(self, path: str) -> _File:
+        return self.files[self.names[path]]
+
+    def _name_new(self, path: str, file: _File) -> None:
+        self.files.append(file)
+        self.names[path] = len(self.files) - 1
+        self._change_names([(path, len(self.files) - 1)])
+
+    def _rename(self, source: str, target: str) -> None:
+        self._change_names([(source, None), (target, self.names[source])])
+        for path in [path for path in self.names if path == source or path.startswith(f"{source}/")]:
+            self.names[target + path[len(source) :]] = self.names.pop(path)
+
+    def _change_names(self, changes: list[tuple[str, int | None]]) -> None:
+        entries = [(self.names[_parent(path)], Path(path).name, file) for path, file in changes]
+        self.namings.append(_Naming(entries, {folder for folder, _, _ in entries}))
+
+    def _sync(self, file: _File) -> None:
+        assert file.data is not None
+        data = bytearray(file.data)
+        for pending in file.pending:
+            _do(data, pending, None)
+        file.data, file.pending, file.times = data, [], file.times[-1:]
+
+
+def _parent(path: str) -> str:
+    return str(Path(path).parent)
+
+
+def _do(data: bytearray, pending: tuple[str, Any, Any], chance: random.Random | None) -> None:
+    """Carry out a write or truncation, or by chance only some of it."""
+    fate = chance.choice(["done", "lost", "part"]) if chance else "done"
+    if fate == "lost":
+        return
+    if pending[0] == "truncate":
+        size = pending[1]
+        del data[size:]
+        data += bytes(size - len(data))
+        return
+    _, at, new = pending
+    if fate == "part":
+        assert chance
+        new = new[: chance.randrange(len(new) + 1)] if chance.random() < 0.5 else _some_sectors(data, at, new, chance)
+    data += bytes(max(0, at + len(new) - len(data)))
+    data[at : at + len(new)] = new
+
+
+def _some_sectors(data: bytearray, at: int, new: bytes, chance: random.Random) -> bytes:
+    out = bytearray(data[at : at + len(new)])
+    out += bytes(len(new) - len(out))
+    for start in range(-(at % SECTOR), len(new), SECTOR):
+        if chance.random() < 0.5:
+            sector = slice(max(0, start), start + SECTOR)
+            out[sector] = new[sector]
+    return bytes(out)
+
+
+# Trials
+
+
+class Trial:
+    """One mend of one store, to be disturbed. Each method returns how many disturbed runs it has seen survive.
+
+    They disturb every call, or with ``step`` every so manieth.
+
+    Args:
+        store: to be mended; it stays as it is.
+        command: a name of ``MENDS``.
+        options: of that mend.
+        place: an empty folder to work in.
+        config: settings of the broker.
+        jobs: how many threads. The number and order of calls must not depend on them.
+        apart: whether the journals lie on another file system than the store.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        command: str,
+        options: Mapping[str, Any],
+        place: Path,
+        config: StoreConfig | None = None,
+        jobs: int = 1,
+        apart: bool = False,
+    ) -> None:
+        self.store = store
+        self.command = command
+        self.options = options
+        self.place = place
+        self.config = config or StoreConfig()
+        self.jobs = jobs
+        self.apart = apart
+        self._numbers = itertools.count()
+        with self._copy() as root:
+            self.before = snapshot(root)
+            self.before_content = content(root)
+            disk = WatchedDisk(self._apart(root))
+            self.mend(root, disk)
+            self.mend_calls = disk.count
+            self.after = content(root)
+            disk = WatchedDisk(self._apart(root))
+            undo(root, disk)
+            self.undo_calls = disk.count
+            assert snapshot(root) == self.before
+
+    def mend(self, root: Path, disk: Disk) -> None:
+        """Plan and carry out, as a user would again after whatever has happened: what was cut off is undone first."""
+        if cut_off(root):
+            undo(root, disk)
+        plan = plan_mend(root, self.config, self.command, self.options, self.jobs)
+        carry_out(root, self.config, plan, disk, self.jobs)
+
+    def fails_once(self, step: int = 1) -> int:
+        """Let each call fail once: the store is as before, or the mend was done."""
+        for number in self._calls(step):
+            with self._copy() as root:
+                try:
+                    self.mend(root, FailingDisk(number, apart=self._apart(root)))
+                except MqtoolError as error:
+                    assert snapshot(root) == self.before, number
+                    assert not journals(root), number
+                    if isinstance(error, MendFailedError):
+                        assert "no space left" in str(error)
+                else:
+                    assert content(root) == self.after, number
+        return len(self._calls(step))
+
+    def fails_for_good(self, step: int = 1) -> int:
+        """Let the disk fail from each call on: with another disk, undo brings the store back."""
+        for number in self._calls(step):
+            with self._copy() as root:
+                with contextlib.suppress(MqtoolError):
+                    self.mend(root, FailingDisk(number, for_good=True, apart=self._apart(root)))
+                self._goes_back(root, number)
+        return len(self._calls(step))
+
+    def is_killed(self, step: int = 1) -> int:
+        """Kill the mend in each call: undo brings the store back, and the same mend again does what it should."""
+        for number in self._calls(step):
+            with self._copy() as root:
+                with contextlib.suppress(KilledError):
+                    self.mend(root, DyingDisk(number, apart=self._apart(root)))
+                with self._copy_of(root) as other:
+                    self._goes_back(other, number)
+                self._goes_on(root, number)
+        return len(self._calls(step))
+
+    def is_killed_undoing(self, step: int = 1) -> int:
+        """Kill undo in every call, of the whole mend and of one that was itself killed in each call."""
+        count = 0
+        for number in [*self._calls(step), self.mend_calls + 1]:
+            with self._copy() as root:
+                with contextlib.suppress(KilledError):
+                    self.mend(root, DyingDisk(number, apart=self._apart(root)))
+                for second in itertools.count(1):
+                    with self._copy_of(root) as other:
+                        try:
+                            take_back(other, DyingDisk(second, apart=self._apart(other)))
+                        except KilledError:
+                            self._goes_back(other, (number, second))
+                            count += 1
+                        else:
+                            break
+        return count
+
+    def loses_power(self, samples: int, step: int = 1, seed: int = 4) -> int:
+        """Cut the power after each call of the mend: undo brings back, and the mend again does what it should."""
+        with self._copy() as root:
+            disk = RecordingDisk(root.parent, self._apart(root))
+            self.mend(root, disk)
+        cuts = range(0, len(disk.calls) + 1, step)
+        for cut, sample in itertools.product(cuts, range(samples)):
+            with self._left(disk, cut, sample, seed, root.name) as left:
+                if sample % 2:
+                    self._goes_on(left, (cut, sample))
+                else:
+                    self._goes_back(left, (cut, sample))
+        return len(cuts) * samples
+
+    def loses_power_undoing(self, samples: int, step: int = 1, seed: int = 4) -> int:
+        """Cut the power after each call of an undo: undo again brings the store back."""
+        with self._copy() as root:
+            self.mend(root, Disk())
+            disk = RecordingDisk(root.parent, self._apart(root))
+            undo(root, disk)
+        cuts = range(0, len(disk.calls) + 1, step)
+        for cut, sample in itertools.product(cuts, range(samples)):
+            with self._left(disk, cut, sample + 1, seed, root.name) as left:
+                self._goes_back(left, (cut, sample))
+        return len(cuts) * samples
+
+    def _calls(self, step: int) -> range:
+        return range(1, self.mend_calls + 1, step)
+
+    def _goes_back(self, root: Path, where: object) -> None:
+        take_back(root, WatchedDisk(self._apart(root)))
+        assert snapshot(root) == self.before, where
+
+    def _goes_on(self, root: Path, where: object) -> None:
+        if not any(info.state is State.DONE for info in journals(root)):
+            self.mend(root, WatchedDisk(self._apart(root)))
+        assert content(root) == self.after, where
+
+    def _apart(self, root: Path) -> Path | None:
+        return home_of(root) if self.apart else None
+
+    @contextlib.contextmanager
+    def _copy(self) -> Iterator[Path]:
+        base = self._base()
+        copy_store(self.store, base / "store")
+        yield base / "store"
+        shutil.rmtree(base)
+
+    @contextlib.contextmanager
+    def _copy_of(self, root: Path) -> Iterator[Path]:
+        """Copy a store with its journals."""
+        base = self._base()
+        base.rmdir()
+        copy_store(root.parent, base)
+        yield base / root.name
+        shutil.rmtree(base)
+
+    @contextlib.contextmanager
+    def _left(self, disk: RecordingDisk, cut: int, sample: int, seed: int, name: str) -> Iterator[Path]:
+        """Make what a power loss left: in the first two samples the least that may be there, in others by chance."""
+        base = self._base()
+        base.rmdir()
+        disk.leave(cut, random.Random(f"{seed} {cut} {sample}") if sample > 1 else None, base)
+        yield base / name
+        shutil.rmtree(base)
+
+    def _base(self) -> Path:
+        base = self.place / str(next(self._numbers))
+        base.mkdir(parents=True)
+        return base.resolve()
+
+
+def take_back(root: Path, disk: Disk) -> None:
+    """Undo the last mend, if one has begun."""
+    if any(info.state is not State.UNDONE for info in journals(root)):
+        _, exact = undo(root, disk)
+        assert exact
+
+
+def content(root: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of a store by its path, nothing for a folder.
+
+    The name of an index file may be the time at which it was made, so they are numbered.
+    """
+    found = {}
+    for number, path in enumerate(sorted(root.rglob("*"))):
+        name = f"index/{number}" if path.parent == root / "index" else str(path.relative_to(root))
+        found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return found
+
+
+def differences(one: Snapshot, other: Snapshot) -> list[str]:
+    """Return the paths in which two snapshots differ."""
+    return sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path))
+
+
+# A mend that makes every kind of change, for tests of what all mends share.
+
+
+def _plan_everything(_reader: StoreReader, options: Mapping[str, Any], _jobs: int, _progress: Progress) -> Plan:
+    return Plan("everything", options, (Change("write", "commitlog", "a test"),), journal_size=1 << 16)
+
+
+def _apply_everything(reader: StoreReader, _plan: Plan, journal: Journal, _jobs: int, _progress: Progress) -> None:
+    root = reader.root
+    segment = reader.commit_log.segments[0].path
+    time = segment.stat().st_mtime_ns
+    journal.write(segment, 1000, bytes(range(256)) * 10)
+    journal.write(segment, 3000, b"once more")
+    journal.set_times(segment, (time, time))
+    with journal.together():
+        for queue in list(reader.consume_queues.values())[:3]:
+            path = next(iter(queue.folders[0].iterdir()))
+            journal.write(path, 20, b"together")
+        journal.create(root / "together" / "made", 100)
+        journal.fill(root / "together" / "made", 10, b"together")
+    journal.truncate(root / "checkpoint", 100)
+    journal.truncate(root / "checkpoint", 4096)
+    journal.write(root / "checkpoint", 90, b"grown")
+    journal.create(root / "config" / "new" / "deep" / "file.json", 10)
+    journal.fill(root / "config" / "new" / "deep" / "file.json", 0, b"{}")
+    journal.remove(root / "config" / "topics.json")
+    journal.create(root / "config" / "topics.json", 2)  # where an original has stood
+    journal.fill(root / "config" / "topics.json", 0, b"{}")
+    new = journal.workspace / "consumequeue"
+    journal.disk.make_folder(new)
+    journal.disk.make_folder(new / "T")
+    for number in range(2):
+        journal.disk.create(new / "T" / f"{number:020}", 6000)
+        journal.fill(new / "T" / f"{number:020}", 0, b"unit" * 100)
+    journal.move_in(new, root / "consumequeue")
+    journal.write(root / "consumequeue" / "T" / f"{0:020}", 100, b"into what is new")
+    journal.create(root / "consumequeue" / "T" / "more", 1)
+    journal.remove(root / "consumequeue" / "T" / f"{1:020}")
+    journal.remove(root / "index")
+    journal.disk.create(journal.workspace / "abort", 3)
+    journal.move_in(journal.workspace / "abort", root / "mended")
+    journal.move_in(_file(journal, "checkpoint"), root / "checkpoint")
+
+
+def _file(journal: Journal, name: str) -> Path:
+    path = journal.workspace / name
+    journal.disk.create(path, 4096)
+    journal.fill(path, 0, b"new")
+    return path
+
+
+EVERYTHING = Mend(_plan_everything, _apply_everything)
