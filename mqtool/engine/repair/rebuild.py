@@ -1,0 +1,569 @@
+"""Queues and index made again from the commit log, in one walk over it.
+
+Stretches of the log are dispatched side by side and taken in order by the builders of queues and index. Messages
+behind damage are taken too; a broker's own rebuild ends there. ``build`` makes them in any place; the mend makes them
+in the workspace of its journal and then swaps them in.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqtool.engine.repair import rebuild_config
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.parts import Part, PartReport, in_order, parts_of, spans_of, walk_part
+from mqtool.engine.repair.plan import Change, Loss, Plan
+from mqtool.engine.repair.rebuild_index import IndexBuilder, shape_of
+from mqtool.engine.repair.rebuild_queues import (
+    FOLDERS,
+    Piece,
+    QueueBuilder,
+    QueueRange,
+    Sizes,
+    has_ext,
+    pieces_of,
+    tell,
+)
+from mqtool.engine.repair.verify_index import IndexJudge
+from mqtool.engine.repair.verify_log import LogJudge, Run
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.dispatch import IndexEntries, QueueKey, dispatch
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError, FormatError, MissingExtraError, UsageError
+from mqtool.formats import checkpoint, config_tables, consume_queue, index_file, scan
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats.scan import MessageTable
+from mqtool.formats.topics import SCHEDULE_TOPIC
+
+PART = 16 << 20
+VERSIONS = ("4.9", "5.3", "5.5")
+TAGS_SINCE = "5.5"
+"""Of ``VERSIONS``, the first whose index holds entries by tag."""
+Progress = Callable[[int], object]
+_INDEX_TIME_AT = int(checkpoint.CHECKPOINT_DTYPE.fields["index_timestamp"][1])  # type: ignore[index]
+_INDEX_TIME_SIZE = checkpoint.CHECKPOINT_DTYPE["index_timestamp"].itemsize
+
+
+_NONE = np.empty(0, np.int64)
+_NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.astype(np.bool_))
+_HOLES = {"LOG-MAGIC", "LOG-SIZES", "LOG-BLANK"}
+"""What ``LogJudge`` finds where a stretch between messages is no record."""
+
+
+@dataclasses.dataclass
+class Derived(Run):
+    """A run of messages, and what they lead to."""
+
+    pieces: list[Piece]
+    inner_batches: set[str]  # topics that have some
+    faulty: int  # records whose sizes do not add up: they lead to nothing
+    more: bool  # messages without an index entry follow the last entry
+
+
+@dataclasses.dataclass
+class Built:
+    """What a rebuild has made, and what it could not place."""
+
+    queues: dict[QueueKey, QueueRange] = dataclasses.field(default_factory=dict)
+    index_names: list[str] = dataclasses.field(default_factory=list)
+    entries: int = 0
+    index_timestamp: int = 0  # when the message of the last entry was stored
+    messages: int = 0
+    end_offset: int = 0  # of the log
+    holes: int = 0  # places where the log is damaged
+    unplaced: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
+    """Messages that got no unit, by topic: their queue offsets were taken already, or nothing can be named so."""
+    filled: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
+    """Queue offsets whose messages are lost, by topic."""
+
+    @property
+    def units(self) -> int:
+        """How many units there are."""
+        return sum(queue.units for queue in self.queues.values())
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Leave out the queues of some topics."""
+        self.queues = {key: queue for key, queue in self.queues.items() if key[0] not in topics}
+        for counted in (self.unplaced, self.filled):
+            for topic in topics:
+                counted.pop(topic, None)
+
+    def add(self, other: "Built") -> None:
+        """Take over the queues of another walk."""
+        self.queues |= other.queues
+        self.unplaced += other.unplaced
+        self.filled += other.filled
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rules:
+    reader: StoreReader
+    kernels: Any
+    delay_levels: list[int]
+    queues: bool
+    index: bool
+    topics: Collection[str] | None
+    batch_topics: Collection[str]
+    with_times: bool
+    with_tags: bool
+
+
+def build_queues(
+    reader: StoreReader,
+    into: Path,
+    disk: Disk,
+    topics: Collection[str] | None = None,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+) -> Built:
+    """Make the queues of a store again below ``into``: consumequeue/, batchconsumequeue/, consumequeue_ext/.
+
+    Args:
+        reader: of the store, which is only read.
+        into: a folder, made where it is missing, without any of these.
+        disk: through which everything is written; it is synced when this returns.
+        topics: only these; None for all.
+        jobs: how many threads share the work.
+        progress: is told how many bytes of the log are done.
+
+    Raises:
+        WriteError: the disk is full, or fails.
+    """
+    return build(reader, into, disk, index=False, topics=topics, jobs=jobs, progress=progress)
+
+
+def build_index(
+    reader: StoreReader,
+    into: Path,
+    disk: Disk,
+    version: str | None = None,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+) -> Built:
+    """Make the index of a store again in ``into / "index"``; ``version`` as in ``build``, all else as above."""
+    return build(reader, into, disk, queues=False, version=version, jobs=jobs, progress=progress)
+
+
+def build(
+    reader: StoreReader,
+    into: Path,
+    disk: Disk,
+    queues: bool = True,
+    index: bool = True,
+    topics: Collection[str] | None = None,
+    version: str | None = None,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+) -> Built:
+    """Make queues, index or both again below ``into``, in one walk over the log.
+
+    Args:
+        reader: of the store, which is only read.
+        into: a folder, made where it is missing.
+        disk: through which everything is written; it is synced when this returns.
+        queues: whether to make the queues.
+        index: whether to make the index, which is of all topics.
+        topics: queues of these only; None for all.
+        version: of ``VERSIONS``: whose broker will use the index; None for the one that the store shows.
+        jobs: how many threads share the work.
+        progress: is told how many bytes of the log are done.
+
+    Raises:
+        WriteError: the disk is full, or fails.
+    """
+    total = reader.commit_log.total_size
+    known = batch_topics_of(reader)
+    rules = _Rules(
+        reader=reader,
+        kernels=scan.kernels_for(total),
+        delay_levels=reader.delay_levels,
+        queues=queues,
+        index=index,
+        topics=topics,
+        batch_topics=known,
+        with_times=has_ext(reader),
+        with_tags=index and has_tags(reader, version),
+    )
+    made = make_folders(disk, into)
+    built, shown = _build(rules, into, disk, jobs, progress)
+    late = shown - known if topics is None else (shown - known) & set(topics)
+    if late and queues:
+        # Only the log tells that these topics hold inner batches, and it told too late.
+        for topic, kind in itertools.product(sorted(late), FOLDERS):
+            disk.remove_tree(into / kind / topic)
+        built.forget(late)
+        rules = dataclasses.replace(rules, index=False, topics=late, batch_topics=known | late)
+        again, _ = _build(rules, into, disk, jobs, lambda _: None)
+        built.add(again)
+    for folder in (*made, into):
+        disk.sync_folder(folder)
+    return built
+
+
+def _build(rules: _Rules, into: Path, disk: Disk, jobs: int, progress: Progress) -> tuple[Built, set[str]]:
+    """Walk over the log once; return what was made, and the topics that turned out to hold inner batches."""
+    reader = rules.reader
+    log = LogJudge(reader, live=False)
+    built, shown = Built(), set[str]()
+    done, segment = 0, None
+    with ThreadPoolExecutor(jobs) as pool:
+        queues = index = None
+        if rules.queues:
+            queues = QueueBuilder(reader, into, disk, Sizes.of(reader), rules.batch_topics, pool, jobs)
+        if rules.index:
+            index = IndexBuilder(into / "index", disk, shape_of(reader), rules.kernels)
+        parts = list(parts_of(reader.commit_log, max(1, min(PART, 2 * PART // jobs))))
+        for report in in_order(pool, functools.partial(_walk, rules), parts, jobs + 2):
+            for event in log.take(report):
+                if isinstance(event, Derived):
+                    is_hole = event.faulty > 0 or _is_apart(segment, event.segment)
+                    segment = event.segment
+                else:
+                    is_hole = isinstance(event, Finding) and event.code in _HOLES
+                if is_hole:
+                    built.holes += 1
+                    if queues:
+                        queues.shake()
+                if isinstance(event, Derived):
+                    shown |= event.inner_batches
+                    if queues:
+                        queues.add(event.pieces)
+                    if index:
+                        index.add(event.entries, event.last_timestamp, event.more)
+            done += report.part.stop - report.part.start
+            progress(done)
+        if queues:
+            queues.finish()
+            built.queues, built.unplaced, built.filled = queues.ranges(), queues.unplaced, queues.filled
+        if index:
+            index.finish()
+            built.index_names, built.entries = [path.name for path in index.paths], index.entries
+            built.index_timestamp = index.end_timestamp
+    built.messages, built.end_offset = log.count, log.end_offset
+    return built, shown
+
+
+def _is_apart(before: MappedFile | None, after: MappedFile) -> bool:
+    """Tell whether segments are missing between two."""
+    return before is not None and before is not after and before.end_offset != after.start_offset
+
+
+def _walk(rules: _Rules, part: Part, start: int | None) -> PartReport[Run]:
+    return walk_part(
+        rules.reader.commit_log, rules.kernels, part, start, lambda table: _derive(rules, part.segment, table)
+    )
+
+
+def _derive(rules: _Rules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
+    """Dispatch a table; it is cut where records in place and records from elsewhere meet."""
+    placed = table.column("position") == table.column("physical_offset")
+    edges = [0, *(np.flatnonzero(placed[1:] != placed[:-1]) + 1).tolist(), len(table)]
+    for first, last in itertools.pairwise(edges):
+        whole = first == 0 and last == len(table)
+        yield _derive_run(rules, segment, table if whole else table.where(slice(first, last)), bool(placed[first]))
+
+
+def _derive_run(rules: _Rules, segment: MappedFile, table: MessageTable, in_place: bool) -> Derived:
+    sound = table if not table.faults.any() else table.where(table.faults == 0)
+    timestamps = table.column("store_timestamp")
+    pieces, spans, entries, more = [], [], _NO_ENTRIES, False
+    if len(sound):
+        derived = dispatch(sound, rules.delay_levels, rules.with_tags)
+        spans = spans_of(derived.units)
+        if rules.queues:
+            pieces = pieces_of(derived.units, rules.batch_topics, rules.with_times, rules.topics)
+        if rules.index:
+            entries = derived.entries
+            more = not len(entries.rows) or int(entries.rows[-1]) < len(sound) - 1
+    return Derived(
+        segment=segment,
+        start=int(table.starts[0]) - rules.reader.commit_log.envelope.size,
+        end=int(table.starts[-1]) + int(table.column("size")[-1]),
+        in_place=in_place,
+        stated_offset=int(table.column("physical_offset")[0]),
+        count=len(table),
+        first_timestamp=int(timestamps[0]),
+        last_timestamp=int(timestamps[-1]),
+        findings=[],
+        spans=spans,
+        entries=entries,
+        pieces=pieces,
+        inner_batches=_inner_batches(sound),
+        faulty=len(table) - len(sound),
+        more=more,
+    )
+
+
+def _inner_batches(table: MessageTable) -> set[str]:
+    rows = np.flatnonzero(table.column("sys_flag") & layout.INNER_BATCH)
+    return {table.bytes_of(plain.TOPIC, row).decode("utf-8", "replace") for row in rows.tolist()}
+
+
+def batch_topics_of(reader: StoreReader) -> set[str]:
+    """Return the topics that keep several messages in a unit: by their settings, or by their queues."""
+    found = {topic for topic, _ in reader.batch_consume_queues}
+    with contextlib.suppress(BadDataError, FormatError, MissingExtraError):  # the log tells too
+        table = reader.config_table("topics.json")
+        for topic in config_tables.topics(table or {}).values():
+            if topic.attributes.get("queue.type") == "BatchCQ":
+                found.add(topic.topic)
+    return found
+
+
+def has_tags(reader: StoreReader, version: str | None) -> bool:
+    """Tell whether a broker of ``version``, or else the one that wrote the store, makes index entries by tag."""
+    if version is not None:
+        return VERSIONS.index(version) >= VERSIONS.index(TAGS_SINCE)
+    return (reader.root / "rocksdbstore").is_dir() or IndexJudge(reader, live=False).has_tags()
+
+
+def make_folders(disk: Disk, path: Path) -> list[Path]:
+    """Make a folder and those above it that are missing; return the folders in which that made a name."""
+    missing = list(itertools.takewhile(lambda one: not one.exists(), (path, *path.parents)))
+    for one in reversed(missing):
+        disk.make_folder(one)
+    return [one.parent for one in missing]
+
+
+# The mend
+
+TARGETS = ("queues", "index", "config", "all")
+_NO_NAME = "\0"  # of any file
+_TAKEN = "their queue offsets belong to other messages, or cannot be: no queue leads to them, as before"
+
+
+class _Nowhere(Disk):
+    """A disk for a survey: nothing is written."""
+
+    def create(self, path: Path, size: int = 0) -> None:
+        """Do nothing; so do all below."""
+
+    def write(self, path: Path, at: int, data: bytes) -> None:
+        pass
+
+    def make_folder(self, path: Path) -> None:
+        pass
+
+    def sync(self, path: Path) -> None:
+        pass
+
+    def sync_folder(self, path: Path) -> None:
+        pass
+
+    def remove_tree(self, path: Path) -> None:
+        pass
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """What is to be rebuilt, from the options of a plan."""
+
+    queues: bool
+    index: bool
+    config: bool
+    topics: tuple[str, ...] | None
+    version: str | None
+    survey: bool
+
+    @classmethod
+    def of(cls, reader: StoreReader, options: Mapping[str, Any]) -> "_Request":
+        target, topics = options["target"], options.get("topics")
+        if target not in TARGETS:
+            raise UsageError(f"{target} cannot be rebuilt: give one of {', '.join(TARGETS)}")
+        if topics and target != "queues":
+            raise UsageError("only queues can be rebuilt for single topics")
+        queues, index = target in ("queues", "all"), target in ("index", "all")
+        if queues and reader.rocksdb_queues is not None:
+            if target == "queues":
+                raise UsageError(
+                    "the queues of this store lie in RocksDB: a broker makes them again itself; --into DIR makes files"
+                )
+            tell(reader, "the queues lie in RocksDB and stay as they are: a broker makes them again by itself")
+            queues = False
+        return cls(
+            queues,
+            index,
+            target in ("config", "all"),
+            tuple(topics) if topics else None,
+            options.get("version"),
+            options.get("survey", True),
+        )
+
+
+def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Plan:
+    """Plan to make queues, index or config again.
+
+    Options: ``target`` is one of ``TARGETS``; ``topics`` limits the queues; ``version`` is whose broker will use the
+    index; ``survey``: walk over the log to tell beforehand what comes of it. Without a survey the plan foretells
+    no loss, and ``apply_rebuild`` refuses when there is one.
+
+    Raises:
+        UsageError: options that make no sense, or queues that are not kept in files.
+    """
+    request = _Request.of(reader, options)
+    changes, losses = [], []
+    built = None
+    if request.survey:
+        built = _survey(reader, request, jobs, progress)
+        if request.queues:
+            losses = [Loss(topic, count, 0, _TAKEN) for topic, count in sorted(built.unplaced.items())]
+    if request.queues:
+        changes += _queue_changes(reader, request, built)
+    if request.index:
+        text = f"{built.entries:,} entries in {len(built.index_names):,} files" if built else "from the log"
+        changes.append(Change(_verb(reader.paths.index), reader.paths.relative(reader.paths.index), text))
+        changes.append(
+            Change(
+                "write", "checkpoint", "an unclean stop must not drop the new index", _INDEX_TIME_AT, _INDEX_TIME_SIZE
+            )
+        )
+    if request.config:
+        changes += rebuild_config.changes(reader, built.queues if built else ())
+    return Plan(
+        "rebuild",
+        dict(options),
+        tuple(changes),
+        tuple(losses),
+        (*reader.remarks, *_remarks(reader, built)),
+        _room(reader, request, built),
+    )
+
+
+def _verb(path: Path) -> str:
+    return "replace" if path.exists() else "create"
+
+
+def _queue_changes(reader: StoreReader, request: _Request, built: Built | None) -> list[Change]:
+    folder = reader.paths.consume_queue
+    if request.topics is None:
+        text = f"{len(built.queues):,} queues with {built.units:,} units" if built else "from the log"
+        return [Change(_verb(folder), reader.paths.relative(folder), text)]
+    changes = []
+    for topic in request.topics:
+        text = "from the log"
+        if built:
+            found = [queue for key, queue in built.queues.items() if key[0] == topic]
+            text = f"{len(found):,} queues with {sum(queue.units for queue in found):,} units"
+        changes.append(Change(_verb(folder / topic), reader.paths.relative(folder / topic), text))
+    return changes
+
+
+def _remarks(reader: StoreReader, built: Built | None) -> Iterator[str]:
+    if built is None:
+        yield "the log was not read for this plan: what cannot be placed is not foretold (--survey reads it)"
+        return
+    if built.holes:
+        places = "one place" if built.holes == 1 else f"{built.holes:,} places"
+        yield f"the log is damaged in {places}: a broker drops what lies behind when it recovers; run `mqtool recover`"
+    if "messageDelayLevel" not in reader.config.settings and any(
+        key[0] == SCHEDULE_TOPIC and key not in reader.consume_queues for key in built.queues
+    ):
+        yield "delayed messages get the times of RocketMQ's own delay levels: give messageDelayLevel if yours differ"
+    for topic, count in sorted(built.filled.items()):
+        yield f"{topic}: {count:,} messages are missing in the log; filler takes their places in the queues"
+
+
+def _room(reader: StoreReader, request: _Request, built: Built | None) -> int:
+    """Return how many bytes the new files take beside the old ones, which stay for undo."""
+    if built is not None:
+        fixed = index_file.HEADER_SIZE + index_file.SLOT_SIZE * shape_of(reader).slots if built.index_names else 0
+        entries = built.entries * index_file.ENTRY_SIZE
+        return built.units * consume_queue.UNIT_SIZE + len(built.index_names) * int(fixed) + int(entries)
+    folders = [reader.paths.consume_queue] * request.queues + [reader.paths.index] * request.index
+    paths = itertools.chain.from_iterable(folder.rglob("*") for folder in folders)
+    return sum(path.stat().st_blocks * 512 for path in paths if path.is_file())
+
+
+def _survey(reader: StoreReader, request: _Request, jobs: int, progress: Progress) -> Built:
+    """Return what a rebuild would make; nothing is written. Tables under ``config/`` follow from all queues."""
+    if request.config:
+        request = dataclasses.replace(request, queues=True)
+    return _build_into(reader, reader.root / _NO_NAME, _Nowhere(), request, jobs, progress)
+
+
+def _build_into(reader: StoreReader, into: Path, disk: Disk, request: _Request, jobs: int, progress: Progress) -> Built:
+    return build(
+        reader,
+        into,
+        disk,
+        queues=request.queues,
+        index=request.index,
+        topics=request.topics,
+        version=request.version,
+        jobs=jobs,
+        progress=progress,
+    )
+
+
+def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:
+    """Do what ``plan_rebuild`` planned: make everything beside the store, then swap it in.
+
+    Raises:
+        BadDataError: messages cannot be placed, and no survey foretold it.
+    """
+    request = _Request.of(reader, plan.options)
+    built = None
+    if request.queues or request.index:
+        built = _build_into(reader, journal.workspace, journal.disk, request, jobs, progress)
+        if built.unplaced and not request.survey:
+            count = built.unplaced.total()
+            raise BadDataError(f"{count:,} messages cannot be placed in a queue: see the plan first, with --survey")
+        if request.queues:
+            _keep_expired(reader, journal, request, built)
+            _swap_queues(reader, journal, request)
+        if request.index and built.index_names:
+            journal.move_in(journal.workspace / "index", reader.paths.index)
+            _note_index(reader, journal, built.index_timestamp)
+    if request.config:
+        if built is None or not request.queues:
+            built = _survey(reader, request, jobs, progress)
+        rebuild_config.apply(StoreReader(reader.root, reader.config), journal, built.queues)  # which sees new queues
+
+
+def _keep_expired(reader: StoreReader, journal: Journal, request: _Request, built: Built) -> None:
+    """Take over the queues whose messages have all expired: a queue that is gone would count from 0 again."""
+    for key, queue in reader.consume_queues.items():
+        if key in built.queues or (request.topics is not None and key[0] not in request.topics):
+            continue
+        last = queue.units(queue.max_offset() - 1, queue.max_offset())
+        if queue.max_offset() > queue.first_offset and last["physical_offset"][0] < reader.commit_log.min_offset:
+            for kind, folder in (("consumequeue", queue.folders[0]), *_ext_folder(reader, key)):
+                target = journal.workspace / kind / key[0] / str(key[1])
+                make_folders(journal.disk, target.parent)
+                journal.disk.copy(folder, target)
+
+
+def _ext_folder(reader: StoreReader, key: QueueKey) -> list[tuple[str, Path]]:
+    ext = reader.consume_queue_exts.get(key)
+    return [("consumequeue_ext", ext.folders[0])] if ext else []
+
+
+def _swap_queues(reader: StoreReader, journal: Journal, request: _Request) -> None:
+    for kind in FOLDERS:
+        new = journal.workspace / kind
+        if not new.exists():
+            continue
+        if request.topics is None:
+            journal.move_in(new, reader.root / kind)
+            continue
+        for topic in sorted(path.name for path in new.iterdir()):
+            journal.move_in(new / topic, reader.root / kind / topic)
+
+
+def _note_index(reader: StoreReader, journal: Journal, timestamp: int) -> None:
+    """Note in the checkpoint how far the index is whole: after an unclean stop a broker drops newer files."""
+    path = reader.paths.checkpoint
+    if not path.exists():
+        journal.create(path, checkpoint.CHECKPOINT_SIZE)
+    journal.write(path, _INDEX_TIME_AT, timestamp.to_bytes(_INDEX_TIME_SIZE, "big"))
