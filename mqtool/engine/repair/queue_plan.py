@@ -1,0 +1,224 @@
+"""Consume queues after a recovery: what their files lack, and what they have too much.
+
+``QueueMender`` holds the units that the messages of the log should have against the files, and tells a sink where they
+differ: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
+"""
+
+import collections
+import dataclasses
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.log_plan import LogPlan
+from mqtool.engine.repair.rebuild_queues import Sizes
+from mqtool.engine.store.consume_queue import ConsumeQueue, used_units
+from mqtool.engine.store.dispatch import QueueKey, Stretch, Units
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import commit_log as layout
+from mqtool.formats import consume_queue, consume_queue_ext
+
+SIZE = consume_queue.UNIT_SIZE
+_STEP = 1 << 18
+_PRE_BLANK = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
+
+
+class Sink(Protocol):
+    """Takes the differences."""
+
+    def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
+        """Put units at a queue offset."""
+
+    def trim(self, key: QueueKey, queue_offset: int) -> None:
+        """Leave nothing from a queue offset on."""
+
+
+class QueueMender:
+    """Takes the units of all messages in the order of the log."""
+
+    def __init__(self, reader: StoreReader, sink: Sink) -> None:
+        self.reader = reader
+        self.sink = sink
+        self.queues = reader.consume_queues
+        self.others: set[QueueKey] = set()
+        """Batch queues whose units differ."""
+        self.is_short = False
+        """Whether a queue has no unit before the first that was taken: older messages may be missing in it."""
+        self._first: dict[QueueKey, int] = {}
+        self._next: dict[QueueKey, int] = {}
+        self._most = reader.commit_log.total_size // layout.MIN_SIZE
+
+    def take(self, units: Units) -> None:
+        """Hold units against the files."""
+        for stretch in units.stretches:
+            if stretch.queue in self.reader.batch_consume_queues:
+                self._compare_batch(units, stretch)
+            else:
+                self._compare(units, stretch)
+
+    def _compare(self, units: Units, stretch: Stretch) -> None:
+        start = int(units.queue_offset[stretch.first])
+        stop = start + stretch.last - stretch.first
+        if start < 0 or not 0 <= start - self._next.get(stretch.queue, start) <= self._most:
+            return  # a damaged number: the place is taken, or there is none
+        wanted = units.packed[stretch.first : stretch.last]
+        queue = self.queues.get(stretch.queue)
+        if self._first.setdefault(stretch.queue, start) == start > 0:
+            before = queue.units(start - 1, start)["size"][0] if queue else 0
+            self.is_short |= not 0 < before < consume_queue.PRE_BLANK_SIZE
+        self._next[stretch.queue] = max(stop, self._next.get(stretch.queue, 0))
+        if queue is None or not queue.segments:
+            self.sink.write(stretch.queue, start, wanted.tobytes())
+            return
+        stored = queue.units(start, stop)
+        if stored.tobytes() == wanted.tobytes():
+            return
+        differs = stored != wanted
+        for row in np.flatnonzero(differs & consume_queue_ext.is_address(stored["tags_code"])).tolist():
+            differs[row] = not self._says_the_same(stretch.queue, stored[row], units, stretch.first + row)
+        for first, last in _stretches(differs):
+            self.sink.write(stretch.queue, start + first, wanted[first:last].tobytes())
+
+    def _says_the_same(self, key: QueueKey, stored: np.void, units: Units, row: int) -> bool:
+        """Tell whether a unit and the extension that it names hold what is due."""
+        ext = self.reader.consume_queue_exts.get(key)
+        unit = ext.unit_at(int(stored["tags_code"])) if ext else None
+        return (
+            unit is not None
+            and (stored["physical_offset"], stored["size"]) == (units.physical_offset[row], units.size[row])
+            and (unit["tags_code"][0], unit["store_timestamp"][0]) == (units.tags_code[row], units.store_timestamp[row])
+        )
+
+    def _compare_batch(self, units: Units, stretch: Stretch) -> None:
+        queue = self.reader.batch_consume_queues[stretch.queue]
+        rows = slice(stretch.first, stretch.last)
+        self._next[stretch.queue] = int(units.queue_offset[stretch.last - 1] + units.batch_size[stretch.last - 1])
+        place = queue.place_of(int(units.queue_offset[stretch.first]))
+        stored = queue.units(place, min(place + stretch.last - stretch.first, queue.unit_count))
+        names = ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp", "batch_size")
+        if len(stored) < stretch.last - stretch.first or any(
+            (stored[name] != getattr(units, name)[rows]).any() for name in names
+        ):
+            self.others.add(stretch.queue)
+
+    def finish(self, start_offset: int, plan: LogPlan) -> None:
+        """Trim what lies behind the last message; units that point behind the end of the log are messages lost.
+
+        Args:
+            start_offset: address of the first message that was taken; of a whole log 0.
+            plan: of the log; what is lost is noted there.
+        """
+        lost: collections.Counter[str] = collections.Counter()
+        for key, queue in self.queues.items():
+            last = queue.max_offset()
+            end = self._next.get(key)
+            if end is None:
+                end = _first_at_or_behind(queue, start_offset, last)
+            if last > end:
+                units = queue.units(end, last)
+                sizes = units["size"]
+                behind = (units["physical_offset"] >= plan.end_offset) & (sizes > 0)
+                behind &= sizes < consume_queue.PRE_BLANK_SIZE
+                lost[key[0]] += int(np.count_nonzero(behind))
+                plan.lost_bytes[key[0]] += int(sizes[behind].astype(np.int64).sum())
+                self.sink.trim(key, end)
+            self._fill_front(key, queue)
+        plan.behind |= lost  # the greater number: either may know messages that the other does not
+        for key, batch in self.reader.batch_consume_queues.items():
+            count = batch.unit_count
+            if count and int(batch.units(count - 1, count)["physical_offset"][0]) >= plan.end_offset:
+                self.others.add(key)
+
+    def _fill_front(self, key: QueueKey, queue: ConsumeQueue) -> None:
+        """Put pre-blank units where empty ones stand before the first message: a queue ends there for a broker."""
+        first = self._first.get(key, queue.first_offset)
+        for low in range(queue.first_offset, first, _STEP):
+            units = queue.units(low, min(low + _STEP, first))
+            for begin, end in _stretches(units["size"] <= 0):
+                self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
+
+
+def _stretches(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _first_at_or_behind(queue: ConsumeQueue, offset: int, last: int) -> int:
+    """Return the first unit of a message at or behind an address, of a queue no message of which was met."""
+    for low in range(queue.first_offset, last, _STEP):
+        units = queue.units(low, min(low + _STEP, last))
+        sizes = units["size"]
+        later = np.flatnonzero((units["physical_offset"] >= offset) & (sizes != consume_queue.PRE_BLANK_SIZE))
+        if len(later):
+            return low + int(later[0])
+    return last
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts differences."""
+
+    written: "collections.Counter[QueueKey]" = dataclasses.field(default_factory=collections.Counter)
+    trimmed: dict[QueueKey, int] = dataclasses.field(default_factory=dict)
+
+    def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:  # noqa: ARG002
+        """Count units."""
+        self.written[key] += len(units) // SIZE
+
+    def trim(self, key: QueueKey, queue_offset: int) -> None:
+        """Note the end."""
+        self.trimmed[key] = queue_offset
+
+
+class QueueWriter:
+    """Writes differences into the files of the store."""
+
+    def __init__(self, reader: StoreReader, journal: Journal) -> None:
+        self.reader = reader
+        self.journal = journal
+        self.file_size = Sizes.of(reader).queue
+        self._made: set[Path] = set()
+
+    def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
+        """Put units at a queue offset; the files that this takes are made."""
+        folder = self.reader.paths.consume_queue / key[0] / str(key[1])
+        at = queue_offset * SIZE
+        while units:
+            start = at // self.file_size * self.file_size
+            path = folder / segment_name(start)
+            count = min(len(units), start + self.file_size - at)
+            if path not in self._made and not path.exists():
+                self._make(path, at - start)
+            if path in self._made:
+                self.journal.fill(path, at - start, units[:count])
+            else:
+                self.journal.write(path, at - start, units[:count])
+            at, units = at + count, units[count:]
+
+    def _make(self, path: Path, blank: int) -> None:
+        """Make a file; the first of a queue is filled up to its first unit, as a broker does."""
+        is_first = not path.parent.exists() or not any(path.parent.iterdir())
+        for folder in (path.parent.parent.parent, path.parent.parent, path.parent):
+            if not folder.exists():
+                self.journal.make_folder(folder)
+        self.journal.create(path, self.file_size)
+        if is_first and blank:
+            self.journal.fill(path, 0, _PRE_BLANK * (blank // SIZE))
+        self._made.add(path)
+
+    def trim(self, key: QueueKey, queue_offset: int) -> None:
+        """Clear units; files that lie wholly behind are removed."""
+        queue = self.reader.consume_queues[key]
+        end = queue_offset * SIZE
+        for segment in reversed(queue.segments):
+            if segment.start_offset >= end and segment is not queue.segments[0]:
+                self.journal.remove(segment.path)
+            elif segment.end_offset > end:
+                at = max(0, end - segment.start_offset)
+                used = used_units(segment, consume_queue.UNIT_DTYPE) * SIZE
+                if used > at:
+                    self.journal.write(segment.path, at, bytes(used - at))

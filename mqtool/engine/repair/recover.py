@@ -1,0 +1,446 @@
+"""``recover``: what a broker does when it starts, but without its faults and without loss.
+
+The log ends behind its last sound record, also one behind damage: holes before it are bridged by placeholders
+(``log_plan``). What is torn or left over behind the end is cleared, so that it cannot come back. Queues are trimmed and
+filled up (``queue_plan``), the index is made again where it does not agree, the checkpoint says that all of it is on
+the disk, and ``abort`` goes: a broker of any version then starts as after a clean stop and finds nothing to do.
+(Rules: store.md 3 to 7, 15; changes_5_5.md 9, 11.)
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqtool.engine.repair import verify_index
+from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.log_plan import LogPlan, plan_log
+from mqtool.engine.repair.plan import Change, Loss, Plan, Progress
+from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
+from mqtool.engine.repair.rebuild import build_index, build_queues
+from mqtool.engine.repair.rebuild_queues import Sizes
+from mqtool.engine.repair.verify_index import IndexJudge
+from mqtool.engine.repair.verify_log import Run
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.dispatch import dispatch
+from mqtool.engine.store.file_queue import FileQueue, segment_name
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError, UsageError
+from mqtool.formats import checkpoint, scan
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+
+_NORMAL_SEGMENTS = 3
+"""A broker that was stopped cleanly looks at so many of its last segments."""
+_STEP = 16 << 20
+
+
+@dataclasses.dataclass
+class _IndexView:
+    """Whether the index agrees with the messages so far."""
+
+    judge: IndexJudge
+    differs: bool = False
+
+    def take(self, run: Run) -> None:
+        """Hold the keys of a run against the entries that are next; after a difference nothing more is asked."""
+        if not self.differs:
+            self.differs = any(one.severity != "note" for one in self.judge.take(run))
+
+
+@dataclasses.dataclass
+class Recovery:
+    """Everything that is to be done, as the plan and the mend both find it."""
+
+    reader: StoreReader
+    start_offset: int
+    log: LogPlan
+    queues: Tally
+    batch_queues: list[tuple[str, int]]
+    index: bool  # is to be made again
+    checkpoint: bytes | None  # None: it is right
+    cleared: list[tuple[MappedFile, int, int]]  # segment, positions of what is left behind the end
+    removed: list[MappedFile]  # segments that lie wholly behind the end
+    strays: list[Path]
+
+
+def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Plan:
+    """Return what ``recover`` would do.
+
+    Args:
+        reader: of the store.
+        options: ``mode``: "normal", "abnormal", or None to go by the abort file; ``cut``: end the log at the first
+            damage.
+        jobs: threads.
+        progress: is told how many bytes are done.
+
+    Raises:
+        UsageError: this store is not mended so.
+        BadDataError: a hole cannot be bridged.
+    """
+    found = _survey(reader, options, jobs, progress)
+    return Plan(
+        command="recover",
+        options=options,
+        changes=tuple(_changes(found)),
+        losses=tuple(
+            Loss(topic, count, found.log.lost_bytes[topic], "its messages fail their checks or are gone")
+            for topic, count in sorted(found.log.lost.items())
+            if count
+        ),
+        remarks=tuple(_remarks(found)),
+        journal_size=_journal_size(found),
+    )
+
+
+def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:
+    """Do what the plan says."""
+    found = _survey(reader, plan.options, jobs, progress)
+    _apply_log(found, journal)
+    reader = StoreReader(reader.root, reader.config)
+    if reader.rocksdb_queues is None:
+        sizes = Sizes.of(reader)
+        for queue in reader.consume_queues.values():
+            _apply_sizes(queue, sizes.queue, journal)
+        for batch in reader.batch_consume_queues.values():
+            _apply_sizes(batch, sizes.batch_queue, journal)
+        reader = StoreReader(reader.root, reader.config)
+        with journal.together():
+            _walk(
+                reader,
+                dataclasses.replace(found.log, holes=[], patches=[]),
+                found.start_offset,
+                QueueWriter(reader, journal),
+                None,
+            )
+        _apply_batch_queues(reader, found.batch_queues, journal, jobs)
+    if found.index:
+        _apply_index(reader, journal, jobs)
+    if found.checkpoint is not None:
+        path = reader.paths.checkpoint
+        if not path.exists():
+            journal.create(path, checkpoint.CHECKPOINT_SIZE)
+        if path.stat().st_size < checkpoint.CHECKPOINT_SIZE:
+            journal.truncate(path, checkpoint.CHECKPOINT_SIZE)
+        journal.write(path, 0, found.checkpoint)
+    if reader.paths.abort.exists():
+        journal.remove(reader.paths.abort)
+
+
+# What there is to do
+
+
+def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Recovery:
+    log = reader.commit_log
+    if log.envelope is not scan.BARE:
+        raise UsageError(f"{reader.root} is a DLedger log: let a peer send it what is missing, it is not mended here")
+    mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
+    first = log.segments[-_NORMAL_SEGMENTS:][0].start_offset if log.segments and mode == "normal" else log.min_offset
+    for start in dict.fromkeys((first, log.min_offset)):
+        plan = plan_log(reader, start, bool(options.get("cut")), jobs, progress)
+        tally = Tally()
+        judge = _IndexView(IndexJudge(reader, live=False))
+        if start > log.min_offset:
+            judge.judge.skip_to(start)
+        batch, is_short = _walk(reader, plan, start, tally, judge)
+        if not is_short:
+            break
+    plan.lost.update(plan.behind)
+    index = _index_is_wrong(reader, plan, judge)
+    return Recovery(
+        reader,
+        start,
+        plan,
+        tally,
+        batch,
+        index,
+        _checkpoint(reader, plan, index or reader.paths.abort.exists()),
+        list(_left_over(reader, plan)),
+        list(_behind(log, plan)),
+        [stray.path for stray in log.strays if not stray.is_folder],
+    )
+
+
+def _behind(log: CommitLog, plan: LogPlan) -> Iterator[MappedFile]:
+    """Yield the segments behind the end, but for empty ones that a broker has made ahead."""
+    end = next((one.end_offset for one in log.segments if one.end_offset >= plan.end_offset), 0)
+    for segment in log.segments:
+        if segment.start_offset < plan.end_offset or segment is log.segments[0]:
+            continue
+        if segment.start_offset > end or segment.bytes.any():
+            yield segment
+        else:
+            end = segment.start_offset + log.file_size
+
+
+def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile, int, int]]:
+    """Yield what is not zero in the last segment behind the end, but for a blank record that is right."""
+    for segment in reader.commit_log.segments:
+        if segment.start_offset <= plan.end_offset < segment.end_offset:
+            at = plan.end_offset - segment.start_offset
+            head = segment.read(at, layout.BLANK_SIZE)
+            is_blank = len(head) == layout.BLANK_SIZE and plain.int32(head, 4) == layout.MAGIC_BLANK
+            if is_blank and reader.commit_log.is_blank(segment, at):
+                continue
+            for start in range(at, segment.size, _STEP):
+                if (segment.bytes[start : start + _STEP] != 0).any():
+                    yield segment, at, segment.size
+                    break
+
+
+def _walk(
+    reader: StoreReader, plan: LogPlan, start_offset: int, sink: Sink, index: "_IndexView | None"
+) -> tuple[list[tuple[str, int]], bool]:
+    """Hold what all messages lead to, placeholders included, against queues and index."""
+    tags = (reader.root / "rocksdbstore").is_dir() or (index is not None and index.judge.has_tags())
+    mender = QueueMender(reader, sink)
+    by_file = reader.rocksdb_queues is None
+    for segment, table in tables_of(reader, plan, start_offset):
+        derived = dispatch(table, reader.delay_levels, tags)
+        if by_file:
+            mender.take(derived.units)
+        if index is not None:
+            index.take(_run(segment, table, derived.entries))
+    if by_file:
+        mender.finish(start_offset if start_offset > reader.commit_log.min_offset else 0, plan)
+    return sorted(mender.others), mender.is_short
+
+
+def tables_of(reader: StoreReader, plan: LogPlan, start_offset: int) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
+    """Yield the messages of the log as the plan makes it, in order, with the segment they lie in."""
+    log = reader.commit_log
+    kernels = scan.kernels_for(log.total_size)
+    segments = {segment.start_offset: segment for segment in log.segments}
+    for base in sorted({*segments, *(hole.segment_offset for hole in plan.holes)}):
+        segment = segments.get(base) or MappedFile(log.folders[0] / segment_name(base), base, log.file_size)
+        if base < start_offset:
+            continue
+        at = 0
+        for hole in (one for one in plan.holes if one.segment_offset == base):
+            yield from _sound(reader, segments.get(base), at, hole.start - base, kernels)
+            for patch in plan.patches:
+                if hole.start <= patch.position < hole.end:
+                    data = memoryview(patch.data) if kernels is plain else np.frombuffer(patch.data, np.uint8)
+                    table = scan.scan(data, patch.position, kernels=kernels).table
+                    if len(table):
+                        yield segment, table
+            at = hole.end - base
+        yield from _sound(reader, segments.get(base), at, min(segment.size, plan.end_offset - base), kernels)
+
+
+def _sound(
+    reader: StoreReader, segment: MappedFile | None, start: int, stop: int, kernels: Any
+) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
+    if segment is not None and start < stop:
+        for table in reader.commit_log.walk(segment, start, stop, kernels):
+            if not isinstance(table, Gap):
+                yield segment, table
+
+
+def _run(segment: MappedFile, table: scan.MessageTable, entries: Any) -> Run:
+    times = table.column("store_timestamp")
+    positions = table.column("position")
+    return Run(
+        segment=segment,
+        start=int(positions[0]) - segment.start_offset,
+        end=int(positions[-1]) + int(table.column("size")[-1]) - segment.start_offset,
+        in_place=True,
+        stated_offset=int(positions[0]),
+        count=len(table),
+        first_timestamp=int(times[0]),
+        last_timestamp=int(times[-1]),
+        findings=[],
+        spans=[],
+        entries=entries,
+    )
+
+
+def _index_is_wrong(reader: StoreReader, plan: LogPlan, judge: "_IndexView") -> bool:
+    if judge.judge.is_off:
+        return False
+    if not reader.index_files:
+        return bool(plan.kept)
+    # The keys of a lost message have entries that nothing answers to any more.
+    found = [judge.differs, any(hole.known for hole in plan.holes)]
+    for file in reader.index_files:
+        found.append(any(verify_index.check_header(reader, file)))
+        found.append(bool(verify_index.check_chains(reader, file, scan.kernels_for(file.size), live=False)))
+    found.append(any(one.severity != "note" for one in verify_index.check_folder(reader)))
+    return any(found) or any(one.severity != "note" for one in judge.judge.finish(plan.end_offset))
+
+
+def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
+    """Return the checkpoint that belongs to the log, None where the old one may stay."""
+    if plan.last_start < 0:
+        return None if reader.paths.checkpoint.exists() else bytes(checkpoint.CHECKPOINT_SIZE)
+    old = None
+    with contextlib.suppress(BadDataError):  # too short
+        old = reader.checkpoint
+    fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT_DTYPE.names or (), 0)
+    if old is not None:
+        fields = {name: old[name] for name in fields}
+        ahead = fields["physical_timestamp"] > plan.last_timestamp or fields["logics_timestamp"] > plan.last_timestamp
+        beyond = (
+            fields["confirm_physical_offset"] > plan.end_offset or fields["logics_physical_offset"] > plan.end_offset
+        )
+        must = must or ahead or beyond
+    if not must and old is not None:
+        return None
+    fields["physical_timestamp"] = fields["logics_timestamp"] = plan.last_timestamp
+    full = [file.header.end_timestamp for file in reader.index_files[:-1]]
+    fields["index_timestamp"] = min(plan.last_timestamp, max(full, default=0))
+    for name in ("confirm_physical_offset", "logics_physical_offset"):
+        fields[name] = plan.last_start if fields[name] else 0
+    fields["rest"] = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
+    built = bytes(checkpoint.CHECKPOINT.build(fields))
+    return None if old is not None and built == reader.paths.checkpoint.read_bytes() else built
+
+
+# The plan in words
+
+
+def _changes(found: Recovery) -> Iterator[Change]:
+    reader, log = found.reader, found.reader.commit_log
+    relative = reader.paths.relative
+    sizes = {segment.start_offset: segment for segment in log.segments}
+    for path in found.strays:
+        yield Change("remove", relative(path), "no segment: brokers refuse to start with it")
+    for base in sorted({hole.segment_offset for hole in found.log.holes} - set(sizes)):
+        path = log.folders[0] / segment_name(base)
+        yield Change("create", relative(path), "the segment is missing", None, log.file_size)
+    for segment in log.segments:
+        if segment.size != log.file_size:
+            text = f"the file is not {log.file_size:,} bytes long: brokers refuse to start with it"
+            yield Change("write", relative(segment.path), text, segment.size, log.file_size - segment.size)
+    for hole in found.log.holes:
+        path = (
+            sizes[hole.segment_offset].path
+            if hole.segment_offset in sizes
+            else log.folders[0] / segment_name(hole.segment_offset)
+        )
+        text = "; ".join(hole.reasons)
+        if hole.misplaced != 1 or len(hole.known) > 1:
+            count = len(hole.known)
+            text += f": {count:,} placeholder{'s bridge' if count != 1 else ' bridges'} the hole"
+        yield Change("write", relative(path), text, hole.start - hole.segment_offset, hole.size)
+    for segment, start, stop in found.cleared:
+        text = "what is left behind the last message is cleared, it could come back"
+        yield Change("cut", relative(segment.path), text, start, stop - start)
+    for segment in found.removed:
+        yield Change("remove", relative(segment.path), "it lies behind the end of the log", None, segment.size)
+    yield from _size_changes(reader)
+    for (topic, queue_id), count in sorted(found.queues.written.items()):
+        folder = relative(reader.paths.consume_queue / topic / str(queue_id))
+        yield Change(
+            "write", folder, f"{count:,} unit{'s are' if count != 1 else ' is'} missing or wrong", None, count * 20
+        )
+    for (topic, queue_id), end in sorted(found.queues.trimmed.items()):
+        folder = relative(reader.paths.consume_queue / topic / str(queue_id))
+        yield Change("cut", folder, f"units from {end:,} on have no message")
+    for topic, queue_id in found.batch_queues:
+        folder = relative(reader.paths.batch_consume_queue / topic / str(queue_id))
+        yield Change("replace", folder, "units are missing or wrong")
+    if found.index:
+        yield Change("replace", relative(reader.paths.index), "the index does not agree with the log")
+    if found.checkpoint is not None:
+        yield Change("write", "checkpoint", "it says how far log and queues reach", 0, len(found.checkpoint))
+    if reader.paths.abort.exists():
+        yield Change("remove", "abort", "the store is as after a clean stop")
+
+
+def _size_changes(reader: StoreReader) -> Iterator[Change]:
+    if reader.rocksdb_queues is not None:
+        return
+    sizes = Sizes.of(reader)
+    for queues, size in ((reader.consume_queues, sizes.queue), (reader.batch_consume_queues, sizes.batch_queue)):
+        for queue in queues.values():
+            for stray in queue.strays:
+                if not stray.is_folder:
+                    yield Change("remove", reader.paths.relative(stray.path), "no file of a queue: brokers refuse it")
+            for segment in queue.segments:
+                if segment.size != size:
+                    text = f"the file is not {size:,} bytes long: brokers refuse to start with it"
+                    yield Change("write", reader.paths.relative(segment.path), text, segment.size, size - segment.size)
+
+
+def _remarks(found: Recovery) -> list[str]:
+    log = found.log
+    remarks = [*found.reader.remarks, *log.remarks]
+    for (topic, queue_id), offset in log.unplaced:
+        remarks.append(
+            f"there is no room for a placeholder of {topic} {queue_id} {offset}: a broker that makes its queues again "
+            "will move the later units of that queue"
+        )
+    if found.reader.rocksdb_queues is not None:
+        remarks.append("the queues lie in RocksDB: they are left as they are, the broker fills them up by itself")
+    return remarks
+
+
+def _journal_size(found: Recovery) -> int:
+    """Return about how many bytes the journal takes: what is overwritten; what is removed is only moved."""
+    size = sum(hole.size for hole in found.log.holes)
+    size += sum(stop - start for _, start, stop in found.cleared)
+    size += sum(found.queues.written.values()) * 20
+    return size + (len(found.checkpoint) if found.checkpoint else 0)
+
+
+# Doing it
+
+
+def _apply_log(found: Recovery, journal: Journal) -> None:
+    log = found.reader.commit_log
+    size = log.file_size
+    for path in found.strays:
+        journal.remove(path)
+    for segment in found.removed:
+        journal.remove(segment.path)
+    for segment in log.segments:
+        if segment.size != size and segment not in found.removed:
+            journal.truncate(segment.path, size)
+    paths = {segment.start_offset: segment.path for segment in log.segments}
+    for base in sorted({hole.segment_offset for hole in found.log.holes} - set(paths)):
+        paths[base] = log.folders[0] / segment_name(base)
+        journal.create(paths[base], size)
+    with journal.together():
+        for patch in found.log.patches:
+            journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
+    for segment, start, _ in found.cleared:
+        journal.truncate(segment.path, start)
+        journal.truncate(segment.path, size)
+
+
+def _apply_sizes(queue: FileQueue, size: int, journal: Journal) -> None:
+    """Give the files of a queue their length, and take away what is no file of it: brokers refuse both."""
+    for stray in queue.strays:
+        if not stray.is_folder:
+            journal.remove(stray.path)
+    for segment in queue.segments:
+        if segment.size != size:
+            journal.truncate(segment.path, size)
+
+
+def _apply_batch_queues(reader: StoreReader, keys: list[tuple[str, int]], journal: Journal, jobs: int) -> None:
+    if not keys:
+        return
+    into = journal.workspace / "batch"
+    build_queues(reader, into, journal.disk, {topic for topic, _ in keys}, jobs)
+    for topic, queue_id in keys:
+        made = into / "batchconsumequeue" / topic / str(queue_id)
+        target = reader.paths.batch_consume_queue / topic / str(queue_id)
+        if made.exists():
+            journal.move_in(made, target)
+        else:
+            journal.remove(target)
+
+
+def _apply_index(reader: StoreReader, journal: Journal, jobs: int) -> None:
+    into = journal.workspace / "new"
+    build_index(reader, into, journal.disk, None, jobs)
+    if (into / "index").exists():
+        journal.move_in(into / "index", reader.paths.index)
+    elif reader.paths.index.exists():
+        journal.remove(reader.paths.index)
