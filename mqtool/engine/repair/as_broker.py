@@ -1,0 +1,343 @@
+"""What a broker of a given version would do to a store when it starts, told, and done.
+
+``recover_as`` tells it and writes nothing; ``plan_as_broker`` and ``apply_as_broker`` do the same to the store that the
+broker would have done by the time it has started and was stopped cleanly again. What a broker truncates keeps its
+bytes: only positions in its memory move, so that the next start may find old records again.
+"""
+
+import collections
+import dataclasses
+import datetime
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqtool.engine.repair.broker_files import DraftFile, EndlessError, RefusedError
+from mqtool.engine.repair.broker_log import Outcome, Times
+from mqtool.engine.repair.broker_queues import BrokerBatchQueue
+from mqtool.engine.repair.broker_start import BrokerStart, BrokerView, Progress
+from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.plan import Change, Loss, Plan
+from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.dispatch import dispatch
+from mqtool.engine.store.index_file import NAME_WIDTH
+from mqtool.engine.store.mapped_file import read_file
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError
+from mqtool.formats import checkpoint
+from mqtool.formats import kernels as plain
+from mqtool.formats.scan import MessageTable
+
+_BEHIND = "behind the end of the log"
+_UNREACHABLE = "in the log, but no queue leads to them"
+_SHOWN = 3
+
+_MEETS = {
+    Outcome.RECORD: "more of it",
+    Outcome.BLANK: "a blank record, and no segment behind it",
+    Outcome.MISMATCH: "a record whose lengths do not add up",
+    Outcome.NOTHING: "nothing that it takes for a record",
+    Outcome.BAD_CRC: "a record that does not match its checksum",
+    Outcome.OVERFLOW: "a record of 2 GiB",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BrokerVerdict:
+    """What a broker of one version would do.
+
+    ``refusal`` says why it would not start, ``endless`` why it would never be done; what is known by then stands in
+    the other fields. ``after_stop`` is the checkpoint once it was stopped cleanly. Files are relative to the store.
+    """
+
+    version: str
+    last_exit_ok: bool
+    refusal: str | None = None
+    endless: str | None = None
+    start_offset: int | None = None
+    start_reason: str = ""
+    end_offset: int | None = None
+    end_reason: Outcome | None = None
+    removed_segments: tuple[str, ...] = ()
+    removed_queue_files: tuple[str, ...] = ()
+    removed_index_files: tuple[str, ...] = ()
+    after_load: BrokerView | None = None
+    after_start: BrokerView | None = None
+    after_stop: Times | None = None
+    losses: tuple[Loss, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def starts(self) -> bool:
+        """Whether the broker would be up in the end."""
+        return self.refusal is None and self.endless is None
+
+    def sentences(self) -> list[str]:
+        """Return the verdict in words, what happens first told first."""
+        broker = f"a broker {self.version}"
+        if self.refusal:
+            return [f"{broker} refuses to start: {self.refusal}"]
+        clean = (
+            "normally, since it was stopped cleanly" if self.last_exit_ok else "after a crash: the abort file is there"
+        )
+        lines = [f"{broker} recovers {clean}"]
+        if self.start_offset is not None:
+            lines.append(f"it begins with the segment at {self.start_offset:,}, {self.start_reason}")
+        if self.end_offset is not None and self.end_reason:
+            lines.append(f"to it the log ends at {self.end_offset:,}: there is {_MEETS[self.end_reason]}")
+        for names, what in (
+            (self.removed_segments, "of the log"),
+            (self.removed_queue_files, "of queues"),
+            (self.removed_index_files, "of the index"),
+        ):
+            if names:
+                more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+                files = "file" if len(names) == 1 else "files"
+                lines.append(f"it deletes {len(names):,} {files} {what}: {', '.join(names[:_SHOWN])}{more}")
+        lines += [f"messages lost of topic {loss.topic}: {loss.messages:,}, {loss.reason}" for loss in self.losses]
+        if self.endless:
+            lines.append(self.endless)
+        return [*lines, *self.remarks]
+
+
+def recover_as(
+    reader: StoreReader,
+    version: str,
+    losses: bool = True,
+    digests: bool = False,
+    progress: Progress = lambda _: None,
+) -> BrokerVerdict:
+    """Return what a broker would do; nothing is written to the store.
+
+    Args:
+        reader: the store.
+        version: "4.9", "5.3" or "5.5".
+        losses: also read the whole log for messages that are lost to consumers.
+        digests: also read every unit of every queue.
+        progress: is told how many bytes of the log are done.
+
+    Raises:
+        UsageError: no such version, or a kind of store that is not covered.
+    """
+    broker = BrokerStart(reader, version, progress=progress)
+    try:
+        return _start(broker, losses, digests)
+    finally:
+        broker.close()
+
+
+def _start(broker: BrokerStart, losses: bool, digests: bool = False) -> BrokerVerdict:
+    """Let a broker load, start and stop."""
+    verdict = BrokerVerdict(broker.rules.name, broker.last_exit_ok)
+    try:
+        broker.load()
+        verdict = dataclasses.replace(verdict, after_load=broker.view(digests))
+        broker.start()
+        verdict = dataclasses.replace(verdict, after_start=broker.view(digests))
+    except RefusedError as error:
+        return dataclasses.replace(verdict, refusal=str(error))
+    except EndlessError as error:
+        verdict = dataclasses.replace(verdict, endless=str(error))
+    relative = broker.reader.paths.relative
+    queue_files = [path for path, _ in _removed_of_queues(broker)]
+    return dataclasses.replace(
+        verdict,
+        start_offset=broker.start_offset,
+        start_reason=broker.start_reason,
+        end_offset=broker.walk.end_offset if broker.walk else None,
+        end_reason=broker.walk.why if broker.walk else None,
+        removed_segments=tuple(map(relative, broker.removed)),
+        removed_queue_files=tuple(map(relative, queue_files)),
+        removed_index_files=tuple(map(relative, broker.index.removed)),
+        after_stop=broker.stop(),
+        losses=tuple(find_losses(broker)) if losses and verdict.starts else (),
+        remarks=tuple(broker.remarks),
+    )
+
+
+def find_losses(broker: BrokerStart) -> list[Loss]:
+    """Return the sound messages that a consumer could not read any more, by topic: the most first.
+
+    The whole log is read, damage passed over: what lies behind the end, and what no unit of its queue leads to.
+    """
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    sizes: collections.Counter[tuple[str, str]] = collections.Counter()
+    for table in broker.reader.tables():
+        if isinstance(table, Gap):
+            continue
+        table = table.where(_is_sound(table))
+        behind = table.column("position") >= broker.max_physical_offset
+        unreachable = ~behind & ~_is_reachable(broker, table)
+        ids, topics = table.topics()
+        for mask, reason in ((behind, _BEHIND), (unreachable, _UNREACHABLE)):
+            for number in np.unique(ids[mask]).tolist():
+                rows = mask & (ids == number)
+                key = topics[number].decode("utf-8", "replace"), reason
+                counts[key] += int(rows.sum())
+                sizes[key] += int(table.column("size")[rows].sum())
+    return [Loss(topic, count, sizes[topic, reason], reason) for (topic, reason), count in counts.most_common()]
+
+
+def _is_sound(table: MessageTable) -> Any:
+    sound = (table.faults == plain.SOUND) & (table.column("physical_offset") == table.column("position"))
+    return sound & ((table.sizes(plain.BODY) == 0) | (table.body_crcs() == table.column("body_crc")))
+
+
+def _is_reachable(broker: BrokerStart, table: MessageTable) -> Any:
+    """Tell of each message whether all its units are where they belong; one that needs none is as it should be."""
+    reachable = np.ones(len(table), np.bool_)
+    units = dispatch(table, broker.reader.delay_levels).units
+    for key, first, last in units.stretches:
+        queue, offset = broker.queues.get(key), int(units.queue_offset[first])
+        if queue is None:
+            found = np.zeros(last - first, np.bool_)
+        elif isinstance(queue, BrokerBatchQueue):
+            offsets = units.queue_offset[first:last]
+            found = (queue.min_offset <= offsets) & (offsets < queue.max_offset)
+        else:
+            found = queue.physical_offsets(offset, offset + last - first) == units.physical_offset[first:last]
+        reachable[units.rows[first:last]] &= found
+    return reachable
+
+
+# Plan and apply
+
+
+def plan_as_broker(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Plan:  # noqa: ARG001
+    """Return what ``apply_as_broker`` would do; no changes where the broker would not start.
+
+    Args:
+        reader: the store.
+        options: ``version``: "4.9", "5.3" or "5.5".
+        jobs: not used: a broker recovers in one thread, and so do we.
+        progress: is told how many bytes of the log are done.
+
+    Raises:
+        UsageError: no such version, or a kind of store that is not covered.
+    """
+    broker = BrokerStart(reader, options["version"], keep_index=True, progress=progress)
+    try:
+        verdict = _start(broker, losses=True)
+        changes = _changes(broker, verdict.after_stop) if verdict.starts and verdict.after_stop else []
+    finally:
+        broker.close()
+    return Plan(
+        "recover-as-broker",
+        dict(options),
+        tuple(changes),
+        verdict.losses,
+        (*verdict.sentences(), *reader.remarks),
+        sum(change.size or 0 for change in changes if change.what == "write"),
+    )
+
+
+def apply_as_broker(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:  # noqa: ARG001
+    """Do to the store what the broker would have done by the time it was stopped again.
+
+    Raises:
+        BadDataError: the broker would not start.
+    """
+    broker = BrokerStart(reader, plan.options["version"], keep_index=True, progress=progress)
+    try:
+        verdict = _start(broker, losses=False)
+        if not verdict.starts:
+            raise BadDataError(f"{verdict.refusal or verdict.endless}: nothing can be done as that broker would")
+        with journal.together():
+            for path, _ in _removed(broker):
+                journal.remove(path)
+            for draft, path in _named_drafts(broker):
+                _write_draft(journal, draft, path)
+            assert verdict.after_stop
+            _write_checkpoint(journal, reader.paths.checkpoint, verdict.after_stop)
+    finally:
+        broker.close()
+
+
+def _changes(broker: BrokerStart, after_stop: Times) -> list[Change]:
+    relative, paths = broker.reader.paths.relative, broker.reader.paths
+    changes = [Change("remove", relative(path), reason) for path, reason in _removed(broker)]
+    for draft, path in _named_drafts(broker):
+        what = "index entries" if path.parent == paths.index else "queue units"
+        if draft.is_new:
+            changes.append(Change("create", relative(path), f"{what} of messages that are dispatched", size=draft.size))
+            continue
+        if draft.base and draft.base.size < draft.size:
+            reason = "made as long as its kind"
+            changes.append(Change("write", relative(path), reason, draft.base.size, draft.size - draft.base.size))
+        written = [(at, len(data)) for at, data in draft.changes()]
+        if written:
+            changes.append(Change("write", relative(path), what, written[0][0], sum(size for _, size in written)))
+    page = _page(after_stop, paths.checkpoint)
+    if not paths.checkpoint.exists():
+        changes.append(Change("create", "checkpoint", "there is none", size=len(page)))
+    elif read_file(paths.checkpoint) != page:
+        changes.append(Change("write", "checkpoint", "what the broker notes", 0, len(page)))
+    return changes
+
+
+def _removed(broker: BrokerStart) -> Iterator[tuple[Path, str]]:
+    for path in broker.removed:
+        yield path, _BEHIND if path.stat().st_size else "empty"
+    yield from _removed_of_queues(broker)
+    for path in broker.index.removed:
+        yield path, "it ends after the time of the checkpoint"
+    if broker.reader.has_abort_file:
+        yield broker.reader.paths.abort, "the broker is stopped cleanly again"
+
+
+def _removed_of_queues(broker: BrokerStart) -> Iterator[tuple[Path, str]]:
+    for queue in broker.queues.values():
+        drafts = queue.removed + (queue.ext.removed if queue.ext else [])
+        for draft in drafts:
+            if not draft.is_new:
+                yield draft.path, "its units are of messages that are gone, or behind a unit that is none"
+
+
+def _named_drafts(broker: BrokerStart) -> Iterator[tuple[DraftFile, Path]]:
+    """Yield the files that a broker keeps or makes, and the paths of them."""
+    for queue in broker.queues.values():
+        for segment in queue.segments + (queue.ext.segments if queue.ext else []):
+            yield segment, segment.path
+    files = broker.index.files
+    number = int(datetime.datetime.now().strftime("%Y%m%d%H%M%S%f")[:NAME_WIDTH])  # the broker's clock is local
+    taken = [int(file.head.name) for file in files if file.head.name]
+    number = max([number, *(name + 1 for name in taken)])
+    for file in files:
+        if file.head.name:
+            yield file.draft, file.draft.path
+        else:
+            yield file.draft, broker.reader.paths.index / f"{number:0{NAME_WIDTH}}"
+            number += 1
+
+
+def _write_draft(journal: Journal, draft: DraftFile, path: Path) -> None:
+    if draft.is_new:
+        journal.create(path, draft.size)
+        for at, data in draft.changes():
+            journal.fill(path, at, data)
+        return
+    if draft.base and draft.base.size < draft.size:
+        journal.truncate(path, draft.size)
+    for at, data in draft.changes():
+        journal.write(path, at, data)
+
+
+def _write_checkpoint(journal: Journal, path: Path, times: Times) -> None:
+    page = _page(times, path)
+    if not path.exists():
+        journal.create(path, len(page))
+        journal.fill(path, 0, page)
+    elif read_file(path) != page:
+        journal.write(path, 0, page)
+
+
+def _page(times: Times, path: Path) -> bytes:
+    """Return the content of the checkpoint; what no version knows stays."""
+    old = read_file(path) if path.exists() else b""
+    head = np.zeros(1, checkpoint.CHECKPOINT_DTYPE)
+    for name, value in times._asdict().items():
+        head[name] = value
+    size = len(times) * 8
+    return head.tobytes()[:size] + old.ljust(checkpoint.CHECKPOINT_SIZE, b"\0")[size:]

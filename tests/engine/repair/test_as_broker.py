@@ -1,0 +1,469 @@
+"""``recover --as-broker`` against what real brokers did: 88 recipes of damage, three versions each, and all stores.
+
+``fixtures/golden/damaged.json.xz`` holds what they did. Two things in it are left to chance by the broker, and so are
+not compared: names of index files that it makes (its clock), and which of several full index files is noted last in
+the checkpoint (threads of its own). No verdict is left out.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtool.engine.repair.as_broker import BrokerVerdict, recover_as
+from mqtool.engine.repair.broker_files import RULES, DraftFile, Scratch
+from mqtool.engine.repair.broker_index import BrokerIndex
+from mqtool.engine.repair.broker_log import Checks, Outcome, Walk, judge
+from mqtool.engine.repair.broker_queues import BrokerQueue
+from mqtool.engine.repair.broker_start import BrokerStart, BrokerView
+from mqtool.engine.repair.journal import undo
+from mqtool.engine.repair.plan import carry_out, plan_mend
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.dispatch import dispatch
+from mqtool.engine.store.index_file import Shape
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import UsageError
+from mqtool.formats import checkpoint, consume_queue, index_file, scan
+from tests.damage import Case, apply_ops, cases, flips, snapshot
+from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
+
+VERSIONS = {"4.9.7": "4.9", "5.3.3": "5.3", "5.5.0": "5.5"}
+VERDICTS = [(case, version) for case in cases() for version in VERSIONS]
+STARTED = [(case, version) for case, version in VERDICTS if case.verdicts[version].get("load_result")]
+NOT_COVERED = [name for name in GOLDEN_NAMES if name.startswith(("dledger", "rocksdb"))]
+COVERED = [name for name in GOLDEN_NAMES if name not in NOT_COVERED]
+TIMES = (
+    "physicMsgTimestamp",
+    "logicsMsgTimestamp",
+    "indexMsgTimestamp",
+    "masterFlushedOffset",
+    "confirmPhyOffset",
+    "logicsPhysicalOffset",
+)
+
+
+def _name(value: object) -> str:
+    return value.name if isinstance(value, Case) else str(value)
+
+
+def _config(base: str) -> StoreConfig:
+    settings = manifest(base)["config"]
+    return StoreConfig({key: str(value) for key, value in settings.items() if key != "commitLogPaths"})
+
+
+def _seen(view: BrokerView) -> dict[str, Any]:
+    """Return a view in the form of the recorded verdicts."""
+    queues: dict[str, dict[str, list[Any]]] = {}
+    for (topic, queue_id), queue in view.queues.items():
+        if queue.max_offset or queue.count:
+            row = [queue.min_offset, queue.max_offset, queue.count, queue.digest]
+            queues.setdefault(topic, {})[str(queue_id)] = row
+    return {
+        "max_phy_offset": view.max_physical_offset,
+        "min_phy_offset": view.min_physical_offset,
+        "queues": queues,
+        "index": [
+            [
+                head.name,
+                head.begin_timestamp,
+                head.end_timestamp,
+                head.begin_physical_offset,
+                head.end_physical_offset,
+                head.slot_count,
+                head.entry_count,
+            ]
+            for head in view.index
+        ],
+        "checkpoint": dict(zip(TIMES, view.times, strict=True)),
+    }
+
+
+def _without_chance(seen: dict[str, Any], old: set[str], version: str) -> dict[str, Any]:
+    known = {"4.9.7": 3, "5.3.3": 5, "5.5.0": 6}[version]
+    times = {name: seen["checkpoint"][name] for name in TIMES[:known] if name != "indexMsgTimestamp"}
+    index = [[row[0] if row[0] in old else None, *row[1:]] for row in seen["index"]]
+    return {**seen, "index": index, "checkpoint": times}
+
+
+def _index_names(store: Path) -> set[str]:
+    return {path.name for path in (store / "index").glob("*")}
+
+
+@pytest.mark.parametrize(("case", "version"), VERDICTS, ids=_name)
+def test_the_verdict_is_that_of_the_broker(case: Case, version: str, tmp_path: Path) -> None:
+    store, recorded = case.store(tmp_path), case.verdicts[version]
+    before = snapshot(store)
+    old = _index_names(store)
+
+    verdict = recover_as(StoreReader(store, _config(case.base)), VERSIONS[version], losses=False, digests=True)
+
+    assert verdict.last_exit_ok == recorded["last_exit_ok"]
+    assert verdict.starts == bool(recorded.get("load_result"))
+    assert snapshot(store) == before
+    if verdict.after_load and verdict.after_start:
+        after_start = recorded["after_load"] if recorded["after_start"] == "same" else recorded["after_start"]
+        for ours, theirs in ((verdict.after_load, recorded["after_load"]), (verdict.after_start, after_start)):
+            assert _without_chance(_seen(ours), old, version) == _without_chance(theirs, old, version)
+
+
+@pytest.mark.parametrize(("case", "version"), STARTED, ids=_name)
+def test_a_mend_leaves_the_files_that_the_broker_left(case: Case, version: str, tmp_path: Path) -> None:
+    store, config = case.store(tmp_path), _config(case.base)
+    old = _index_names(store)
+
+    plan = plan_mend(store, config, "recover-as-broker", {"version": VERSIONS[version]})
+    carry_out(store, config, plan, Disk())
+
+    recorded = case.verdicts[version]["files"]
+    assert _contents(_digests(store), old) == _contents(recorded, old)
+    assert recorded["checkpoint"] in _possible_checkpoints(store)
+    assert not (store / "abort").exists()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _digests(store: Path) -> dict[str, str]:
+    folders = ("commitlog", "consumequeue", "index")
+    paths = (path for folder in folders for path in (store / folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(store)): _digest(path.read_bytes()) for path in paths}
+
+
+def _contents(files: dict[str, str], old: set[str]) -> tuple[dict[str, str], list[str]]:
+    """Return files by name, and the contents of index files named by the clock."""
+    made = {name for name in files if name.startswith("index/") and name[6:] not in old}
+    folders = ("commitlog/", "consumequeue/", "index/")
+    named = {name: digest for name, digest in files.items() if name.startswith(folders) and name not in made}
+    return named, sorted(files[name] for name in made)
+
+
+def _possible_checkpoints(store: Path) -> set[str]:
+    data = (store / "checkpoint").read_bytes()
+    ends = [path.read_bytes()[8:16] for path in (store / "index").glob("*")]
+    return {_digest(data[:16] + end + data[24:]) for end in [*ends, data[16:24]]}
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_each_store_is_loaded_as_the_version_that_wrote_it_loads_it(name: str) -> None:
+    recorded = manifest(name)["load"]
+    recorded = recorded.get("after_load", recorded)
+    version = manifest(name)["rocketmq_version"]
+    broker = BrokerStart(StoreReader(golden_store(name), _config(name)), VERSIONS[version])
+
+    broker.load()
+
+    assert broker.max_physical_offset == recorded["max_phy_offset"]
+    for topic, queues in recorded["queues"].items():
+        for number, queue in queues.items():
+            ours = broker.queues.get((topic, int(number)))
+            if ours is None:
+                assert not queue["units"]
+                continue
+            assert (ours.min_offset, ours.max_offset) == (queue["min"], queue["max"])
+            # Of a queue of batch units the manifest has the first file only.
+            assert list(_units(ours))[: len(queue["units"])] == [unit[:4] for unit in queue["units"]]
+            assert len(list(_units(ours))) == len(queue["units"]) or queue["type"] == "BatchConsumeQueue"
+    old = _index_names(golden_store(name))
+    index = [list(row.values()) for row in recorded["index"]]
+    ours_seen = _without_chance(_seen(broker.view()), old, version)
+    assert ours_seen["index"] == _without_chance({**recorded, "index": index}, old, version)["index"]
+    assert broker.times._asdict() == {**broker.times._asdict(), **_times(recorded["checkpoint"])}
+    broker.close()
+
+
+def _times(recorded: dict[str, int]) -> dict[str, int]:
+    names = dict(zip(TIMES, checkpoint.CHECKPOINT_DTYPE.names or (), strict=False))
+    return {names[key]: value for key, value in recorded.items() if key != "indexMsgTimestamp"}
+
+
+def _units(queue: BrokerQueue) -> Iterator[list[int]]:
+    for first, units in queue.in_use():
+        for number, unit in enumerate(units):
+            names = units.dtype.names or ()
+            offset = int(unit["queue_offset"]) if "queue_offset" in names else first + number
+            yield [offset, int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"])]
+
+
+@pytest.mark.parametrize("name", NOT_COVERED)
+def test_a_kind_of_store_that_is_not_covered_is_said_to_be_so(name: str) -> None:
+    with pytest.raises(UsageError, match="is not known here"):
+        recover_as(StoreReader(golden_store(name), _config(name)), "5.3")
+
+
+def test_a_version_that_is_not_known_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match=r"4\.9, 5\.3, 5\.5"):
+        recover_as(StoreReader(golden_store("mixed-533-clean")), "6.0")
+
+
+# What it says
+
+
+def _verdict_on(case_name: str, version: str, tmp_path: Path) -> BrokerVerdict:
+    case = next(case for case in cases() if case.name == case_name)
+    return recover_as(StoreReader(case.store(tmp_path), _config(case.base)), version)
+
+
+def test_ten_segments_back_are_told_with_what_is_lost(tmp_path: Path) -> None:
+    verdict = _verdict_on("many-533-clean/full-rebuild", "5.5", tmp_path)
+
+    assert "the last 10 segments are all that it looks at" in verdict.start_reason
+    assert sum(loss.messages for loss in verdict.losses) == 264  # 436 of 700 are kept (spec 17)
+    assert any("no queue leads to them" in line for line in verdict.sentences())
+
+
+def test_more_segments_are_looked_at_when_the_broker_is_told_to(tmp_path: Path) -> None:
+    case = next(case for case in cases() if case.name == "many-533-clean/full-rebuild")
+    settings = {**_config(case.base).settings, "commitLogRecoverMaxNum": "100"}
+
+    verdict = recover_as(StoreReader(case.store(tmp_path), StoreConfig(settings)), "5.5")
+
+    assert not verdict.losses
+
+
+def test_messages_behind_damage_are_told_as_lost(tmp_path: Path) -> None:
+    verdict = _verdict_on("mixed-533-clean/body-byte-first-segment-no-checkpoint-abort", "5.3", tmp_path)
+
+    assert verdict.end_reason is Outcome.BAD_CRC
+    assert sum(loss.messages for loss in verdict.losses) > 200
+    assert len(verdict.removed_segments) == 4
+
+
+@pytest.mark.parametrize("version", RULES)
+def test_a_stray_file_is_why_no_broker_starts(version: str, tmp_path: Path) -> None:
+    verdict = _verdict_on("mixed-533-clean/commitlog-stray-file", version, tmp_path)
+
+    assert verdict.refusal and ".swp" in verdict.refusal
+    assert verdict.sentences() == [f"a broker {version} refuses to start: {verdict.refusal}"]
+
+
+def test_the_plan_for_a_broker_that_refuses_changes_nothing(tmp_path: Path) -> None:
+    case = next(case for case in cases() if case.name == "mixed-533-clean/commitlog-stray-file")
+    store = case.store(tmp_path)
+
+    plan = plan_mend(store, _config(case.base), "recover-as-broker", {"version": "5.3"})
+
+    assert not plan.changes
+    assert "refuses to start" in plan.remarks[0]
+
+
+def test_the_dispatcher_of_4_9_waits_for_ever_before_a_missing_segment(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    apply_ops(
+        store,
+        [
+            {"op": "delete", "path": "commitlog/00000000000000131072"},
+            {"op": "delete", "path": "consumequeue"},
+        ],
+    )
+
+    verdict = recover_as(StoreReader(store, _config("mixed-533-clean")), "4.9")
+
+    assert verdict.endless and "131,072" in verdict.endless
+    assert verdict.refusal is None
+
+
+@pytest.mark.parametrize("version", RULES)
+def test_without_a_log_all_queues_are_dropped(version: str, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    apply_ops(store, [{"op": "delete", "path": "commitlog"}, {"op": "mkdir", "path": "commitlog"}])
+
+    verdict = recover_as(StoreReader(store, _config("mixed-533-clean")), version)
+
+    assert verdict.after_start
+    assert all(queue.max_offset == 0 for queue in verdict.after_start.queues.values())
+    assert len(verdict.removed_queue_files) == len(list((store / "consumequeue").rglob("0*0")))
+
+
+# Undo
+
+
+@pytest.mark.parametrize("version", RULES)
+def test_undo_puts_back_every_byte(version: str, tmp_path: Path) -> None:
+    case = next(case for case in cases() if case.name == "mixed-533-kill/tail-zeros-many-records")
+    store, config = case.store(tmp_path), _config(case.base)
+    before = snapshot(store)
+
+    carry_out(store, config, plan_mend(store, config, "recover-as-broker", {"version": version}), Disk())
+    changed = snapshot(store)
+    undo(store, Disk())
+
+    assert changed != before
+    assert snapshot(store) == before
+
+
+# The parts, against plain twins
+
+
+@given(data=st.data(), version=st.sampled_from(list(RULES)))
+def test_a_walk_ends_where_the_validator_says(data: st.DataObject, version: str) -> None:
+    rules, checks = RULES[version], Checks()
+    base = golden_store("special-533-clean")
+    flip = data.draw(flips(base, "commitlog/00000000000000000000"))
+    content = bytearray((base / flip["file"]).read_bytes())
+    content[flip["at"]] = bytes.fromhex(flip["hex"])[0]
+
+    segment = _InMemory(bytes(content))
+    walk = Walk([segment], 0, rules, checks)
+    found = [int(start) for table in walk.tables() for start in table.starts]
+
+    at, expected = 0, []
+    while (one := judge(memoryview(content), at, rules, checks)).outcome is Outcome.RECORD:
+        expected.append(at)
+        at += one.size
+    assert (found, walk.end_offset, walk.why) == (expected, at, one.outcome)
+
+
+class _InMemory(MappedFile):
+    """A segment that is in no file."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(Path("00000000000000000000"), 0, len(content))
+        self._content = content
+
+    def map(self) -> Any:
+        return np.frombuffer(self._content, np.uint8)
+
+    def release(self, start: int, stop: int) -> None:
+        pass
+
+
+_offsets = st.integers(0, 40)
+
+
+@given(
+    stretches=st.lists(st.tuples(st.integers(0, 14), st.lists(_offsets, min_size=1, max_size=12)), max_size=8),
+    version=st.sampled_from(list(RULES)),
+)
+def test_units_put_in_bulk_are_those_put_one_by_one(stretches: list[tuple[int, list[int]]], version: str) -> None:
+    scratch = Scratch()
+    bulk, single = (
+        BrokerQueue(("T", 0), Path("nowhere"), 100, scratch, RULES[version]) for _ in ("in bulk", "one by one")
+    )
+
+    for first, offsets in stretches:
+        units = np.zeros(len(offsets), consume_queue.UNIT_DTYPE)
+        units["physical_offset"] = [100 * offset for offset in offsets]
+        units["size"] = 100
+        bulk.put(units, first)
+        for number in range(len(units)):
+            single.put(units[number : number + 1], first + number)
+
+    assert list(_units(bulk)) == list(_units(single))
+    assert (bulk.min_offset, bulk.max_offset) == (single.min_offset, single.max_offset)
+    assert bulk.max_physical_offset == single.max_physical_offset
+    scratch.close()
+
+
+@given(writes=st.lists(st.tuples(st.integers(0, 90_000), st.binary(min_size=1, max_size=40_000)), max_size=6))
+def test_a_draft_reads_what_was_laid_over_it(writes: list[tuple[int, bytes]], tmp_path_factory: Any) -> None:
+    path = tmp_path_factory.mktemp("draft") / "base"
+    expected = bytearray(np.arange(100_000, dtype=np.uint32).tobytes()[:150_000])
+    path.write_bytes(expected)
+    scratch = Scratch()
+    draft = DraftFile(path, len(expected), MappedFile(path, 0, len(expected)), scratch)
+    before = bytes(expected)
+
+    for at, data in writes:
+        expected[at : at + len(data)] = data
+        draft.write(at, data)
+
+    assert draft.read(0, len(expected)) == expected
+    patched = bytearray(before)
+    for at, data in draft.changes():
+        assert data != before[at : at + len(data)]
+        patched[at : at + len(data)] = data
+    assert patched == expected
+    scratch.close()
+
+
+@pytest.mark.parametrize("version", RULES)
+@given(data=st.data())
+def test_entries_put_in_bulk_are_those_put_one_by_one(version: str, data: st.DataObject) -> None:
+    reader = StoreReader(golden_store("special-533-clean"), _config("special-533-clean"))
+    table = next(table for table in reader.tables() if isinstance(table, scan.MessageTable))
+    rows = np.array(data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=30)))
+    shape = Shape(data.draw(st.integers(1, 12)), data.draw(st.integers(3, 30)))
+    rules, scratch = RULES[version], Scratch()
+    bulk, single = (BrokerIndex(Path("nowhere"), shape, scratch, rules, keep=True) for _ in range(2))
+
+    chosen = table.where(rows)
+    bulk.put(chosen, dispatch(chosen, reader.delay_levels, rules.tags_in_index).entries)
+    for row in rows.tolist():
+        one = table.where([row])  # type: ignore[arg-type]
+        single.put(one, dispatch(one, reader.delay_levels, rules.tags_in_index).entries)
+    bulk.finish()
+    single.finish()
+
+    assert [file.head for file in bulk.files] == [file.head for file in single.files]
+    for ours, theirs in zip(bulk.files, single.files, strict=True):
+        assert ours.draft.read(0, shape.file_size) == theirs.draft.read(0, shape.file_size)
+        assert ours.head.slot_count == sum(map(bool, _slots(ours.draft, shape)))
+    scratch.close()
+
+
+def _slots(draft: DraftFile, shape: Shape) -> tuple[int, ...]:
+    return struct.unpack(f">{shape.slots}i", draft.read(index_file.HEADER_SIZE, 4 * shape.slots))
+
+
+# Found by comparing with brokers on random damage
+
+
+def test_4_9_forgets_the_delivery_time_of_delayed_messages_that_it_dispatches_in_load(tmp_path: Path) -> None:
+    store = copy_of("retry-533-clean", tmp_path)
+    apply_ops(
+        store,
+        [
+            {"op": "delete", "path": "consumequeue/SCHEDULE_TOPIC_XXXX"},
+            {"op": "create", "file": "abort", "size": 0},
+        ],
+    )
+    codes = {}
+
+    for version in RULES:
+        broker = BrokerStart(StoreReader(store, _config("retry-533-clean")), version)
+        broker.load()
+        queue = next(queue for (topic, _), queue in broker.queues.items() if topic == "SCHEDULE_TOPIC_XXXX")
+        codes[version] = [tags_code for *_, tags_code in _units(queue)]
+        assert bool(broker.remarks) == (version == "4.9")
+        broker.close()
+
+    assert codes["5.3"] == codes["5.5"]
+    assert all(code > 1_700_000_000_000 for code in codes["5.3"])
+    assert all(abs(code) < 1 << 31 for code in codes["4.9"])
+
+
+@pytest.mark.parametrize("version", RULES)
+def test_every_message_dispatched_gets_a_unit_of_the_extension(version: str, tmp_path: Path) -> None:
+    store = copy_of("ext-533-clean", tmp_path)
+    apply_ops(store, [{"op": "delete", "path": "consumequeue"}, {"op": "delete", "path": "consumequeue_ext"}])
+    apply_ops(store, [{"op": "create", "file": "abort", "size": 0}, {"op": "delete", "path": "checkpoint"}])
+    config = _config("ext-533-clean")
+
+    carry_out(store, config, plan_mend(store, config, "recover-as-broker", {"version": version}), Disk())
+
+    reader, before = StoreReader(store, config), StoreReader(golden_store("ext-533-clean"), config)
+    assert reader.consume_queues.keys() == before.consume_queues.keys()
+    for key, queue in reader.consume_queues.items():
+        units = queue.units(0, queue.max_offset())
+        plain_units = before.consume_queues[key].units(0, queue.max_offset())
+        assert units["physical_offset"].tolist() == plain_units["physical_offset"].tolist()
+        for unit in units:
+            assert reader.consume_queue_exts[key].unit_at(int(unit["tags_code"])) is not None
+
+
+def test_a_record_that_4_9_has_no_heap_for_is_told(tmp_path: Path) -> None:
+    store = copy_of("mixed-497-clean", tmp_path)
+    apply_ops(store, [{"op": "write", "file": "commitlog/00000000000000196608", "at": 40004, "hex": "27"}])
+
+    verdict = recover_as(StoreReader(store, _config("mixed-497-clean")), "4.9")
+
+    assert any("heap" in line for line in verdict.sentences())
