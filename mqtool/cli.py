@@ -29,7 +29,15 @@ COMMANDS = {
     "pull": Entry("pull", "Read messages of one queue as a consumer would."),
     "stats": Entry("stats", "Count messages and bytes by topic, queue, tag, hour, size or producer."),
     "verify": Entry("verify", "Check a store and list what is wrong."),
+    "doctor": Entry("doctor", "Tell why a broker does not start or deliver, and what to do."),
+    "recover": Entry("recover", "Mend log, queues, index and checkpoint."),
+    "rebuild": Entry("rebuild", "Make queues, index or config again from the commit log."),
+    "salvage": Entry("salvage", "Copy every readable message into a new store."),
+    "export": Entry("export", "Write messages to JSON lines or Parquet."),
+    "import": Entry("import_", "Make a new store of exported messages."),
     "explain": Entry("explain", "Tell what a check means and what to do."),
+    "apply": Entry("apply", "Carry out a plan saved with --save-plan."),
+    "undo": Entry("undo", "Take the last mend back."),
 }
 
 

@@ -76,16 +76,7 @@ OFFSET = Offset()
 def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-s``, ``-c`` and ``--set``; the command receives the opened store as ``store``."""
 
-    @click.option(
-        "-s",
-        "--store",
-        type=click.Path(path_type=Path, readable=False),
-        help="The store's directory, or one file of it.",
-    )
-    @click.option(
-        "-c", "--config", type=click.Path(path_type=Path, readable=False), help="The broker's configuration file."
-    )
-    @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats.")
+    @store_names
     @functools.wraps(command)
     def wrapped(*args: Any, store: Path | None, config: Path | None, settings: tuple[str, ...], **kwargs: Any) -> Any:
         return command(*args, store=open_store(store, config, settings), **kwargs)
@@ -93,21 +84,55 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def store_names(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``-s``, ``-c`` and ``--set``; the command receives them as ``store``, ``config`` and ``settings``."""
+    options = (
+        click.option(
+            "-s",
+            "--store",
+            type=click.Path(path_type=Path, readable=False),
+            help="The store's directory, or one file of it.",
+        ),
+        click.option(
+            "-c", "--config", type=click.Path(path_type=Path, readable=False), help="The broker's configuration file."
+        ),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def open_store(store: Path | None, config: Path | None, settings: tuple[str, ...]) -> "StoreReader":
     """Open the store that the options, the environment or the working directory name."""
     from mqtool.engine.store.paths import StoreConfig
     from mqtool.engine.store.reader import StoreReader
 
+    overrides = parse_settings(settings)
+    return StoreReader(store or default_store(), StoreConfig.load(config, overrides))
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, str]:
+    """Return what ``--set`` gave.
+
+    Raises:
+        UsageError: one is not of the form KEY=VALUE.
+    """
     overrides = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise UsageError(f"--set {setting}: give it as KEY=VALUE, with a broker's key")
         overrides[key] = value
-    return StoreReader(store or _default_store(), StoreConfig.load(config, overrides))
+    return overrides
 
 
-def _default_store() -> Path:
+def default_store() -> Path:
+    """Return the store that the environment or the working directory names.
+
+    Raises:
+        NotFoundError: neither does.
+    """
     named = os.environ.get("MQTOOL_STORE")
     if named:
         return Path(named)

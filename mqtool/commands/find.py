@@ -11,7 +11,6 @@ from mqtool.commands._options import (
     check_has_log,
     key_filter,
     limit_option,
-    matching,
     output_option,
     queue_filter,
     range_options,
@@ -21,8 +20,9 @@ from mqtool.commands._options import (
     topic_filter,
 )
 from mqtool.commands._output import Output, progress
+from mqtool.commands._query import topics_of
 from mqtool.commands._rows import message_columns, message_row
-from mqtool.errors import NotFoundError, Status, UsageError
+from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.store.reader import StoreReader
@@ -118,7 +118,7 @@ def command(
         texts=texts,
         regexes=regexes,
         properties=properties,
-        topics=_topics(store, topics),
+        topics=topics_of(store, topics),
         queues=queues,
         since=since,
         until=until,
@@ -141,20 +141,6 @@ def command(
     # What a broker is just writing looks like damage, and is none.
     is_damaged = (search.gaps or search.faulty_count) and not store.is_live
     return Status.DAMAGE if is_damaged else Status.OK
-
-
-def _topics(store: "StoreReader", patterns: tuple[str, ...]) -> frozenset[str] | None:
-    from mqtool.engine.store.search import is_glob, known_topics
-
-    if not patterns:
-        return None
-    known, complete = known_topics(store)
-    if known and complete:
-        return frozenset(matching(patterns, known, "topic"))
-    for pattern in patterns:
-        if is_glob(pattern):
-            raise NotFoundError(f"nothing here tells the names of the topics that {pattern} selects: write them out")
-    return frozenset(patterns)
 
 
 def _columns(query: "Query", width: int, body: str) -> tuple[str, ...]:

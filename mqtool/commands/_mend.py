@@ -1,0 +1,226 @@
+"""What all commands share that change a store: the plan first, then the question, then the work."""
+
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqtool.commands._options import default_store, jobs_option, output_option, parse_settings, store_names
+from mqtool.commands._output import Output, progress
+from mqtool.errors import Status, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.repair.plan import Change, Plan
+    from mqtool.engine.store.paths import StoreConfig
+
+_MOST_SHOWN = 5
+"""So many changes of one kind are listed each; of more, a table shows the sum."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """How a command asks before it changes anything: ``--yes`` and ``--dry-run``."""
+
+    yes: bool
+    dry_run: bool
+    output: Output
+
+    def is_answered_yes(self, text: str) -> bool:
+        """Ask, unless the options have answered; a no is said so."""
+        if self.dry_run:
+            self.output.remark("nothing was changed (--dry-run)")
+        elif self.yes:
+            return True
+        elif not sys.stdin.isatty():
+            self.output.remark("nothing was changed: there is no terminal to ask on; --yes answers")
+        elif click.confirm(text, err=True):
+            return True
+        else:
+            self.output.remark("nothing was changed")
+        return False
+
+
+@dataclass(frozen=True)
+class Mending:
+    """One run of a command that mends: the store, and how the user wants to be asked."""
+
+    root: Path
+    config: "StoreConfig"
+    question: Question
+    save_plan: Path | None
+    jobs: int
+    output: Output
+
+    def run(self, command: str, options: Mapping[str, Any]) -> int:
+        """Plan the mend ``command`` of ``engine.repair.plan.MENDS``, show it, ask, carry it out; return the status."""
+        from mqtool.engine.repair.plan import plan_mend
+
+        if not self._take_back_cut_off():
+            return Status.DAMAGE
+        self._check_save_plan()
+        total = self._size_of_log()
+        self.output.tell_compiling(total)
+        with progress(total, "plan") as advance:
+            plan = plan_mend(self.root, self.config, command, options, self.jobs, advance)
+        if self.save_plan:
+            self._save(plan, self.save_plan)
+        return self.carry_out(plan)
+
+    def carry_out(self, plan: "Plan") -> int:
+        """Show a plan, ask, carry it out; return the status."""
+        from mqtool.engine.repair import plan as plans
+        from mqtool.engine.store.disk import Disk
+
+        show(plan, self.output)
+        if not plan.changes:
+            self.output.remark("there is nothing to mend")
+            return Status.OK
+        if not self._is_wanted():
+            return Status.DAMAGE
+        try:
+            with progress(self._size_of_log(), plan.command) as advance:
+                plans.carry_out(self.root, self.config, plan, Disk(), self.jobs, advance)
+        except KeyboardInterrupt as interrupt:
+            for note in getattr(interrupt, "__notes__", ["interrupted"]):
+                self.output.remark(note)
+            raise
+        self.output.remark(
+            f"done; `mqtool undo -s {self.root}` takes it back, `mqtool verify -s {self.root}` checks the store"
+        )
+        return Status.GIVEN_UP if plan.losses else Status.OK
+
+    def _is_wanted(self) -> bool:
+        if self.save_plan and not self.question.yes:
+            self.output.remark(f"nothing was changed; `mqtool apply {self.save_plan}` carries the plan out")
+            return False
+        return self.question.is_answered_yes("Do this?")
+
+    def _take_back_cut_off(self) -> bool:
+        """Undo a mend that was killed, as a new one must begin with a whole store; tell whether that is done."""
+        from mqtool.engine.repair.journal import cut_off, undo
+        from mqtool.engine.store.disk import Disk
+
+        info = cut_off(self.root)
+        if info is None:
+            return True
+        self.output.remark(f"the mend {info.name} was cut off; it is taken back before another is planned")
+        if not self.question.is_answered_yes("Take it back?"):
+            return False
+        undo(self.root, Disk())
+        self.output.remark(f"{info.name} was taken back")
+        return True
+
+    def _size_of_log(self) -> int:
+        from mqtool.engine.store.reader import StoreReader
+
+        return StoreReader(self.root, self.config).commit_log.total_size
+
+    def _check_save_plan(self) -> None:
+        if self.save_plan and self.save_plan.resolve().is_relative_to(self.root.resolve()):
+            raise UsageError(f"{self.save_plan} lies in the store, which a plan must not change: save it elsewhere")
+
+    def _save(self, plan: "Plan", path: Path) -> None:
+        from mqtool.engine.store.disk import writing
+
+        with writing(path):
+            path.write_text(plan.to_json(), "utf-8")
+
+
+def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--yes``, ``--dry-run`` and ``-o``; the command receives a ``Question`` and the ``Output``."""
+
+    @click.option("-y", "--yes", is_flag=True, help="Do it without asking.")
+    @click.option("--dry-run", is_flag=True, help="Only tell what would be done; status 3 when there is something.")
+    @output_option
+    @functools.wraps(command)
+    def wrapped(*args: Any, yes: bool, dry_run: bool, output: Output, **kwargs: Any) -> Any:
+        if yes and dry_run:
+            raise UsageError("--yes and --dry-run cannot both be meant")
+        return command(*args, question=Question(yes, dry_run, output), output=output, **kwargs)
+
+    return wrapped
+
+
+def mend_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every mend takes; the command receives a ``Mending`` as ``mending`` and returns its ``run(..)``."""
+
+    @store_names
+    @click.option(
+        "--save-plan", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan to a file for `apply`."
+    )
+    @jobs_option
+    @question_options
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        store: Path | None,
+        config: Path | None,
+        settings: tuple[str, ...],
+        save_plan: Path | None,
+        jobs: int,
+        question: Question,
+        output: Output,
+        **kwargs: Any,
+    ) -> Any:
+        from mqtool.engine.store.paths import StoreConfig
+
+        loaded = StoreConfig.load(config, parse_settings(settings))
+        mending = Mending(store or default_store(), loaded, question, save_plan, jobs, output)
+        return command(*args, mending=mending, **kwargs)
+
+    return wrapped
+
+
+def show(plan: "Plan", output: Output) -> None:
+    """Write what a plan does and what it gives up: a row each, for people summed up."""
+    if output.is_table:
+        _show_to_people(plan, output)
+    else:
+        for change in plan.changes:
+            output.row(_row("change", vars(change)))
+        for loss in plan.losses:
+            output.row(_row("loss", vars(loss)))
+    for remark in plan.remarks:
+        output.remark(remark)
+    if plan.changes:
+        output.remark(f"undo needs up to {plan.journal_size:,} bytes beside the store")
+
+
+def _row(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("what", "file", "offset", "size", "topic", "messages", "bytes", "reason")
+    return {"kind": kind, **{name: fields.get(name) for name in names}}
+
+
+def _show_to_people(plan: "Plan", output: Output) -> None:
+    def kind(change: "Change") -> tuple[str, str, str]:
+        return change.what, change.file.partition("/")[0], change.reason
+
+    for (what, folder, reason), group in itertools.groupby(sorted(plan.changes, key=kind), kind):
+        changes = list(group)
+        if len(changes) <= _MOST_SHOWN:
+            for change in changes:
+                output.line(_row("change", vars(change)), _sentence(change))
+        else:
+            size = sum(change.size or 0 for change in changes)
+            of = f", {size:,} bytes" if size else ""
+            output.text(f"{what:8}{len(changes):,} places below {folder}{of}: {reason}")
+    if plan.losses:
+        output.text()
+        output.text(click.style("This is lost:", fg="red", bold=True))
+        output.new_table(("messages", "bytes", "topic", "reason"))
+        for loss in plan.losses:
+            output.row({**vars(loss), "topic": loss.topic or "(unknown)"})
+        output.text()
+    elif plan.changes:
+        output.text("No message is lost.")
+
+
+def _sentence(change: "Change") -> str:
+    place = change.file if change.offset is None else f"{change.file}@{change.offset}"
+    of = "" if change.size is None else f", {change.size:,} bytes"
+    return f"{change.what:8}{place}{of}: {change.reason}"

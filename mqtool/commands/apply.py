@@ -1,0 +1,30 @@
+"""``mqtool apply``."""
+
+from pathlib import Path
+
+import click
+
+from mqtool.commands._mend import Mending, Question, question_options
+from mqtool.commands._options import jobs_option
+from mqtool.commands._output import Output
+
+
+@click.command(short_help="Carry out a plan saved with --save-plan.")
+@click.argument("plan", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "-s", "--store", type=click.Path(path_type=Path), help="The store, if it lies elsewhere than when it was planned."
+)
+@jobs_option
+@question_options
+def command(plan: Path, store: Path | None, jobs: int, question: Question, output: Output) -> int:
+    """Carry out a plan that a mend saved with --save-plan, with the settings it was made with.
+
+    It is refused when the store has changed since then.
+    """
+    from mqtool.engine.repair.plan import Plan
+    from mqtool.engine.store.mapped_file import read_file
+    from mqtool.engine.store.paths import StoreConfig
+
+    saved = Plan.from_json(read_file(plan).decode("utf-8", "replace"))
+    config = StoreConfig(saved.settings)
+    return Mending(store or Path(saved.store), config, question, None, jobs, output).carry_out(saved)

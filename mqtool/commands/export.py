@@ -1,0 +1,125 @@
+"""``mqtool export``."""
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mqtool.commands._options import (
+    key_filter,
+    limit_option,
+    queue_filter,
+    range_options,
+    store_options,
+    tag_filter,
+    time_options,
+    topic_filter,
+)
+from mqtool.commands._output import Output, progress
+from mqtool.commands._query import topics_of
+from mqtool.errors import Status
+
+if TYPE_CHECKING:
+    from mqtool.engine.repair.transfer import Exported, Sink
+    from mqtool.engine.store.reader import StoreReader
+    from mqtool.engine.store.search import Search
+
+_LISTED = 10
+
+
+@click.command(short_help="Write messages to JSON lines or Parquet.")
+@click.option(
+    "--into", type=click.Path(path_type=Path), metavar="FILE",
+    help="The file to make. Default: standard output, for JSON lines.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", "form", type=click.Choice(["jsonl", "parquet"]),
+    help="Default: as the name of FILE tells, else jsonl.",
+)  # fmt: skip
+@topic_filter
+@queue_filter
+@tag_filter
+@key_filter
+@range_options
+@time_options
+@limit_option
+@store_options
+def command(
+    into: Path | None,
+    form: str | None,
+    topics: tuple[str, ...],
+    queues: tuple[str, ...],
+    tags: tuple[str, ...],
+    keys: tuple[str, ...],
+    start: int | None,
+    stop: int | None,
+    since: int | None,
+    until: int | None,
+    limit: int | None,
+    store: "StoreReader",
+) -> int:
+    """Write messages with everything that `mqtool import` needs to store them again, in the order of the log.
+
+    \b
+      mqtool export --topic 'Order*' --since 2d --into orders.parquet
+
+    Each row has all fields of the record, the body as it is stored and the raw properties (in JSON both in base64).
+    Messages whose checks fail are left out, and the status is 3 then; `mqtool salvage` gets more from a damaged store.
+    """  # noqa: D301
+    from mqtool.engine.repair.transfer import export, format_of
+    from mqtool.engine.store.search import Query, Search
+
+    form = format_of(form, into)
+    output = Output("jsonl")
+    query = Query(
+        keys=keys,
+        tags=tags,
+        topics=topics_of(store, topics),
+        queues=queues,
+        since=since,
+        until=until,
+        start_offset=start or 0,
+        stop_offset=stop,
+        rolled_back=True,
+    )
+    search = Search(store, query, use_index=False)
+    output.tell_compiling(search.scan_size)
+    with _opened(form, into) as sink, progress(search.scan_size, "export") as advance:
+        done = export(itertools.islice(search.messages(advance), limit), sink)
+    return _tell(store, search, done, output)
+
+
+@contextlib.contextmanager
+def _opened(form: str, into: Path | None) -> "Iterator[Sink]":
+    from mqtool.engine.repair.transfer import JsonLines, Parquet, writing_file
+    from mqtool.engine.store.disk import Disk
+
+    if into is None:
+        yield JsonLines(sys.stdout.buffer.write)
+        return
+    with writing_file(Disk(), into) as file:
+        yield Parquet(file) if form == "parquet" else JsonLines(file.write)
+
+
+def _tell(store: "StoreReader", search: "Search", done: "Exported", output: Output) -> int:
+    for remark in store.remarks:
+        output.remark(remark)
+    for address in done.damaged[:_LISTED]:
+        output.remark(f"the message at {address:,} is left out: its checks fail")
+    if len(done.damaged) > _LISTED:
+        output.remark(f"{len(done.damaged) - _LISTED:,} more are left out")
+    if search.faulty_count:
+        output.remark(f"{search.faulty_count:,} records are left out: their sizes do not add up")
+    for gap in search.gaps[:_LISTED]:
+        output.remark(f"{gap.end - gap.start:,} bytes at {gap.start_offset:,} are skipped: no record is there")
+    holes = [
+        (one, two) for one, two in itertools.pairwise(store.commit_log.segments) if one.end_offset < two.start_offset
+    ]
+    for before, after in holes:
+        output.remark(f"no file holds the bytes from {before.end_offset:,} to {after.start_offset:,}")
+    output.remark(f"{done.messages:,} messages exported")
+    return Status.DAMAGE if done.damaged or search.faulty_count or search.gaps or holes else Status.OK

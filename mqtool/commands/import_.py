@@ -1,0 +1,48 @@
+"""``mqtool import``."""
+
+from pathlib import Path
+
+import click
+
+from mqtool.commands._options import jobs_option, parse_settings
+from mqtool.commands._output import Output, progress
+from mqtool.errors import Status
+
+
+@click.command(short_help="Make a new store of exported messages.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option(
+    "--into", required=True, type=click.Path(path_type=Path), metavar="DIR",
+    help="Folder of the new store: empty, or not there yet.",
+)  # fmt: skip
+@click.option("--renumber", is_flag=True, help="Number the messages of each queue from 0 on, without gaps.")
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="The broker's configuration file.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats.")
+@jobs_option
+def command(
+    files: tuple[Path, ...], into: Path, renumber: bool, config: Path | None, settings: tuple[str, ...], jobs: int
+) -> int:
+    """Make a new store of what `mqtool export` wrote, JSON lines or Parquet, the oldest messages first.
+
+    \b
+      mqtool import --into store orders.parquet
+
+    Messages keep queues, queue offsets, times and everything else but their addresses and what follows from these (the
+    offset message ids). Where messages of a queue are missing in between, placeholders with the property MQTOOL_LOST
+    keep their places, or --renumber closes the gaps. Sizes of files are RocketMQ's defaults, or as -c and --set say.
+    """  # noqa: D301
+    from mqtool.engine.repair.transfer import import_files
+    from mqtool.engine.store.disk import Disk
+    from mqtool.engine.store.paths import StoreConfig
+
+    output = Output("jsonl")
+    given = StoreConfig.load(config, parse_settings(settings))
+    total = sum(path.stat().st_size for path in files if path.is_file())
+    output.tell_compiling(total)
+    with progress(total, "import") as advance:
+        done = import_files(files, into, given, Disk(), renumber, jobs, advance)
+    for topic, count in sorted(done.placeholders.items()):
+        many = f"{count:,} placeholders stand" if count > 1 else "one placeholder stands"
+        output.remark(f"{topic}: {many} for queue offsets without a message")
+    output.remark(f"{done.messages:,} messages imported into {into}; `mqtool verify -s {into}` checks the new store")
+    return Status.OK

@@ -1,0 +1,109 @@
+"""``mqtool rebuild``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mqtool.commands._mend import Mending, mend_options
+from mqtool.commands._options import matching, topic_filter
+from mqtool.commands._output import progress
+from mqtool.errors import BadDataError, FormatError, MissingExtraError, Status, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.repair.rebuild import Built
+    from mqtool.engine.store.reader import StoreReader
+
+
+@click.command(short_help="Make queues, index or config again from the commit log.")
+@click.argument("target", type=click.Choice(["queues", "index", "config", "all"]))
+@topic_filter
+@click.option("--into", type=click.Path(path_type=Path, file_okay=False), help="Make them in a folder of their own.")
+@click.option(
+    "--for",
+    "version",
+    type=click.Choice(["4.9", "5.3", "5.5"]),
+    help="The broker that will use the index: from 5.4 on it has entries by tag. Default: as the store shows.",
+)
+@click.option("--survey", is_flag=True, help="Read the log for the plan even with --yes, to foretell what is lost.")
+@mend_options
+def command(
+    target: str, topics: tuple[str, ...], into: Path | None, version: str | None, survey: bool, mending: Mending
+) -> int:
+    """Make queues, index or config again from the commit log, byte for byte as a broker would.
+
+    They are made beside the store and then swapped in; `mqtool undo` brings the old ones back. With --into DIR the
+    store stays as it is. The log itself is never changed: `mqtool recover` mends that, and comes first where it is
+    damaged.
+    """
+    from mqtool.engine.store.reader import StoreReader
+
+    reader = StoreReader(mending.root, mending.config)
+    chosen = sorted(matching(topics, _known_topics(reader), "topic")) if topics else None
+    if chosen and target != "queues":
+        raise UsageError("--topic goes with `rebuild queues`: all else is of the whole store")
+    if into is not None:
+        return _build_into(reader, into, target, chosen, version, mending)
+    # Nobody reads a plan that --yes answers, and it would take as long as the work.
+    is_read = survey or not mending.question.yes or mending.save_plan is not None
+    return mending.run("rebuild", {"target": target, "topics": chosen, "version": version, "survey": is_read})
+
+
+def _known_topics(reader: "StoreReader") -> set[str]:
+    from mqtool.formats import config_tables
+
+    known = {topic for topic, _ in (*reader.consume_queues, *reader.batch_consume_queues)}
+    try:
+        known.update(config_tables.topics(reader.config_table("topics.json") or {}))
+    except (BadDataError, FormatError, MissingExtraError) as error:
+        reader.remarks.append(str(error))
+    return known
+
+
+def _build_into(
+    reader: "StoreReader", into: Path, target: str, topics: list[str] | None, version: str | None, mending: Mending
+) -> int:
+    from mqtool.engine.repair.rebuild import build
+    from mqtool.engine.store.disk import Disk
+
+    if target == "config":
+        raise UsageError("--into goes with queues, index and all")
+    if into.resolve().is_relative_to(reader.root.resolve()):
+        raise UsageError(f"{into} lies in the store: give another folder")
+    if into.exists() and any(into.iterdir()):
+        raise UsageError(f"{into} is not empty: give a new folder")
+    output, total = mending.output, reader.commit_log.total_size
+    output.tell_compiling(total)
+    with progress(total, "rebuild") as advance:
+        built = build(
+            reader,
+            into,
+            Disk(),
+            queues=target != "index",
+            index=target != "queues",
+            topics=topics,
+            version=version,
+            jobs=mending.jobs,
+            progress=advance,
+        )
+    for remark in reader.remarks:
+        output.remark(remark)
+    _tell(built, into, mending)
+    return Status.GIVEN_UP if built.unplaced else Status.OK
+
+
+def _tell(built: "Built", into: Path, mending: Mending) -> None:
+    output = mending.output
+    for (topic, queue_id), queue in sorted(built.queues.items()):
+        place = {"topic": topic, "queue_id": queue_id}
+        output.row({**place, "min_offset": queue.first, "max_offset": queue.next, "units": queue.units})
+    for topic, count in sorted(built.unplaced.items()):
+        output.remark(f"{topic}: {count:,} messages have queue offsets that other messages have: they are in no queue")
+    for topic, count in sorted(built.filled.items()):
+        output.remark(f"{topic}: {count:,} messages are missing in the log; filler takes their places")
+    if built.holes:
+        output.remark("the log is damaged: `mqtool verify` tells where, `mqtool recover` mends it")
+    output.remark(
+        f"{into}: {len(built.queues):,} queues with {built.units:,} units, {len(built.index_names):,} index files with "
+        f"{built.entries:,} entries"
+    )

@@ -1,0 +1,31 @@
+"""``mqtool recover``."""
+
+import click
+
+from mqtool.commands._mend import Mending, mend_options
+from mqtool.errors import UsageError
+
+
+@click.command(short_help="Mend log, queues, index and checkpoint.")
+@click.option("--normal", "mode", flag_value="normal", help="As after a clean stop: look at the last three segments.")
+@click.option("--abnormal", "mode", flag_value="abnormal", help="As after a crash: look at the whole log.")
+@click.option("--cut", is_flag=True, help="End the log at the first damage, as brokers do.")
+@click.option(
+    "--as-broker",
+    "version",
+    type=click.Choice(["4.9", "5.3", "5.5"]),
+    help="Tell what this broker would do when it starts; with --yes do the same.",
+)
+@mend_options
+def command(mode: str | None, cut: bool, version: str | None, mending: Mending) -> int:
+    """Do what a broker does when it starts, but without its faults and without loss.
+
+    Finds the end of the log, bridges damage before it with placeholders so that every message that checks out keeps
+    its place, clears what is torn behind it, trims and fills up queues and index, sets the checkpoint. Without
+    --normal or --abnormal the abort file decides. The plan comes first; `mqtool undo` takes everything back.
+    """
+    if version is not None:
+        if mode or cut:
+            raise UsageError("--as-broker goes by the abort file as that broker does: leave the other options out")
+        return mending.run("recover-as-broker", {"version": version})
+    return mending.run("recover", {"mode": mode, "cut": cut})

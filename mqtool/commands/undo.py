@@ -1,0 +1,64 @@
+"""``mqtool undo``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mqtool.commands._mend import Question, question_options
+from mqtool.commands._options import default_store
+from mqtool.commands._output import Output, iso_time
+from mqtool.errors import Status
+
+if TYPE_CHECKING:
+    from mqtool.engine.repair.journal import JournalInfo
+
+
+@click.command(short_help="Take the last mend back.")
+@click.argument("name", required=False)
+@click.option("-s", "--store", type=click.Path(path_type=Path), help="The store's directory.")
+@click.option("--list", "listing", is_flag=True, help="List the mends of this store.")
+@click.option("--force", is_flag=True, help="Also when the store has changed since the mend.")
+@question_options
+def command(
+    name: str | None, store: Path | None, listing: bool, force: bool, question: Question, output: Output
+) -> int:
+    """Put the store back as it was before the last mend: bytes, lengths, names and times.
+
+    A mend that was killed halfway is taken back as well, and an undo that was killed is taken up again. NAME, from
+    --list, makes sure that it is the mend you mean: the last one must go first.
+    """
+    from mqtool.engine.repair.journal import journals, to_undo, undo
+    from mqtool.engine.store.disk import Disk
+
+    root = store or default_store()
+    if listing:
+        output.columns = ("name", "command", "time", "state", "size")
+        for info in journals(root):
+            output.row(_row(info))
+        return Status.OK
+    info = to_undo(root, name)
+    output.remark(f"{info.command} of {iso_time(info.timestamp)} ({_state(info)}) would be taken back: {info.name}")
+    if not question.is_answered_yes("Take it back?"):
+        return Status.DAMAGE
+    info, exact = undo(root, Disk(), info.name, force)
+    if exact:
+        output.remark(f"{info.name} was taken back: the store is as it was before, in every name, size and time")
+        return Status.OK
+    output.remark(f"{info.name} was taken back; other files of the store have changed since, and stay as they are")
+    return Status.WARNINGS
+
+
+def _row(info: "JournalInfo") -> dict[str, object]:
+    return {
+        "name": info.name,
+        "command": info.command,
+        "timestamp": info.timestamp,
+        "time": iso_time(info.timestamp),
+        "state": _state(info),
+        "size": info.size,
+    }
+
+
+def _state(info: "JournalInfo") -> str:
+    return info.state.name.lower().replace("_", " ")

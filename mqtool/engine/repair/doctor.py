@@ -1,0 +1,273 @@
+"""``diagnose``: why a broker does not start on a store, or does not deliver, and the command to run next."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from mqtool.engine.repair import doctor_delivery as delivery
+from mqtool.engine.repair import doctor_log as log
+from mqtool.engine.repair import doctor_start as start
+from mqtool.engine.repair.checks import CHECKS
+from mqtool.engine.repair.doctor_case import ALL, FIVE, Case, Effect, Sign
+from mqtool.engine.repair.doctor_log import cuts, of_findings
+from mqtool.engine.repair.findings import Severity
+from mqtool.errors import MqtoolError
+
+MOST_SEEN = 10
+"""Signs of one cause that are told; the others are counted."""
+_MOST_COMMANDS = 5
+
+SEVERITIES = {
+    Effect.STOPS: Severity.ERROR,
+    Effect.LOSES: Severity.ERROR,
+    Effect.HIDES: Severity.WARNING,
+    Effect.HINDERS: Severity.WARNING,
+    Effect.NOTHING: Severity.NOTE,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """One reason, what it does to a broker, how it is seen, and the commands to run next.
+
+    ``next`` is filled in with what was seen (``Case.fill``). A sign may bring commands, versions and effect of its own.
+    """
+
+    effect: Effect
+    title: str
+    probe: Callable[[Case], Iterator[Sign]]
+    next: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ALL
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """A cause that was found: what was seen, whom it hits, and what to do."""
+
+    code: str
+    severity: Severity
+    effect: Effect
+    versions: tuple[str, ...]
+    title: str
+    count: int
+    seen: list[Sign]
+    next: list[str]
+
+
+STOPS, LOSES, HIDES, HINDERS, NOTHING = Effect
+
+_ASIDE = "mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"
+_QUEUES = "mqtool rebuild queues {of_topic}{at}"
+_INDEX = "mqtool rebuild index {at}"
+_CONFIG = "mqtool rebuild config {at}"
+_RECOVER = "mqtool recover {at}"
+_EXPORT = "mqtool export --topic {topic} {at}"
+_TIMER = "mqtool pull --topic rmq_sys_wheel_timer --queue 0 {at}"
+_UPDATE_TOPIC = "mqadmin updateTopic {admin} -c {cluster} -t {topic}"
+
+# In each effect the likelier cause, and what brings others about, comes first.
+CAUSES: dict[str, Cause] = {
+    # Place and machine.
+    "STORE-IN-USE": Cause(STOPS, "Another process has this store: a second broker ends at once.", start.in_use),
+    "NOT-PERMITTED": Cause(
+        STOPS, "Files do not belong to the broker's user, or may not be used by it.", start.not_permitted
+    ),
+    "STORE-TWO-BROKERS": Cause(
+        LOSES, "Two brokers work on one store: each overwrites what the other writes.", start.noted_process
+    ),
+    "DISK-FULL": Cause(LOSES, "The disk is full, or nearly so.", start.disk),
+    # Settings.
+    "SETTING-IGNORED": Cause(STOPS, "A setting is malformed, so that the default holds.", start.ignored_settings),
+    "SETTING-FILE-SIZE": Cause(
+        STOPS, "A size in the settings is not that of the files: all of them look damaged.", start.file_sizes
+    ),
+    "SETTING-SLAVE-ID": Cause(STOPS, "A slave needs a number of its own.", start.slave_without_id),
+    "SETTING-LOG-PATH": Cause(
+        LOSES, "The settings name another folder for the log: a broker without its log deletes the queues.",
+        start.log_elsewhere,
+    ),
+    "SETTING-DLEDGER": Cause(LOSES, "The log is a DLedger log, and DLedger is off.", start.dledger_off),
+    "SETTING-FORCED-CRC": Cause(
+        LOSES, "Records are held against a CRC property that they do not have.", start.forced_crc, versions=FIVE
+    ),
+    "SETTING-STORE-PATH": Cause(HIDES, "The settings name another store.", start.store_elsewhere),
+    # Files of the log and the queues.
+    "LOG-MISSING": Cause(LOSES, "The log is gone: a broker that starts deletes the queues as well.", log.log_missing),
+    "LOG-STRAY": Cause(STOPS, CHECKS["LOG-STRAY"].title, log.log_strays, (_ASIDE,)),
+    "EMPTY-FILE": Cause(
+        STOPS, "A file was created and never filled: brokers before 5.1.3 do not take it.", log.empty_files, (_ASIDE,),
+        versions=("4.9",),
+    ),
+    "LOG-FILE-SIZE": Cause(STOPS, CHECKS["LOG-FILE-SIZE"].title, log.file_size),
+    "QUEUE-STRAY": Cause(STOPS, CHECKS["QUEUE-STRAY"].title, log.queue_strays, (_ASIDE,)),
+    "QUEUE-FILE-SIZE": Cause(STOPS, CHECKS["QUEUE-FILE-SIZE"].title, log.queue_file_sizes, (_QUEUES,)),
+    "QUEUE-TYPE": Cause(
+        STOPS, "Queues are of another type than topics.json says.", log.queue_type, (_CONFIG,), versions=FIVE
+    ),
+    "TIMER-FILE-SIZE": Cause(STOPS, CHECKS["TIMER-FILE-SIZE"].title, log.timer_files, (_ASIDE,), versions=FIVE),
+    "LOG-OUT-OF-MEMORY": Cause(
+        STOPS, "A damaged size makes 4.9 end with an OutOfMemoryError.", log.out_of_memory, (_RECOVER,),
+        versions=("4.9",),
+    ),
+    "CONFIG-UNREADABLE": Cause(LOSES, CHECKS["CONFIG-UNREADABLE"].title, delivery.unreadable_tables),
+    # The log.
+    "LOG-SECOND-KIND": Cause(
+        LOSES, "Records of 5.1 and later: 4.9 takes them for damage.", log.second_kind, (_EXPORT,), versions=("4.9",)
+    ),
+    "LOG-NAME": Cause(LOSES, CHECKS["LOG-NAME"].title, of_findings("LOG-NAME"), (_RECOVER,)),
+    "LOG-GAP": Cause(LOSES, CHECKS["LOG-GAP"].title, of_findings("LOG-GAP"), (_RECOVER,)),
+    "LOG-DAMAGED": Cause(
+        LOSES, "A record is damaged: recovery takes the log to end there.",
+        cuts("LOG-MAGIC", "LOG-SIZES", "LOG-BLANK", "LOG-CRC", "LOG-PROPERTIES", "LOG-PROPERTY-CRC", "LOG-ENTRY"),
+        (_RECOVER,),
+    ),
+    "LOG-TORN": Cause(LOSES, CHECKS["LOG-TORN"].title, cuts("LOG-TORN"), (_RECOVER,)),
+    "LOG-POSITION": Cause(LOSES, CHECKS["LOG-POSITION"].title, of_findings("LOG-POSITION"), (_RECOVER,)),
+    "QUEUE-BEYOND": Cause(LOSES, CHECKS["QUEUE-BEYOND"].title, of_findings("QUEUE-BEYOND"), (_RECOVER,)),
+    # Delivery: what hides most first.
+    "SETTING-ROCKSDB": Cause(
+        HIDES, "The queues lie in RocksDB, and the broker reads files.", start.rocksdb_setting
+    ),
+    "SETTING-PERMISSION": Cause(HIDES, "The whole broker is closed for reading or writing.", start.broker_permission),
+    "SETTING-TIMER": Cause(HIDES, "The timer is off.", start.timer_off, versions=FIVE),
+    "BATCH-QUEUES": Cause(
+        HIDES, "Topics with queues of batches: 4.9 does not know them.", log.batch_queues,
+        (_EXPORT,), versions=("4.9",),
+    ),
+    "QUEUES-LOST": Cause(HIDES, "Queues are gone: consumers do not get their messages.", log.queues_lost, (_QUEUES,)),
+    "QUEUE-NAME": Cause(HIDES, CHECKS["QUEUE-NAME"].title, of_findings("QUEUE-NAME"), (_QUEUES,)),
+    "QUEUE-GAP": Cause(HIDES, CHECKS["QUEUE-GAP"].title, of_findings("QUEUE-GAP"), (_QUEUES,)),
+    "QUEUE-MISSING": Cause(HIDES, CHECKS["QUEUE-MISSING"].title, log.queue_ends, (_QUEUES,)),
+    "CHECKPOINT-AHEAD": Cause(
+        HIDES, CHECKS["CHECKPOINT-AHEAD"].title, of_findings("CHECKPOINT-AHEAD"), (_RECOVER,)
+    ),
+    "CONFIG-NO-TOPIC": Cause(
+        HIDES, CHECKS["CONFIG-NO-TOPIC"].title, of_findings("CONFIG-NO-TOPIC"), (_CONFIG,)
+    ),
+    "TOPIC-PERMISSION": Cause(
+        HIDES, "A topic is closed for reading or writing.", delivery.topic_permissions,
+        ("mqadmin updateTopicPerm {admin} -c {cluster} -t {topic} -p {expected}",),
+    ),
+    "TOPIC-QUEUES": Cause(
+        HIDES, "A topic has no queues, or some that nobody reads.", delivery.topic_queues,
+        (_UPDATE_TOPIC + " -r {expected} -w {expected}",),
+    ),
+    "CONFIG-QUEUE-COUNT": Cause(
+        HIDES, CHECKS["CONFIG-QUEUE-COUNT"].title, of_findings("CONFIG-QUEUE-COUNT"), (_CONFIG,)
+    ),
+    "GROUP-DISABLED": Cause(
+        HIDES, "A group of consumers is switched off.", delivery.disabled_groups,
+        ("mqadmin updateSubGroup {admin} -c {cluster} -g {group} -s true",),
+    ),
+    "CONFIG-OFFSET": Cause(
+        HIDES, CHECKS["CONFIG-OFFSET"].title, delivery.offsets_ahead,
+        ("mqadmin resetOffsetByTime {admin} -g {group} -t {topic} -s now",),
+    ),
+    "CONFIG-OFFSET-EXPIRED": Cause(
+        HIDES, CHECKS["CONFIG-OFFSET-EXPIRED"].title, delivery.offsets_expired,
+        ("mqadmin resetOffsetByTime {admin} -g {group} -t {topic} -s 0",),
+    ),
+    "CONFIG-DELAY-OFFSET": Cause(
+        HIDES, CHECKS["CONFIG-DELAY-OFFSET"].title, of_findings("CONFIG-DELAY-OFFSET"), (_CONFIG,)
+    ),
+    "HALF-STUCK": Cause(
+        HIDES, "Transactions wait for a decision that nobody asks for any more.", delivery.stuck_half_messages,
+        ("mqtool pull --topic {topic} --queue 0 {at}",),
+    ),
+    "TIMER-MISSING": Cause(HIDES, CHECKS["TIMER-MISSING"].title, of_findings("TIMER-MISSING"), (_TIMER,), FIVE),
+    "TIMER-DAMAGED": Cause(
+        HIDES, "Wheel or log of the timer are damaged: messages are not delivered in time.", delivery.timer_damage,
+        (_TIMER,), FIVE,
+    ),
+    # What misbehaves.
+    "OFFSETS-LOST": Cause(HINDERS, "The consumer offsets are gone.", delivery.offsets_lost, (_CONFIG,)),
+    "DELAY-LOST": Cause(
+        HINDERS, "How far delayed messages were delivered is lost.", delivery.delay_offsets_lost, (_CONFIG,)
+    ),
+    "CONFIG-FROM-BACKUP": Cause(HINDERS, CHECKS["CONFIG-FROM-BACKUP"].title, delivery.tables_from_backup),
+    "CLOCK-AHEAD": Cause(HINDERS, "The store has messages of a time to come.", log.clock),
+    "CHECKPOINT-SIZE": Cause(HINDERS, CHECKS["CHECKPOINT-SIZE"].title, of_findings("CHECKPOINT-SIZE"), (_RECOVER,)),
+    "CHECKPOINT-MISSING": Cause(
+        HINDERS, CHECKS["CHECKPOINT-MISSING"].title, of_findings("CHECKPOINT-MISSING"), (_RECOVER,)
+    ),
+    "INDEX-FILE-SIZE": Cause(HINDERS, CHECKS["INDEX-FILE-SIZE"].title, of_findings("INDEX-FILE-SIZE"), (_INDEX,)),
+    "LOG-STALE": Cause(HINDERS, CHECKS["LOG-STALE"].title, of_findings("LOG-STALE"), (_RECOVER,)),
+    # Worth knowing.
+    "ABORT-FILE": Cause(NOTHING, CHECKS["ABORT-FILE"].title, of_findings("ABORT-FILE")),
+    "LOG-START": Cause(NOTHING, CHECKS["LOG-START"].title, of_findings("LOG-START")),
+    "CONFIG-MISSING": Cause(NOTHING, CHECKS["CONFIG-MISSING"].title, of_findings("CONFIG-MISSING")),
+    "QUEUE-ROCKSDB": Cause(NOTHING, CHECKS["QUEUE-ROCKSDB"].title, of_findings("QUEUE-ROCKSDB")),
+    "CONFIG-ROCKSDB": Cause(NOTHING, CHECKS["CONFIG-ROCKSDB"].title, of_findings("CONFIG-ROCKSDB")),
+}  # fmt: skip
+
+_COVERED = {
+    *CAUSES, "LOG-EMPTY-FILE", "LOG-MAGIC", "LOG-SIZES", "LOG-BLANK", "LOG-CRC", "LOG-PROPERTIES", "LOG-PROPERTY-CRC",
+    "LOG-ENTRY",
+}  # fmt: skip
+"""Checks whose findings the table above takes up."""
+_REMEDIES = (("QUEUE-", _QUEUES), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
+
+
+def diagnose(case: Case) -> list[Diagnosis]:
+    """Return the causes that were found, the likeliest of the worst first.
+
+    What could not be looked at goes to ``case.problems``.
+    """
+    found = []
+    for code, cause in CAUSES.items():
+        signs: list[Sign] = []
+        try:
+            signs.extend(cause.probe(case))
+        except MqtoolError as error:
+            _note(case, str(error))
+        except OSError as error:
+            _note(case, f"{error.filename or 'a file'}: {error.strerror or error}")
+        if signs:
+            found.append(_judge(case, code, cause, signs))
+    found += _others(case)
+    order = list(Severity)
+    return sorted(found, key=lambda one: (-order.index(one.severity), one.effect.rank))
+
+
+def _note(case: Case, problem: str) -> None:
+    if problem not in case.problems:
+        case.problems.append(problem)
+
+
+def _judge(case: Case, code: str, cause: Cause, signs: list[Sign]) -> Diagnosis:
+    """Weigh signs by the versions that are meant: what hits only others is worth a note."""
+    hitting = [sign for sign in signs if set(sign.versions or cause.versions) & set(case.versions)]
+    signs, severity = hitting or signs, None if hitting else Severity.NOTE
+    effect = min((sign.effect or cause.effect for sign in signs), key=lambda one: one.rank)
+    hit = {version for sign in signs for version in sign.versions or cause.versions}
+    if hitting:
+        hit &= set(case.versions)
+    commands = dict.fromkeys(command for sign in signs for command in _commands(case, cause, sign))
+    return Diagnosis(
+        code=code,
+        severity=severity or SEVERITIES[effect],
+        effect=effect,
+        versions=tuple(version for version in ALL if version in hit),
+        title=cause.title,
+        count=len(signs),
+        seen=signs[:MOST_SEEN],
+        next=list(commands)[:_MOST_COMMANDS],
+    )
+
+
+def _commands(case: Case, cause: Cause, sign: Sign) -> Iterator[str]:
+    if sign.commands is not None:
+        yield from sign.commands
+    else:
+        yield from (case.fill(template, sign) for template in cause.next)
+
+
+def _others(case: Case) -> Iterator[Diagnosis]:
+    """Yield what else ``verify`` finds to be wrong, a cause each."""
+    for code in case.findings:
+        check = CHECKS[code]
+        if code in _COVERED or check.severity is Severity.NOTE:
+            continue
+        effect = LOSES if check.severity is Severity.ERROR else HINDERS
+        remedy = next((template for prefix, template in _REMEDIES if code.startswith(prefix)), f"mqtool explain {code}")
+        cause = Cause(effect, check.title, of_findings(code), (remedy,))
+        yield _judge(case, code, cause, list(cause.probe(case)))

@@ -1,0 +1,246 @@
+"""Why a broker does not start on the log or the queues that are there, or cuts them."""
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Iterator
+
+from mqtool.engine.repair.doctor_case import Case, Effect, Sign
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.reader import CLOCK_STEP_MS
+from mqtool.errors import MqtoolError
+from mqtool.formats.commit_log import BLANK, BLANK_SIZE, MAGIC_V1, MAGIC_V2
+from mqtool.formats.timer import WHEEL_SIZE
+
+Probe = Callable[[Case], Iterator[Sign]]
+_HUGE = 1 << 30
+_LONGEST_V1_TOPIC = 127
+_LOOKED_AT = 200
+_RECOVERED_SEGMENTS = 10
+_BATCH_TYPE = "BatchCQ"
+
+
+def of_findings(*codes: str, **facts: object) -> Probe:
+    """Return the probe that takes over what ``verify`` finds."""
+
+    def probe(case: Case) -> Iterator[Sign]:
+        for found in case.found(*codes):
+            yield Sign.of(found, **facts)
+
+    return probe
+
+
+# Files
+
+
+def log_strays(case: Case) -> Iterator[Sign]:
+    """Yield what lies among the segments and is none."""
+    log = case.reader.commit_log
+    for found in case.found("LOG-STRAY"):
+        path = case.root / (found.file or "")
+        if path.is_dir():
+            yield Sign.of(found, versions=("4.9",), message="a folder among the segments: 4.9 takes it for a segment")
+        elif path.name.isdigit() and found.message and path.stat().st_size == log.file_size:
+            target = path.with_name(segment_name(int(path.name)))
+            command = case.fill("mv -n -- {path} ", Sign.of(found)) + shlex.quote(str(target))
+            text = "a segment whose name is not padded to 20 digits: it is read out of order"
+            yield Sign.of(found, message=text, expected=target.name, found=path.name, commands=(command,))
+        else:
+            yield Sign.of(found)
+
+
+def empty_files(case: Case) -> Iterator[Sign]:
+    """Yield empty files at the end of log and queues: brokers before 5.1.3 do not take them."""
+    for found in case.found("LOG-EMPTY-FILE"):
+        yield Sign.of(found)
+    for found in case.found("QUEUE-FILE-SIZE"):
+        if found.found == 0:
+            yield Sign.of(found)
+
+
+def queue_file_sizes(case: Case) -> Iterator[Sign]:
+    """Yield files of queues with a wrong length."""
+    for found in case.found("QUEUE-FILE-SIZE"):
+        if found.found != 0:
+            yield Sign.of(found)
+
+
+def queue_strays(case: Case) -> Iterator[Sign]:
+    """Yield what lies among the files of a queue and is none."""
+    for found in case.found("QUEUE-STRAY"):
+        is_folder = (case.root / (found.file or "")).is_dir()
+        yield Sign.of(found, versions=("4.9",) if is_folder else None)
+
+
+def log_missing(case: Case) -> Iterator[Sign]:
+    """Yield a log without a segment, though there are queues: a broker deletes these."""
+    yield from of_findings("LOG-MISSING")(case)
+    reader = case.reader
+    queues = [*reader.consume_queues.values(), *reader.batch_consume_queues.values()]
+    if reader.paths.commit_log and not reader.commit_log.segments and any(queue.segments for queue in queues):
+        folder = reader.paths.relative(reader.paths.commit_log[0])
+        yield Sign(f"no segment, but {len(queues):,} queues: a broker that starts deletes them", file=folder)
+
+
+def file_size(case: Case) -> Iterator[Sign]:
+    """Yield segments of a wrong length; a short one is made whole with zeros."""
+    for found in case.found("LOG-FILE-SIZE"):
+        is_short = isinstance(found.found, int) and isinstance(found.expected, int) and found.found < found.expected
+        grow = case.fill("truncate -s {expected} -- {path}", Sign.of(found))
+        recover = case.fill("mqtool recover {at}", Sign.of(found))
+        yield Sign.of(found, commands=(grow, recover) if is_short else (recover,))
+
+
+# Records
+
+
+def cuts(*codes: str) -> Probe:
+    """Return the probe for places where a recovery ends the log; the first tells how many messages lie behind."""
+
+    def probe(case: Case) -> Iterator[Sign]:
+        for number, found in enumerate(case.found(*codes)):
+            if number or found.physical_offset is None:
+                yield Sign.of(found)
+                continue
+            behind = _messages_behind(case, found.physical_offset)
+            lost = f"a recovery that comes by cuts the log here, and {behind:,} sound messages behind it"
+            yield Sign.of(found, message=f"{found.message}; {lost if behind else 'no message lies behind it'}")
+
+    return probe
+
+
+def _messages_behind(case: Case, offset: int) -> int:
+    tables = case.reader.tables(offset + 1)
+    return sum(int((table.faults == 0).sum()) for table in tables if not isinstance(table, Gap))
+
+
+def out_of_memory(case: Case) -> Iterator[Sign]:
+    """Yield records so large that 4.9 cannot even allocate them: it ends with an OutOfMemoryError."""
+    for found in case.found("LOG-SIZES", "LOG-TORN", "LOG-MAGIC"):
+        if found.physical_offset is None:
+            continue
+        head = case.reader.commit_log.read(found.physical_offset, BLANK_SIZE)
+        if len(head) == BLANK_SIZE:
+            record = BLANK.parse(head)
+            if record.size >= _HUGE and record.magic_code == MAGIC_V1:
+                text = f"a record that says to have {record.size:,} bytes: 4.9 allocates them before it looks further"
+                yield Sign.of(found, message=text, found=record.size)
+
+
+def second_kind(case: Case) -> Iterator[Sign]:
+    """Yield records of the second kind, which 4.9 takes for damage: those of topics with long names."""
+    long = {key: queue for key, queue in case.reader.consume_queues.items() if len(key[0]) > _LONGEST_V1_TOPIC}
+    for (topic, queue_id), queue in list(long.items())[:_LOOKED_AT]:
+        stop = queue.max_offset()
+        for unit in queue.units(queue.first_offset, stop)[:1]:
+            try:
+                message = case.reader.message_at(int(unit["physical_offset"]))
+            except MqtoolError:
+                continue
+            if message.magic_code == MAGIC_V2:
+                text = "records of the second kind (5.1 and later): 4.9 cuts the log at the first of them"
+                segment = case.reader.commit_log.segment_at(message.position)
+                yield Sign(
+                    text,
+                    file=case.reader.paths.relative(segment.path) if segment else None,
+                    topic=topic,
+                    queue_id=queue_id,
+                    physical_offset=message.position,
+                )
+
+
+def batch_queues(case: Case) -> Iterator[Sign]:
+    """Yield queues of inner batches, which 4.9 does not know."""
+    for topic, queue_id in case.reader.batch_consume_queues:
+        text = "a queue of inner batches (5.x): 4.9 does not look into this folder"
+        file = case.reader.paths.relative(case.reader.paths.batch_consume_queue / topic / str(queue_id))
+        yield Sign(text, file=file, topic=topic, queue_id=queue_id)
+
+
+def queue_type(case: Case) -> Iterator[Sign]:
+    """Yield queues of another type than their topic is set to be."""
+    told = {name for name, topic in (case.topics or {}).items() if topic.attributes.get("queue.type") == _BATCH_TYPE}
+    paths = case.reader.paths
+    batch = {topic for topic, _ in case.reader.batch_consume_queues}
+    plain = {topic for topic, _ in case.reader.consume_queues}
+    for topic in sorted(batch - told):
+        text = "the topic is not set to be of type BatchCQ: a broker refuses to load this"
+        file = paths.relative(paths.batch_consume_queue / topic)
+        yield Sign(text, file=file, expected=_BATCH_TYPE, found="SimpleCQ", topic=topic)
+    for topic in sorted(plain & told):
+        text = "the topic is set to be of type BatchCQ: a broker refuses to load this"
+        file = paths.relative(paths.consume_queue / topic)
+        yield Sign(text, file=file, expected="SimpleCQ", found=_BATCH_TYPE, topic=topic)
+
+
+def clock(case: Case) -> Iterator[Sign]:
+    """Yield messages that were stored later than now: the clock ran ahead, or was set back since."""
+    first, last = case.samples
+    latest = max(first + last, key=lambda message: message.store_timestamp, default=None)
+    if latest and latest.store_timestamp > case.around.now + CLOCK_STEP_MS:
+        hours = (latest.store_timestamp - case.around.now) / 3_600_000
+        segment = case.reader.commit_log.segment_at(latest.position)
+        yield Sign(
+            f"a message was stored {hours:,.1f} hours from now: times of delivery, search and retention are off",
+            file=case.reader.paths.relative(segment.path) if segment else None,
+            expected=case.around.now,
+            found=latest.store_timestamp,
+            topic=latest.topic,
+            queue_id=latest.queue_id,
+            queue_offset=latest.queue_offset,
+            physical_offset=latest.position,
+            commands=("timedatectl status",),
+        )
+
+
+# Queues
+
+
+def queues_lost(case: Case) -> Iterator[Sign]:
+    """Yield queues whose folder is gone: by the log, or because consumers have read from them."""
+    seen = set()
+    for found in case.found("QUEUE-MISSING"):
+        if found.file and not (case.root / found.file).exists():
+            seen.add(found.file)
+            yield _lost(case, found, found.message)
+    folder = case.reader.paths.consume_queue
+    for found in case.found("CONFIG-OFFSET"):
+        path = folder / str(found.topic) / str(found.queue_id)
+        places = [case.reader.paths.relative(one) for one in (folder, path.parent, path)]
+        if not path.exists() and not seen.intersection(places):
+            seen.add(places[-1])
+            text = f"the queue is not there, though consumers have read up to {found.found}"
+            yield _lost(case, dataclasses.replace(found, file=places[-1]), text)
+
+
+def _lost(case: Case, found: Finding, text: str) -> Sign:
+    count = len(case.reader.commit_log.segments)
+    all_queues = found.file == case.reader.paths.relative(case.reader.paths.consume_queue)
+    if all_queues:
+        if count > _RECOVERED_SEGMENTS:
+            text += f"; 5.5 makes only those of the last {_RECOVERED_SEGMENTS} of {count} segments again"
+    else:
+        text += "; no broker makes a single queue again: it begins anew at queue offset 0"
+    return Sign(text, found.file, topic=found.topic, queue_id=found.queue_id)
+
+
+def queue_ends(case: Case) -> Iterator[Sign]:
+    """Yield queues that lack messages of the log, but are there."""
+    for found in case.found("QUEUE-MISSING"):
+        if found.file and (case.root / found.file).exists():
+            yield Sign.of(found)
+
+
+def timer_files(case: Case) -> Iterator[Sign]:
+    """Yield files of the timer with a wrong length or name; only those of wheel and log stop a broker."""
+    wheel = case.reader.paths.timer_wheel
+    size = wheel.stat().st_size if wheel.is_file() else 0
+    if size not in (0, WHEEL_SIZE):  # its length is no setting
+        text = f"a wheel of {size:,} bytes where {WHEEL_SIZE:,} are due"
+        yield Sign(text, file="timerwheel", offset=min(size, WHEEL_SIZE), expected=WHEEL_SIZE, found=size)
+    for found in case.found("TIMER-FILE-SIZE"):
+        if (found.file or "").startswith("timerlog"):
+            yield Sign.of(found)
+        elif found.file != "timerwheel" or not size:  # a broker takes it as it is, and forgets what it told
+            yield Sign.of(found, effect=Effect.HIDES)

@@ -1,0 +1,274 @@
+"""A store made of messages: the log is written, and all that follows from it is built as after a clean stop.
+
+Until it is whole it holds an ``abort`` file, as if its broker were still at work.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqtool.engine.repair import rebuild_config
+from mqtool.engine.repair.queue_order import Missing
+from mqtool.engine.repair.rebuild import Built, Progress, build
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, field_at, put_numbers
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError, NotPermittedError, UsageError, WriteError
+from mqtool.formats import checkpoint, placeholder
+from mqtool.formats import commit_log as layout
+from mqtool.formats.placeholder import Likeness
+from mqtool.formats.scan import Ints, MessageTable
+from mqtool.formats.topics import SCHEDULE_TOPIC
+
+_QUEUE_ID_AT, _QUEUE_OFFSET_AT = field_at("queue_id"), field_at("queue_offset")
+_MOST_IN_BATCH = 256  # lost messages for which one record stands
+_ELEMENT_SIZE = 22  # of an empty message in an inner batch
+_AT_ONCE = 1000
+
+
+def refuse_used(root: Path) -> None:
+    """Raise ``UsageError`` where something is in the way of a new store."""
+    try:
+        is_used = root.exists() and (not root.is_dir() or any(root.iterdir()))
+    except PermissionError as error:
+        raise NotPermittedError(f"{root} may not be read by this user") from error
+    if is_used:
+        raise UsageError(f"{root} holds something already: give a folder that is empty or not there yet")
+
+
+def refuse_lack_of_room(path: Path, size: int) -> None:
+    """Raise ``WriteError`` where the disk under ``path``, which need not exist, has not ``size`` bytes left."""
+    place = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    free = shutil.disk_usage(place).free
+    if free < size:
+        raise WriteError(f"no space left in {place}: {size:,} bytes are needed, {free:,} are free; nothing was written")
+
+
+@contextlib.contextmanager
+def making(root: Path, disk: Disk) -> Iterator[None]:
+    """Make the folder of a new store; what is in it is removed again if anything fails.
+
+    Raises:
+        UsageError: it holds something.
+    """
+    refuse_used(root)
+    missing = [one for one in (root, *root.parents) if not one.exists()]
+    try:
+        for one in reversed(missing):
+            disk.make_folder(one)
+        yield
+    except BaseException:
+        with contextlib.suppress(MqtoolError, OSError):
+            if root.is_dir():
+                for path in sorted(root.iterdir()):
+                    disk.remove_tree(path)
+            for one in missing:
+                if one.is_dir():
+                    disk.remove_folder(one)
+        raise
+    for one in missing:
+        disk.sync_folder(one.parent)
+
+
+class NewStore:
+    """A store that is being made in a folder of ``making``.
+
+    ``placeholders`` counts by topic the queue offsets for which there was no message.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk,
+        config: StoreConfig,
+        file_size: int,
+        start_offset: int = 0,
+        batch_topics: Collection[str] = (),
+    ) -> None:
+        """Begin.
+
+        Args:
+            root: the folder, empty.
+            disk: through which everything is written.
+            config: sizes of the files that are to be made, and delay levels.
+            file_size: bytes of a segment.
+            start_offset: address of the first segment.
+            batch_topics: whose units hold several messages; inner batches tell of more.
+        """
+        self.root = root
+        self.disk = disk
+        self.config = config
+        self.batch_topics = set(batch_topics)
+        self.placeholders: dict[str, int] = {}
+        self.last_timestamp = 0
+        disk.create(root / "abort")
+        disk.make_folder(root / "commitlog")
+        disk.sync_folder(root)
+        self.log = LogWriter(disk, root / "commitlog", file_size, start_offset)
+
+    def put(
+        self,
+        table: MessageTable,
+        missing: Sequence[tuple[int, Missing]] = (),
+        queue_ids: Ints | None = None,
+        queue_offsets: Ints | None = None,
+    ) -> None:
+        """Append messages.
+
+        Args:
+            table: of them; sound, and not empty.
+            missing: queue offsets to be filled by placeholders, each with the row before which that is done; in order.
+            queue_ids: where they are to be others.
+            queue_offsets: where they are to be others.
+
+        Raises:
+            BadDataError: a message is too large for a segment.
+            WriteError: the disk is full, or fails.
+        """
+        self._note_batches(table)
+        sizes = table.column("size").astype(np.int64)
+        records = _records(table, sizes)
+        ends = np.cumsum(sizes)
+        if queue_ids is not None:
+            put_numbers(records, ends - sizes + _QUEUE_ID_AT, queue_ids, ">i4")
+        if queue_offsets is not None:
+            put_numbers(records, ends - sizes + _QUEUE_OFFSET_AT, queue_offsets, ">i8")
+        done = 0
+        for row, one in missing:
+            if row > done:
+                self._append(records, ends, sizes, done, row)
+                done = row
+            has_crc = bool(ends_in_crc(records, ends[row : row + 1])[0])
+            self._fill(one, _likeness(table, row, has_crc))
+        self._append(records, ends, sizes, done, len(table))
+        self.last_timestamp = int(table.column("store_timestamp")[-1])
+
+    def _append(self, records: Bytes, ends: Ints, sizes: Ints, first: int, stop: int) -> None:
+        self.log.append(records[ends[first] - sizes[first] : ends[stop - 1]], sizes[first:stop])
+
+    def _note_batches(self, table: MessageTable) -> None:
+        rows = np.flatnonzero(table.column("sys_flag") & layout.INNER_BATCH)
+        if len(rows):
+            _, names = table.where(rows).topics()
+            self.batch_topics.update(name.decode("utf-8", "replace") for name in names)
+
+    def _fill(self, missing: Missing, like: Likeness) -> None:
+        """Write placeholders for queue offsets that no message has."""
+        topic, queue_id = missing.queue
+        step = 1
+        if topic in self.batch_topics:
+            step = min(_MOST_IN_BATCH, max(1, self.log.file_size // 2 // _ELEMENT_SIZE))
+        built: list[bytes] = []
+        for offset in range(missing.start, missing.stop, step):
+            count = min(step, missing.stop - offset)
+            built.append(_placeholder(topic, queue_id, offset, count, like))
+            if len(built) == _AT_ONCE:
+                self._append_built(built)
+        if built:
+            self._append_built(built)
+        self.placeholders[topic] = self.placeholders.get(topic, 0) + missing.stop - missing.start
+
+    def _append_built(self, built: list[bytes]) -> None:
+        sizes = np.array([len(one) for one in built], np.int64)
+        self.log.append(np.frombuffer(bytearray().join(built), np.uint8), sizes)
+        built.clear()
+
+    def copy_tables(self, tables: Mapping[str, bytes]) -> None:
+        """Write tables into config/, by their names."""
+        if tables:
+            self.disk.make_folder(self.root / "config")
+        for name, text in tables.items():
+            self._write(self.root / "config" / name, text)
+
+    def finish(self, version: str | None = None, jobs: int = 1, progress: Progress = lambda _: None) -> Built:
+        """Make queues, index, tables and checkpoint, and return when everything is on the disk.
+
+        Args:
+            version: whose broker will use the index, see ``build``.
+            jobs: threads.
+            progress: is told how many bytes of the log are done.
+        """
+        self.log.finish()
+        reader = StoreReader(self.root, self.config)
+        built = build(reader, self.root, self.disk, version=version, jobs=jobs, progress=progress)
+        self._write(self.root / "checkpoint", self._checkpoint(built))
+        for one in rebuild_config.tables(StoreReader(self.root, self.config)):
+            path = self.root / "config" / one.name
+            if not path.parent.exists():
+                self.disk.make_folder(path.parent)
+            self.disk.remove_tree(path)
+            self._write(path, one.text)
+        if (self.root / "config").exists():
+            self.disk.sync_folder(self.root / "config")
+        self.disk.sync_folder(self.root)
+        self.disk.remove(self.root / "abort")
+        self.disk.sync_folder(self.root)
+        return built
+
+    def write(self, name: str, text: bytes) -> None:
+        """Write one more file."""
+        self._write(self.root / name, text)
+
+    def _write(self, path: Path, text: bytes) -> None:
+        self.disk.create(path)
+        self.disk.write(path, 0, text)
+        self.disk.sync(path)
+
+    def _checkpoint(self, built: Built) -> bytes:
+        """Return what says that all of it is on the disk; what older brokers do not know they leave alone."""
+        is_full = len(built.index_names) > 1
+        fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT_DTYPE.names or (), 0)
+        fields["rest"] = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
+        if self.log.last_start >= 0:
+            fields["physical_timestamp"] = fields["logics_timestamp"] = self.last_timestamp
+            fields["index_timestamp"] = self._full_index_timestamp() if is_full else 0
+            fields["confirm_physical_offset"] = fields["logics_physical_offset"] = self.log.last_start
+        return bytes(checkpoint.CHECKPOINT.build(fields))
+
+    def _full_index_timestamp(self) -> int:
+        files = StoreReader(self.root, self.config).index_files
+        return int(files[-2].header.end_timestamp)
+
+
+def _records(table: MessageTable, sizes: Ints) -> Bytes:
+    """Return the records of a table end to end, copied."""
+    data = np.frombuffer(table.buffer, np.uint8)
+    starts, ends = table.starts, table.starts + sizes
+    edges = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    firsts, lasts = np.r_[0, edges], np.r_[edges, len(starts)] - 1
+    runs = zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True)
+    return np.concatenate([data[start:end] for start, end in runs])
+
+
+def _likeness(table: MessageTable, row: int, has_crc: bool) -> Likeness:
+    return Likeness(
+        int(table.column("sys_flag")[row]),
+        int(table.column("born_timestamp")[row]),
+        table.address(0, row),
+        int(table.column("born_port")[row]),
+        int(table.column("store_timestamp")[row]),
+        table.address(1, row),
+        int(table.column("store_port")[row]),
+        has_crc,
+    )
+
+
+def _placeholder(topic: str, queue_id: int, offset: int, count: int, like: Likeness) -> bytes:
+    why = f"{count} message{'' if count == 1 else 's'} from queue offset {offset}: none could be read"
+    properties = b""
+    if count > 1:
+        properties = f"INNER_NUM\x01{count}\x02INNER_BASE\x01{offset}\x02".encode()
+    elif topic == SCHEDULE_TOPIC:
+        # A broker delivers it like any delayed message: to a topic that nobody reads.
+        target = placeholder.FILLER_TOPIC
+        properties = f"DELAY\x01{queue_id + 1}\x02REAL_TOPIC\x01{target}\x02REAL_QID\x010\x02".encode()
+    raw = topic.encode()
+    size = placeholder.min_size(raw, like) + len(properties) + len(why) - 1
+    if count > 1:
+        size += count * _ELEMENT_SIZE
+    return placeholder.build(size, 0, raw, queue_id, offset, why, like, properties=properties, batch_size=count)

@@ -1,0 +1,179 @@
+"""Which queue offset each message of a damaged log gets in a new one.
+
+Most keep theirs. In each queue the messages whose offsets go up, as many as can be, stay as they are; a message beside
+them goes where one of its topic is missing, else behind the end of its queue. What is then still missing between two
+messages is told, so that placeholders can stand there.
+"""
+
+import bisect
+import collections
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.formats.scan import Ints
+
+_WINDOW = 64
+
+
+class Run(NamedTuple):
+    """Messages of one queue whose offsets follow each other, in the order of the log."""
+
+    position: int  # address of the first
+    start: int  # queue offsets
+    stop: int
+    misplaced: bool = False  # a single record that says to lie elsewhere
+
+    @property
+    def length(self) -> int:
+        """How many messages."""
+        return self.stop - self.start
+
+
+class Missing(NamedTuple):
+    """Queue offsets that no message has."""
+
+    queue: QueueKey
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Moves:
+    """What becomes of the messages of a queue of which some move, run by run in the order of the log."""
+
+    positions: Ints  # address of each run's first message
+    shifts: Ints  # what is added to their queue offsets
+    queue_ids: Ints
+    late: npt.NDArray[np.bool_]  # they go behind everything else
+
+
+@dataclasses.dataclass
+class Order:
+    """What is to be done so that the offsets of every queue follow each other."""
+
+    missing: dict[int, list[Missing]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+    """By the address of the message before which they are missing."""
+    moves: dict[QueueKey, Moves] = dataclasses.field(default_factory=dict)
+    found: set[int] = dataclasses.field(default_factory=set)
+    """Addresses of misplaced records that have their place in a queue."""
+    moved: list[tuple[QueueKey, Run, QueueKey, int]] = dataclasses.field(default_factory=list)
+    """Queue and messages that move, and the queue and offset of the first where they go."""
+    ranges: dict[QueueKey, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    """First queue offset, and one past the last."""
+
+    @property
+    def has_late(self) -> bool:
+        """Whether messages go behind everything else."""
+        return any(bool(moves.late.any()) for moves in self.moves.values())
+
+
+def arrange(
+    queues: Mapping[QueueKey, list[Run]], most_missing: Callable[[Run], int], is_fixed: Callable[[QueueKey], bool]
+) -> Order:
+    """Find a place for every message.
+
+    Args:
+        queues: what the log holds, in its order.
+        most_missing: how many messages may be missing before a run.
+        is_fixed: tells whether the messages of a queue can get no other offsets.
+    """
+    order = Order()
+    chains: dict[QueueKey, list[Run]] = {}  # what has a place, in the order of the log and of the queue
+    left: list[tuple[Run, QueueKey]] = []
+    for queue, runs in queues.items():
+        chosen = _chain(runs, most_missing)
+        chains[queue] = [runs[number] for number in chosen]
+        left += [(run, queue) for number, run in enumerate(runs) if number not in set(chosen)]
+        order.found.update(runs[number].position for number in chosen if runs[number].misplaced)
+    by_topic: dict[str, list[QueueKey]] = collections.defaultdict(list)
+    for queue in queues:
+        by_topic[queue[0]].append(queue)
+    placed: dict[tuple[QueueKey, int], tuple[QueueKey, int]] = {}
+    late: list[tuple[Run, QueueKey]] = []
+    for run, queue in sorted(left):
+        if run.misplaced or is_fixed(queue):
+            continue
+        target = _place(chains, by_topic[queue[0]], queue, run)
+        if target is None:
+            late.append((run, queue))
+        else:
+            placed[queue, run.position] = target
+            order.moved.append((queue, run, *target))
+    is_late = {(queue, run.position) for run, queue in late}
+    for run, queue in late:
+        end = chains[queue][-1].stop
+        chains[queue].append(Run(1 << 63, end, end + run.length))
+        placed[queue, run.position] = queue, end
+        order.moved.append((queue, run, queue, end))
+    for queue in {queue for queue, _ in placed}:
+        runs = [run for run in queues[queue] if not run.misplaced]
+        targets = [placed.get((queue, run.position), (queue, run.start)) for run in runs]
+        order.moves[queue] = Moves(
+            np.array([run.position for run in runs]),
+            np.array([offset - run.start for (_, offset), run in zip(targets, runs, strict=True)]),
+            np.array([queue_id for (_, queue_id), _ in targets]),
+            np.array([(queue, run.position) in is_late for run in runs]),
+        )
+    for queue, chain in chains.items():
+        order.ranges[queue] = chain[0].start, chain[-1].stop
+        for before, after in itertools.pairwise(chain):
+            if before.stop < after.start:
+                order.missing[after.position].append(Missing(queue, before.stop, after.start))
+    return order
+
+
+def _chain(runs: list[Run], most_missing: Callable[[Run], int]) -> list[int]:
+    """Return which runs stay: those that go up, the most messages that can be had, with the fewest missing."""
+    best: list[tuple[int, int, int]] = []  # messages, missing ones (negative), the run before
+    for number, run in enumerate(runs):
+        ways = [(run.length, 0, -1)]
+        for before in range(max(0, number - _WINDOW), number):
+            missing = run.start - runs[before].stop
+            if missing == 0 or 0 < missing <= most_missing(run):
+                ways.append((best[before][0] + run.length, best[before][1] - missing, before))
+        best.append(max(ways, key=lambda way: way[:2]))
+    number = max(range(len(best)), key=lambda number: best[number][:2])
+    chosen = []
+    while number >= 0:
+        chosen.append(number)
+        number = best[number][2]
+    return chosen[::-1]
+
+
+def _place(
+    chains: dict[QueueKey, list[Run]], siblings: list[QueueKey], queue: QueueKey, run: Run
+) -> tuple[QueueKey, int] | None:
+    """Put a run into a chain and return where it goes; None: behind everything else.
+
+    First where exactly this message of its topic is missing, then anywhere that its queue lacks enough, then at the end
+    of its queue.
+    """
+    for other in siblings:
+        if other != queue and run.length == 1:
+            number, start, stop = _gap(chains[other], run)
+            if start <= run.start < stop:
+                chains[other].insert(number, run)
+                return other, run.start
+    number, start, stop = _gap(chains[queue], run)
+    if stop - start >= run.length:
+        chains[queue].insert(number, Run(run.position, start, start + run.length))
+        return queue, start
+    if number == len(chains[queue]):
+        end = chains[queue][-1].stop
+        chains[queue].append(Run(run.position, end, end + run.length))
+        return queue, end
+    return None
+
+
+def _gap(chain: list[Run], run: Run) -> tuple[int, int, int]:
+    """Return where in a chain a run lies by its address, and which offsets are missing there (from, to)."""
+    number = bisect.bisect(chain, (run.position,))
+    if 0 < number < len(chain):
+        return number, chain[number - 1].stop, chain[number].start
+    return number, 0, 0

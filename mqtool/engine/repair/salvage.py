@@ -1,0 +1,516 @@
+"""``salvage``: every message that checks out, copied from a damaged store into a new one.
+
+``plan_salvage`` walks over the log as ``recover`` does and decides which queue offset each message gets; ``salvage``
+copies. What could not be read is listed in ``salvage.jsonl`` beside the new files, byte range by byte range.
+"""
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from mqtool.engine.repair.log_plan import Bad, Known, Piece, Progress, survey
+from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
+from mqtool.engine.repair.queue_order import Missing, Order, Run, arrange
+from mqtool.engine.repair.rebuild import VERSIONS, batch_topics_of, has_tags
+from mqtool.engine.repair.rebuild_index import shape_of
+from mqtool.engine.repair.rebuild_queues import Sizes, has_ext
+from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.mapped_file import MappedFile, read_file
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreInUseError, UsageError
+from mqtool.formats import commit_log as layout
+from mqtool.formats import config_tables, consume_queue, scan
+from mqtool.formats.scan import Ints, MessageTable
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
+
+MANIFEST = "salvage.jsonl"
+_HEX_SIZE = 64
+_STEP = 16 << 20
+_UNITS_AT_ONCE = 1 << 18
+_LEFT_OVER = "left over from an earlier life of the log: its queue has other messages at these offsets"
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """Bytes of the log that are not copied; ``segment`` is None where a file is missing."""
+
+    segment: MappedFile | None
+    physical_offset: int
+    size: int
+    reason: str
+    known: Known | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """Records that follow each other, and the positions in the segment of those that are not copied."""
+
+    segment: MappedFile
+    start: int
+    end: int
+    bad: tuple[int, ...]
+
+
+@dataclasses.dataclass
+class Salvage:
+    """What a salvage copies, and what it cannot; counts are of messages by topic."""
+
+    reader: StoreReader
+    config: StoreConfig  # of the new store
+    start_offset: int  # of its log
+    batch_topics: set[str]
+    stretches: list[Stretch]
+    order: Order
+    skipped: list[Skipped]
+    kept: "collections.Counter[str]"
+    lost: "collections.Counter[str]"
+    placeholders: "collections.Counter[str]"
+    tables: dict[str, bytes]  # of config/
+    size: int  # bytes of what is copied
+    remarks: list[str]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the counts of each topic."""
+        for topic in sorted(self.kept.keys() | self.lost.keys()):
+            counts = self.kept, self.lost, self.placeholders
+            kept, lost, placeholders = (counted.get(topic, 0) for counted in counts)
+            yield {"topic": topic, "kept": kept, "lost": lost, "placeholders": placeholders}
+
+
+def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda _: None) -> Salvage:
+    """Look at every record and decide what becomes of it.
+
+    Args:
+        reader: of the store, which is only read.
+        jobs: threads.
+        progress: is told how many bytes of the log are done.
+
+    Raises:
+        NotFoundError: there is no log, or no message in it that can be read.
+        StoreInUseError: a broker writes to it.
+    """
+    if reader.is_live:
+        raise StoreInUseError(f"a broker is running on {reader.root}: stop it first, or take a copy")
+    if not reader.commit_log.segments:
+        raise NotFoundError(f"{reader.root} has no commit log: there is nothing to salvage")
+    look = _Survey(reader)
+    for piece in survey(reader, reader.commit_log.min_offset, jobs, progress):
+        look.take(piece)
+    if not look.kept:
+        raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
+    return look.finish()
+
+
+def salvage(
+    plan: Salvage, into: Path, disk: Disk, jobs: int = 1, progress: Progress = lambda _: None
+) -> "collections.Counter[str]":
+    """Make the new store and return how many placeholders are in it, by topic; what fails leaves nothing behind.
+
+    Args:
+        plan: by ``plan_salvage``.
+        into: its folder, empty or not there yet.
+        disk: through which everything is written.
+        jobs: threads.
+        progress: is told how many bytes are done, of twice the log.
+
+    Raises:
+        UsageError: ``into`` holds something, or lies in the store.
+        WriteError: the disk is full, or fails.
+    """
+    check_target(plan.reader, into)
+    refuse_lack_of_room(into, plan.size)
+    with making(into, disk):
+        size = int(plan.config.settings["mappedFileSizeCommitLog"])
+        new = NewStore(into, disk, plan.config, size, plan.start_offset, plan.batch_topics)
+        new.copy_tables(plan.tables)
+        copied = _Copier(plan, new).run(progress)
+        version = VERSIONS[-1] if has_tags(plan.reader, None) else VERSIONS[0]
+        new.write(MANIFEST, b"".join(orjson.dumps(row) + b"\n" for row in manifest(plan)))
+        new.finish(version, jobs, lambda done: progress(copied + done))
+    return collections.Counter(new.placeholders)
+
+
+def check_target(reader: StoreReader, into: Path) -> None:
+    """Raise ``UsageError`` where the new store would be in the way of something, or in the old one."""
+    refuse_used(into)
+    if into.resolve().is_relative_to(reader.root.resolve()):
+        raise UsageError(f"{into} lies in the store itself, which is left as it is: give another folder")
+
+
+# What there is
+
+
+class _Survey:
+    """Takes what a survey yields, in the order of the log."""
+
+    def __init__(self, reader: StoreReader) -> None:
+        self.reader = reader
+        self.log = reader.commit_log
+        self.batch_topics = batch_topics_of(reader)
+        self.stretches: list[Stretch] = []
+        self.skipped: list[Skipped] = []
+        self.kept: collections.Counter[str] = collections.Counter()
+        self.size = 0
+        self.queues: dict[QueueKey, list[Run]] = {}
+        self.misplaced: dict[int, Skipped] = {}  # by address
+        self.next: dict[QueueKey, int] = {}
+        self.last_timestamp = 0
+        self.lost_size = 0
+        self._gaps: list[Gap] = []  # since the last sound record
+        self._segment: MappedFile | None = None
+
+    def take(self, piece: Piece | Gap) -> None:
+        """Take records or a gap."""
+        self._enter(piece.segment)
+        if isinstance(piece, Gap):
+            before = self._gaps[-1] if self._gaps else None
+            if before and before.segment is piece.segment and before.end == piece.start:
+                self._gaps[-1] = dataclasses.replace(before, end=piece.end)
+            else:
+                self._gaps.append(piece)
+            return
+        if piece.last_start >= 0 and self._gaps and self._is_stale(piece):
+            self._skip(piece.segment, piece.start, piece.end, _LEFT_OVER, None)
+            return
+        for bad in piece.bad:
+            self._take_bad(piece.segment, bad)
+        if piece.last_start >= 0:
+            self._take_sound(piece)
+
+    def _is_stale(self, piece: Piece) -> bool:
+        """Tell whether messages behind a gap are left over from before a broker cut the log there."""
+        older = piece.like.store_timestamp < self.last_timestamp
+        return older and all(span.stop <= self.next.get(span.queue, 0) for span in piece.spans)
+
+    def _enter(self, segment: MappedFile) -> None:
+        before, self._segment = self._segment, segment
+        if before is None or before is segment:
+            return
+        end = before.start_offset + self.log.file_size
+        if before.size < self.log.file_size:
+            self._miss(before, before.end_offset, end - before.end_offset, "the file is too short")
+        if end < segment.start_offset:
+            self._miss(None, end, segment.start_offset - end, "the segment is missing")
+
+    def _miss(self, segment: MappedFile | None, start_offset: int, size: int, reason: str) -> None:
+        self.skipped.append(Skipped(segment, start_offset, size, reason))
+        self.lost_size += size
+
+    def _skip(self, segment: MappedFile, start: int, end: int, reason: str, known: Known | None) -> None:
+        self.skipped.append(Skipped(segment, segment.start_offset + start, end - start, reason, known))
+
+    def _take_bad(self, segment: MappedFile, bad: Bad) -> None:
+        skipped = Skipped(segment, segment.start_offset + bad.start, bad.end - bad.start, bad.reason, bad.known)
+        if not bad.misplaced or bad.known is None:
+            self.skipped.append(skipped)
+            self.lost_size += skipped.size
+            return
+        known, self.misplaced[skipped.physical_offset] = bad.known, skipped
+        if _has_unit(known):
+            run = Run(skipped.physical_offset, known.queue_offset, known.queue_offset + known.batch_size, True)
+            self.queues.setdefault((known.topic, known.queue_id), []).append(run)
+
+    def _take_sound(self, piece: Piece) -> None:
+        for gap in self._gaps:
+            self._skip(gap.segment, gap.start, gap.end, "no record is there", None)
+            self.lost_size += gap.end - gap.start
+        self._gaps.clear()
+        bad = tuple(one.start for one in piece.bad)
+        self.stretches.append(Stretch(piece.segment, piece.start, piece.end, bad))
+        self.size += piece.end - piece.start
+        self.kept.update(piece.topics)
+        self.last_timestamp = piece.like.store_timestamp
+        for span in piece.spans:
+            self._add(span.queue, Run(span.physical_offset, span.start, span.stop))
+
+    def _add(self, queue: QueueKey, run: Run) -> None:
+        self.next[queue] = run.stop
+        runs = self.queues.setdefault(queue, [])
+        # Misplaced records of this piece were taken before its sound ones.
+        later = []
+        while runs and runs[-1].position > run.position:
+            later.append(runs.pop())
+        if runs and not runs[-1].misplaced and runs[-1].stop == run.start and not later:
+            runs[-1] = runs[-1]._replace(stop=run.stop)
+        else:
+            runs.append(run)
+        runs += reversed(later)
+
+    def finish(self) -> Salvage:
+        """Decide what becomes of everything."""
+        most = self.log.total_size // layout.MIN_SIZE
+        room = self.lost_size // layout.MIN_SIZE
+        order = arrange(self.queues, lambda run: most if run.length > 1 else room, self._is_fixed)
+        self._take_end()
+        self._take_misplaced(order)
+        placeholders: collections.Counter[str] = collections.Counter()
+        for missing in order.missing.values():
+            for one in missing:
+                placeholders[one.queue[0]] += one.stop - one.start
+        tables, remarks = read_tables(self.reader)
+        remarks += list(_not_copied(self.reader))
+        config = config_of(self.reader)
+        size = int(config.settings["mappedFileSizeCommitLog"])
+        start = self.log.min_offset // size * size
+        if not start and any(first for first, _ in order.ranges.values()):
+            start = size  # brokers take units that fill a queue up for messages where the log begins at 0
+        return Salvage(
+            reader=self.reader,
+            config=config,
+            start_offset=start,
+            batch_topics=self.batch_topics,
+            stretches=self.stretches,
+            order=order,
+            skipped=sorted(self.skipped, key=lambda one: one.physical_offset),
+            kept=self.kept,
+            lost=placeholders + self._lost_elsewhere(order),
+            placeholders=placeholders,
+            tables=tables,
+            size=self.size,
+            remarks=remarks,
+        )
+
+    def _is_fixed(self, queue: QueueKey) -> bool:
+        """Tell whether the queue offsets stand in properties too: those of inner batches and of light queues."""
+        return queue[0] in self.batch_topics or queue[0].startswith(LIGHT_QUEUE_PREFIX)
+
+    def _take_end(self) -> None:
+        """List what lies behind the last message, unless it is the unused end of the log, and what is cut off."""
+        last = self._segment.start_offset if self._segment else 0
+        for segment in self.log.segments:
+            missing = self.log.file_size - segment.size
+            if missing > 0 and segment.start_offset >= last:
+                self.skipped.append(Skipped(segment, segment.end_offset, missing, "the file is too short"))
+        for gap in self._gaps:
+            for at in range(gap.start, gap.end, _STEP):
+                content = np.flatnonzero(gap.segment.bytes[at : min(at + _STEP, gap.end)])
+                if len(content):
+                    self._skip(gap.segment, at + int(content[0]), gap.end, "no record is there", None)
+                    break
+
+    def _take_misplaced(self, order: Order) -> None:
+        for address, skipped in self.misplaced.items():
+            known = skipped.known
+            assert known is not None
+            if address in order.found:
+                self.kept[known.topic] += 1
+            else:
+                reason = f"{skipped.reason}, and its queue has that message or none is missing there"
+                self.skipped.append(dataclasses.replace(skipped, reason=reason))
+
+    def _lost_elsewhere(self, order: Order) -> "collections.Counter[str]":
+        """Count the lost messages that heads and queue units tell of before and behind those that are copied."""
+        lost: collections.Counter[str] = collections.Counter()
+        told = _told_by_units(self.reader, order)
+        for (topic, _), offsets in told.items():
+            lost[topic] += sum(offsets)
+        for one in self.skipped:
+            known = one.known
+            if known is None or one.physical_offset in self.misplaced:
+                continue
+            queue = known.topic, known.queue_id
+            first, stop = order.ranges.get(queue, (0, 0))
+            before, behind = told.get(queue, (0, 0))
+            counted = _has_unit(known) and first - before <= known.queue_offset < stop + behind
+            if not counted:
+                lost[known.topic] += known.batch_size
+        return lost
+
+
+def _has_unit(known: Known) -> bool:
+    return known.transaction in (0, layout.TRANSACTION_COMMIT)
+
+
+def _told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int, int]]:
+    """Return for each queue how many messages its units show before and behind those that are copied."""
+    told = {}
+    for key, queue in reader.consume_queues.items():
+        first, stop = order.ranges.get(key, (0, 0))
+        begin, end = queue.first_offset, queue.max_offset()
+        if key not in order.ranges:
+            first = stop = begin
+        ahead = _count_units(reader, queue, begin, min(first, end))
+        told[key] = ahead, _count_units(reader, queue, max(stop, begin), end)
+    return told
+
+
+def _count_units(reader: StoreReader, queue: Any, start: int, stop: int) -> int:
+    count = 0
+    for low in range(start, stop, _UNITS_AT_ONCE):
+        units = queue.units(low, min(low + _UNITS_AT_ONCE, stop))
+        sizes = units["size"]
+        is_message = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE)
+        count += int(np.count_nonzero(is_message & (units["physical_offset"] >= reader.commit_log.min_offset)))
+    return count
+
+
+def config_of(reader: StoreReader) -> StoreConfig:
+    """Return the settings of a store, those that only its files tell included."""
+    sizes, shape = Sizes.of(reader), shape_of(reader)
+    found = {
+        "mappedFileSizeCommitLog": reader.commit_log.file_size,
+        "mappedFileSizeConsumeQueue": sizes.queue,
+        "mapperFileSizeBatchConsumeQueue": sizes.batch_queue,
+        "mappedFileSizeConsumeQueueExt": sizes.ext,
+        "maxHashSlotNum": shape.slots,
+        "maxIndexNum": shape.entries,
+    }
+    settings = {key: str(size) for key, size in found.items()}
+    settings["enableConsumeQueueExt"] = str(has_ext(reader)).lower()
+    settings["messageDelayLevel"] = " ".join(f"{ms // 1000}s" for ms in reader.delay_levels)
+    return StoreConfig(settings)
+
+
+def read_tables(reader: StoreReader) -> tuple[dict[str, bytes], list[str]]:
+    """Return the tables of config/ that can be read, by name, and a remark on each that cannot."""
+    tables: dict[str, bytes] = {}
+    remarks = []
+    folder = reader.paths.config
+    names = {path.name.removesuffix(".bak") for pattern in ("*.json", "*.json.bak") for path in folder.glob(pattern)}
+    for name in sorted(names):
+        for path in (folder / name, folder / f"{name}.bak"):
+            with contextlib.suppress(FormatError, NotFoundError):
+                text = read_file(path)
+                config_tables.parse_table(text)
+                tables[name] = text
+                break
+        else:
+            remarks.append(f"config/{name} cannot be read, nor its backup: it is left out")
+    try:
+        for name, table in reader.rocksdb_tables.items():
+            tables.setdefault(name, config_tables.build_table(table, config_tables.Dialect.FASTJSON_1))
+    except MqtoolError as error:
+        remarks.append(f"the tables in RocksDB are left out: {error}")
+    return tables, remarks
+
+
+def _not_copied(reader: StoreReader) -> Iterator[str]:
+    if reader.rocksdb_queues:
+        yield "the queues of the new store are files: its broker needs storeType=default"
+    if reader.paths.timer_log.is_dir():
+        yield "the timer is not copied: its broker reads delayed messages again, and may deliver some twice"
+    if any((reader.root / "compaction").glob("compactionLog/*/*/*")):
+        yield "compaction/ is not copied: its broker compacts again what the log holds"
+
+
+# Copying
+
+
+class _Copier:
+    """Copies stretch by stretch."""
+
+    def __init__(self, plan: Salvage, new: NewStore) -> None:
+        self.plan = plan
+        self.new = new
+        self.log = plan.reader.commit_log
+        self.kernels = scan.kernels_for(plan.size)
+        self.missing_at = np.array(sorted(plan.order.missing), np.int64)
+        self.found = np.array(sorted(plan.order.found), np.int64)
+
+    def run(self, progress: Progress) -> int:
+        """Copy everything; return how many bytes that were."""
+        done = 0
+        for late in (False, True) if self.plan.order.has_late else (False,):
+            for stretch in self.plan.stretches:
+                self._copy(stretch, late)
+                stretch.segment.release(stretch.start, stretch.end)
+                done += stretch.end - stretch.start
+                progress(done)
+        return done
+
+    def _copy(self, stretch: Stretch, late: bool) -> None:
+        table = self._table(stretch)
+        queue_ids = queue_offsets = None
+        if self.plan.order.moves:
+            is_late, queue_ids, queue_offsets = self._moved(table)
+            rows = np.flatnonzero(is_late == late)
+            table, queue_ids, queue_offsets = table.where(rows), queue_ids[rows], queue_offsets[rows]
+        if len(table):
+            missing = [] if late else list(self._missing(table))
+            self.new.put(table, missing, queue_ids, queue_offsets)
+
+    def _table(self, stretch: Stretch) -> MessageTable:
+        envelope = self.log.envelope
+        segment = stretch.segment
+        table = scan.scan(
+            self.log.buffer(segment, self.kernels),
+            segment.start_offset,
+            stretch.start - envelope.size,
+            stretch.end,
+            envelope,
+            self.kernels,
+        ).table
+        if not stretch.bad:
+            return table
+        found = np.isin(table.column("position"), self.found)
+        return table.where(np.flatnonzero(found | ~np.isin(table.starts, stretch.bad)))
+
+    def _missing(self, table: MessageTable) -> Iterator[tuple[int, Missing]]:
+        """Yield what is missing, each with the row before which it is."""
+        positions = table.column("position")
+        low, high = np.searchsorted(self.missing_at, [positions[0], positions[-1] + 1])
+        for address in self.missing_at[low:high].tolist():
+            for one in self.plan.order.missing[address]:
+                yield int(np.searchsorted(positions, address)), one
+
+    def _moved(self, table: MessageTable) -> tuple[npt.NDArray[np.bool_], Ints, Ints]:
+        """Return which messages come late, and the queue and offset that each gets."""
+        late = np.zeros(len(table), np.bool_)
+        queue_ids = table.column("queue_id").astype(np.int64)
+        queue_offsets = table.column("queue_offset").copy()
+        positions = table.column("position")
+        transaction = table.column("sys_flag") & layout.TRANSACTION_MASK
+        free = (transaction == 0) | (transaction == layout.TRANSACTION_COMMIT)
+        free &= ~np.isin(positions, self.found)
+        ids, names = table.topics()
+        numbers = {name.decode("utf-8", "replace"): number for number, name in enumerate(names)}
+        for (topic, queue_id), moves in self.plan.order.moves.items():
+            if topic in numbers:
+                is_it = free & (ids == numbers[topic]) & (table.column("queue_id") == queue_id)
+                rows = np.flatnonzero(is_it)
+                which = np.searchsorted(moves.positions, positions[rows], "right") - 1
+                late[rows] = moves.late[which]
+                queue_ids[rows] = moves.queue_ids[which]
+                queue_offsets[rows] += moves.shifts[which]
+        return late, queue_ids, queue_offsets
+
+
+# The manifest
+
+
+def manifest(plan: Salvage) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``salvage.jsonl``: what was skipped, missing, moved, left out, and the counts by topic."""
+    relative = plan.reader.paths.relative
+    for one in plan.skipped:
+        row: dict[str, Any] = {"kind": "skipped", "file": None, "offset": None}
+        if one.segment:
+            row |= {"file": relative(one.segment.path), "offset": one.physical_offset - one.segment.start_offset}
+        row |= {"physical_offset": one.physical_offset, "size": one.size, "reason": one.reason}
+        if one.known:
+            known = one.known
+            row |= {"topic": known.topic, "queue_id": known.queue_id, "queue_offset": known.queue_offset}
+        start = row["offset"] if one.segment else 0
+        row["hex"] = one.segment.read(start, min(one.size, _HEX_SIZE)).hex() if one.segment else ""
+        yield row
+    for missing in plan.order.missing.values():
+        for gap in missing:
+            row = {"kind": "placeholders", "topic": gap.queue[0], "queue_id": gap.queue[1]}
+            yield row | {"queue_offset": gap.start, "count": gap.stop - gap.start}
+    for (topic, queue_id), run, target, offset in plan.order.moved:
+        row = {"kind": "moved", "physical_offset": run.position, "topic": topic, "queue_id": queue_id}
+        row |= {"queue_offset": run.start, "count": run.length}
+        yield row | {"new_queue_id": target[1], "new_queue_offset": offset}
+    for remark in plan.remarks:
+        yield {"kind": "remark", "text": remark}
+    for counts in plan.rows():
+        yield {"kind": "topic", **counts}

@@ -1,0 +1,463 @@
+"""Messages out of a store into a file, and from there into a new store.
+
+A row has every field of the record, raw properties and the body as it is stored, so that nothing else is needed to
+write the message back; beside them, for people, what the properties say. ``pyarrow`` is loaded for Parquet only.
+"""
+
+import base64
+import binascii
+import contextlib
+import io
+import itertools
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import orjson
+
+from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
+from mqtool.engine.repair.parts import Span, spans_of
+from mqtool.engine.repair.queue_order import Missing
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.dispatch import QueueKey, dispatch
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.errors import BadDataError, MissingExtraError, MqtoolError, NotFoundError, UsageError
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats import scan
+from mqtool.formats.message import Message, parse_host
+from mqtool.formats.scan import MessageTable
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Progress = Callable[[int], object]
+Row = dict[str, Any]
+
+NUMBERS = (
+    "physical_offset", "size", "magic_code", "queue_id", "queue_offset", "flag", "sys_flag", "born_timestamp",
+    "store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_crc", "body_size",
+)  # fmt: skip
+TEXTS = ("topic", "born_host", "store_host")
+RAW = ("body", "raw_properties")
+SAID = ("tags", "keys", "unique_key", "message_id")
+"""What follows from the others."""
+
+DEFAULT_SEGMENT = 1 << 30
+MOST_MISSING = 1 << 20
+"""Queue offsets that may be missing between two messages of an import."""
+_BATCH_ROWS = 4096
+_BATCH_SIZE = 8 << 20
+_PARQUET_MAGIC = b"PAR1"
+_TOPIC_MOST, _LARGE_TOPIC_MOST = 127, 32_767
+_STEP = 1 << 20
+
+
+# Out
+
+
+class Sink(Protocol):
+    """Takes rows and writes a file."""
+
+    def row(self, row: Row) -> None:
+        """Take one row."""
+
+    def finish(self) -> None:
+        """Write what is left."""
+
+
+class File(io.RawIOBase):
+    """A new file that is written from its beginning to its end through a ``Disk``."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        """Make the file.
+
+        Raises:
+            WriteError: it is there already, or cannot be made.
+        """
+        self._disk = disk
+        self._path = path
+        self._at = 0
+        disk.create(path)
+
+    def writable(self) -> bool:
+        """Tell that it is."""
+        return True
+
+    def tell(self) -> int:
+        """Return how much is written."""
+        return self._at
+
+    def write(self, data: Any) -> int:
+        """Write all of ``data``."""
+        raw = bytes(data)
+        self._disk.write(self._path, self._at, raw)
+        self._at += len(raw)
+        return len(raw)
+
+
+class JsonLines:
+    """A JSON object a line; what is raw is in base64."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._lines: list[bytes] = []
+        self._size = 0
+
+    def row(self, row: Row) -> None:
+        """Take one row."""
+        text = {name: base64.b64encode(row[name]).decode() for name in RAW}
+        line = orjson.dumps({**row, **text}, option=orjson.OPT_APPEND_NEWLINE)
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= _STEP:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._write(b"".join(self._lines))
+        self._lines.clear()
+        self._size = 0
+
+
+class Parquet:
+    """A Parquet file, zstd-compressed, in row groups of some MiB."""
+
+    def __init__(self, file: File) -> None:
+        """Begin.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+        """
+        self._arrow, self._parquet = _pyarrow()
+        self._schema = _schema(self._arrow)
+        self._writer = self._parquet.ParquetWriter(self._arrow.PythonFile(file, "w"), self._schema, compression="zstd")
+        self._rows: list[Row] = []
+        self._size = 0
+
+    def row(self, row: Row) -> None:
+        """Take one row."""
+        self._rows.append(row)
+        self._size += row["size"]
+        if self._size >= _BATCH_SIZE or len(self._rows) >= 16 * _BATCH_ROWS:
+            self._write()
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
+            self._rows.clear()
+            self._size = 0
+
+
+def _pyarrow() -> "tuple[Any, Any]":
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("Parquet", "parquet") from error
+    return pyarrow, pyarrow.parquet
+
+
+def _schema(arrow: Any) -> "pyarrow.Schema":
+    types = {name: arrow.int64() if name.endswith(("_offset", "_timestamp")) else arrow.int32() for name in NUMBERS}
+    types |= dict.fromkeys((*TEXTS, *SAID), arrow.string()) | dict.fromkeys(RAW, arrow.binary())
+    types["properties"] = arrow.map_(arrow.string(), arrow.string())
+    names = (*NUMBERS[:3], "topic", *NUMBERS[3:], *TEXTS[1:], *RAW, "properties", *SAID)
+    return arrow.schema([(name, types[name]) for name in names])
+
+
+def row_of(message: Message) -> Row:
+    """Return the row of a message."""
+    row = {name: getattr(message, name) for name in (*NUMBERS, *TEXTS, *RAW)}
+    return row | {"properties": message.properties} | {name: getattr(message, name) for name in SAID}
+
+
+@contextlib.contextmanager
+def writing_file(disk: Disk, path: Path) -> Iterator[File]:
+    """Make a file, and see that it is on the disk at the end, or gone if anything fails.
+
+    Raises:
+        UsageError: it is there already.
+    """
+    if path.exists():
+        raise UsageError(f"{path} is there already: give another name")
+    file = File(disk, path)
+    try:
+        yield file
+        disk.sync(path)
+        disk.sync_folder(path.absolute().parent)
+    except BaseException:
+        with contextlib.suppress(MqtoolError):
+            disk.remove(path)
+        raise
+
+
+class Exported(NamedTuple):
+    """How an export went."""
+
+    messages: int
+    damaged: list[int]  # addresses of messages that are left out because their checks fail
+
+
+def export(messages: Iterable[Message], sink: Sink) -> Exported:
+    """Write messages; those whose checks fail are left out."""
+    count, damaged = 0, []
+    for message in messages:
+        crc = zlib.crc32(message.body) & 0x7FFFFFFF
+        if message.position != message.physical_offset or (message.body and crc != message.body_crc):
+            damaged.append(message.position)
+        else:
+            sink.row(row_of(message))
+            count += 1
+    sink.finish()
+    return Exported(count, damaged)
+
+
+# In
+
+
+class Imported(NamedTuple):
+    """How an import went."""
+
+    messages: int
+    placeholders: dict[str, int]  # by topic
+
+
+def import_files(
+    files: Iterable[Path],
+    into: Path,
+    config: StoreConfig,
+    disk: Disk,
+    renumber: bool = False,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+) -> Imported:
+    """Make a new store of exported messages; what fails leaves nothing behind.
+
+    Args:
+        files: by ``export``, JSON lines or Parquet, oldest messages first.
+        into: folder of the store, empty or not there yet.
+        config: sizes of its files; RocketMQ's defaults for what is not set.
+        disk: through which everything is written.
+        renumber: give the messages of each queue offsets from 0 on.
+        jobs: threads.
+        progress: is told how many bytes of the files are done.
+
+    Raises:
+        BadDataError: a file is no export, or the offsets of a queue do not go up.
+        UsageError: ``into`` holds something.
+        WriteError: the disk is full, or fails.
+    """
+    files = list(files)
+    refuse_used(into)
+    for path in files:
+        if not path.is_file():
+            raise NotFoundError(f"{path} is no file: give what `mqtool export` wrote")
+    refuse_lack_of_room(into, sum(path.stat().st_size for path in files) // 2)
+    file_size = config.size("mappedFileSizeCommitLog") or DEFAULT_SEGMENT
+    count = done = 0
+    with making(into, disk):
+        # Brokers take units that fill a queue up for messages where the log begins at 0: it begins with the next file.
+        new = NewStore(into, disk, config, file_size, file_size)
+        numbering = _Numbering(config, renumber, scan.kernels_for(sum(path.stat().st_size for path in files)))
+        for path in files:
+            for batch in _batches(path):
+                count += len(batch.lines)
+                numbering.put(new, batch)
+                progress(done + batch.read)
+            done += path.stat().st_size
+        if not count:
+            raise BadDataError("there is no message in what was given: there is nothing to import")
+        new.finish(None, jobs)
+    return Imported(count, dict(new.placeholders))
+
+
+class _Batch(NamedTuple):
+    """Records read from a file, and where each was."""
+
+    path: Path
+    records: list[bytes]
+    lines: list[int]
+    read: int  # bytes of the file up to its end
+
+
+def _batches(path: Path) -> Iterator[_Batch]:
+    with path.open("rb") as file:
+        is_parquet = file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+    rows = _parquet_rows(path) if is_parquet else _json_rows(path)
+    records: list[bytes] = []
+    lines: list[int] = []
+    size = 0
+    read = 0
+    for line, read, row in rows:
+        try:
+            records.append(record_of(row))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+            what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+            raise BadDataError(f"{path} line {line:,} is no message of an export: {what}") from error
+        lines.append(line)
+        size += len(records[-1])
+        if size >= _BATCH_SIZE or len(records) == _BATCH_ROWS:
+            yield _Batch(path, records, lines, read)
+            records, lines, size = [], [], 0
+    if records:
+        yield _Batch(path, records, lines, read)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, int, Row]]:
+    read = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            read += len(line)
+            if not line.strip():
+                continue
+            try:
+                row = orjson.loads(line)
+                for name in RAW:
+                    row[name] = base64.b64decode(row[name], validate=True)
+            except (orjson.JSONDecodeError, binascii.Error, KeyError, TypeError, ValueError) as error:
+                raise BadDataError(f"{path} line {number:,} is no message of an export: {error}") from error
+            yield number, read, row
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, int, Row]]:
+    arrow, parquet = _pyarrow()
+    try:
+        file = parquet.ParquetFile(path)
+        size, total = path.stat().st_size, max(1, file.metadata.num_rows)
+        number = itertools.count(1)
+        names = [name for name in (*NUMBERS, *TEXTS, *RAW) if name in file.schema_arrow.names]
+        for batch in file.iter_batches(_BATCH_ROWS // 4, columns=names):
+            for row in batch.to_pylist():
+                line = next(number)
+                yield line, size * line // total, row
+    except (arrow.ArrowInvalid, arrow.ArrowException, OSError) as error:
+        raise BadDataError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+_CODES = {">i4": "i", ">i8": "q"}
+
+
+def _packer(dtype: Any) -> tuple[struct.Struct, tuple[str, ...]]:
+    codes = [_CODES.get(dtype[name].str) or f"{dtype[name].itemsize}s" for name in dtype.names]
+    return struct.Struct(">" + "".join(codes)), dtype.names
+
+
+_HEADS = [_packer(dtype) for dtype in layout.HEAD_DTYPES]
+
+
+def record_of(row: Row) -> bytes:
+    """Return the record of a row; its address is left to the log that it goes to.
+
+    Raises:
+        KeyError: a field is missing.
+        TypeError: one is of another kind.
+        ValueError: the fields contradict each other.
+    """
+    born, store = parse_host(row["born_host"]), parse_host(row["store_host"])
+    form = layout.head_form(row["sys_flag"])
+    pack, names = _HEADS[form]
+    if (len(born[0]), len(store[0])) != (16 if form & 1 else 4, 16 if form & 2 else 4):
+        raise ValueError("sys_flag does not fit the addresses of its hosts")
+    body, topic, properties = row["body"], row["topic"].encode(), row["raw_properties"]
+    is_large = row["magic_code"] == layout.MAGIC_V2
+    most = _LARGE_TOPIC_MOST if is_large else _TOPIC_MOST
+    if row["magic_code"] not in (layout.MAGIC_V1, layout.MAGIC_V2) or len(topic) > most:
+        raise ValueError("magic_code is none of a message with this topic")
+    if body and zlib.crc32(body) & 0x7FFFFFFF != row["body_crc"]:
+        raise ValueError("the body does not match body_crc")
+    rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties
+    made = {
+        "size": pack.size + len(body) + len(rest),
+        "born_address": born[0],
+        "born_port": born[1],
+        "store_address": store[0],
+        "store_port": store[1],
+        "body_size": len(body),
+    }
+    return bytes(pack.pack(*(made[name] if name in made else row[name] for name in names)) + body + rest)
+
+
+class _Numbering:
+    """Sees to it that the offsets of each queue follow each other."""
+
+    def __init__(self, config: StoreConfig, renumber: bool, kernels: Any) -> None:
+        self._kernels = kernels
+        self._levels = config.delay_levels()
+        self._renumber = renumber
+        self._next: dict[QueueKey, int] = {}
+
+    def put(self, new: NewStore, batch: _Batch) -> None:
+        """Append the messages of a batch to a store.
+
+        Raises:
+            BadDataError: the offsets of a queue do not go up, or cannot be made to.
+        """
+        data = np.frombuffer(b"".join(batch.records), np.uint8)
+        sizes = np.array([len(record) for record in batch.records], np.int64)
+        buffer = memoryview(data) if self._kernels is plain else data
+        table = scan.gather(buffer, 0, np.cumsum(sizes) - sizes, self._kernels)
+        if self._renumber:
+            new.put(table, (), None, self._numbered(table, batch))
+        else:
+            new.put(table, self._missing(table, batch))
+
+    def _missing(self, table: MessageTable, batch: _Batch) -> list[tuple[int, Missing]]:
+        missing = []
+        for span in self._spans(table):
+            row = int(np.searchsorted(table.starts, span.physical_offset))
+            expected = self._next.get(span.queue, span.start)
+            where = f"{batch.path} line {batch.lines[row]:,}: {span.queue[0]} {span.queue[1]}"
+            if span.start < expected:
+                raise BadDataError(
+                    f"{where} has queue offset {span.start:,} after {expected - 1:,}: give each message once, the "
+                    "oldest first, or --renumber"
+                )
+            if span.start > expected + MOST_MISSING:
+                raise BadDataError(
+                    f"{where} lacks the {span.start - expected:,} messages before queue offset {span.start:,}: "
+                    "--renumber closes such gaps"
+                )
+            if span.start > expected:
+                missing.append((row, Missing(span.queue, expected, span.start)))
+            self._next[span.queue] = span.stop
+        return sorted(missing, key=lambda one: one[0])
+
+    def _numbered(self, table: MessageTable, batch: _Batch) -> Any:
+        offsets = table.column("queue_offset").copy()
+        units = dispatch(table, self._levels).units
+        for queue, first, last in units.stretches:
+            row = int(units.rows[first])
+            if queue[0].startswith(LIGHT_QUEUE_PREFIX) or (units.batch_size[first:last] > 1).any():
+                raise BadDataError(
+                    f"{batch.path} line {batch.lines[row]:,}: the offsets of light queues and of inner batches stand "
+                    "in their properties too, --renumber cannot change them"
+                )
+            start = self._next.get(queue, 0)
+            offsets[units.rows[first:last]] = np.arange(start, start + last - first)
+            self._next[queue] = start + last - first
+        return offsets
+
+    def _spans(self, table: MessageTable) -> list[Span]:
+        return spans_of(dispatch(table, self._levels).units)
+
+
+def format_of(name: str | None, path: Path | None) -> str:
+    """Return the format that is chosen, or that a file's name tells.
+
+    Raises:
+        UsageError: Parquet without a file.
+    """
+    chosen = name or ("parquet" if path and path.suffix == ".parquet" else "jsonl")
+    if chosen == "parquet" and path is None:
+        raise UsageError("a Parquet file cannot go to standard output: give --into FILE")
+    return chosen

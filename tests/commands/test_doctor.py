@@ -1,0 +1,113 @@
+"""``mqtool doctor``: rows, page and statuses."""
+
+import os
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from mqtool.commands._output import Output
+from mqtool.errors import Status
+from tests.commands.running import run
+from tests.damage import snapshot
+from tests.golden import copy_of, golden_store
+
+OF_THE_MACHINE = {"DISK-FULL", "CLOCK-AHEAD"}
+"""Causes that may be found on the machine that runs this, whatever the store."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return copy_of("mixed-533-kill", tmp_path)
+
+
+def test_nothing_stands_in_the_way_of_a_sound_store(store: Path) -> None:
+    before = snapshot(store)
+
+    ran = run("doctor", "-s", store)
+
+    codes = [row["code"] for row in ran.rows if row["code"] not in OF_THE_MACHINE]
+    assert codes == ["ABORT-FILE"]
+    assert snapshot(store) == before
+    if len(ran.rows) == 1:
+        assert ran.status == Status.OK
+        assert "nothing stands in the way of a 5.3 or 5.5 broker" in ran.remarks
+
+
+def test_a_broker_that_does_not_start_ends_with_3(store: Path) -> None:
+    (store / "commitlog" / ".swp").write_bytes(b"x")
+
+    ran = run("doctor", "-s", store)
+
+    first = ran.rows[0]
+    assert ran.status == Status.DAMAGE
+    assert (first["code"], first["severity"], first["effect"]) == ("LOG-STRAY", "error", "does not start")
+    assert first["versions"] == ["5.3", "5.5"]
+    assert first["count"] == 1
+    assert first["seen"][0]["file"] == "commitlog/.swp"
+    assert first["next"] == [f"mkdir -p {store}.aside && mv --backup=numbered -- {store}/commitlog/.swp {store}.aside/"]
+
+
+def test_warnings_alone_end_with_4(store: Path) -> None:
+    (store / "checkpoint").unlink()
+
+    ran = run("doctor", "-s", store)
+
+    if OF_THE_MACHINE.isdisjoint(row["code"] for row in ran.rows):
+        assert ran.status == Status.WARNINGS
+        assert ran.rows[0]["code"] == "CHECKPOINT-MISSING"
+
+
+def test_the_version_that_is_asked_for_is_the_one_judged() -> None:
+    ran = run("doctor", "-s", golden_store("retry-533-clean"), "--for", "4.9", "-u", "0")
+
+    found = {row["code"]: row for row in ran.rows}
+    assert ran.status == Status.DAMAGE
+    assert found["LOG-SECOND-KIND"]["severity"] == "error"
+    assert found["LOG-SECOND-KIND"]["versions"] == ["4.9"]
+
+
+def test_the_settings_name_the_store(store: Path, tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text(f"storePathRootDir={store}\nmappedFileSizeCommitLog=1048576\n")
+
+    ran = run("doctor", "-c", config)
+
+    first = ran.rows[0]
+    assert first["code"] == "SETTING-FILE-SIZE"
+    sizes = [sign["expected"] for sign in first["seen"]]
+    assert sizes[0] == "mappedFileSizeCommitLog=65536"
+    assert "mappedFileSizeConsumeQueue=400" in sizes
+    assert first["next"][0].startswith("sed -i ")
+    assert first["next"][0].endswith(str(config))
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_page_keeps_its_width_but_for_commands(store: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Output, "width", width)
+    (store / "commitlog" / ".swp").write_bytes(b"x")
+    os.truncate(min((store / "commitlog").glob("0*")), 1000)
+
+    ran = run("doctor", "-s", store, "-o", "table")
+
+    lines = ran.output.splitlines()
+    commands = [line for line in lines if str(store) in line]
+    assert any("1. LOG-STRAY error: a 5.3 or 5.5 broker does not start" in line for line in lines)
+    assert [line for line in lines if cell_len(line) > width and line not in commands] == []
+    assert any("mv --backup=numbered" in line for line in commands)
+
+
+def test_who_names_no_store_or_no_user_is_told(store: Path, tmp_path: Path) -> None:
+    assert run("doctor", "-s", tmp_path / "nowhere").status == Status.NO_INPUT
+    assert run("doctor", "-s", store, "-u", "nobody-of-this-name").status == Status.NO_INPUT
+    assert run("doctor", "-s", next((store / "commitlog").iterdir())).status == Status.USAGE
+
+
+def test_what_cannot_be_looked_at_is_told(store: Path) -> None:
+    (store / "checkpoint").unlink()
+    (store / "checkpoint").mkdir()
+
+    ran = run("doctor", "-s", store)
+
+    assert ran.rows
+    assert ran.status in (Status.DAMAGE, Status.WARNINGS)

@@ -1,0 +1,115 @@
+"""``mqtool rebuild``: what it asks, what it makes, and how it ends."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mqtool.errors import Status
+from tests.commands.running import run
+from tests.damage import cases, snapshot
+from tests.golden import copy_of, golden_store, manifest
+
+
+def files_below(folder: Path, kind: str) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in (folder / kind).rglob("*") if path.is_file()}
+
+
+def settings_of(name: str) -> list[str]:
+    return [f"--set={key}={value}" for key, value in manifest(name)["config"].items() if key.startswith(("m", "e"))]
+
+
+def test_queues_that_were_deleted_come_back_with_yes(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    shutil.rmtree(store / "consumequeue")
+
+    ran = run("rebuild", "queues", "-s", store, "--yes", *settings_of("mixed-533-clean"))
+
+    assert ran.status == Status.OK
+    assert files_below(store, "consumequeue") == files_below(golden_store("mixed-533-clean"), "consumequeue")
+    assert [(row["what"], row["file"]) for row in ran.rows] == [("create", "consumequeue")]
+    assert "undo" in ran.remarks
+
+
+def test_without_an_answer_nothing_is_changed(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    was = snapshot(tmp_path)
+
+    asked, dry = run("rebuild", "all", "-s", store), run("rebuild", "all", "-s", store, "--dry-run")
+
+    assert asked.status == dry.status == Status.DAMAGE
+    assert snapshot(tmp_path) == was
+
+
+def test_sound_tables_need_no_mend(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+
+    ran = run("rebuild", "config", "-s", store, "--yes")
+
+    assert ran.status == Status.OK
+    assert "nothing to mend" in ran.remarks
+
+
+def test_undo_brings_the_old_files_back(tmp_path: Path) -> None:
+    store = copy_of("mixed-550-kill", tmp_path)
+    was = snapshot(store)
+
+    assert run("rebuild", "all", "-s", store, "--yes").status == Status.OK
+    assert snapshot(store) != was
+    assert run("undo", "-s", store, "--yes").status == Status.OK
+
+    assert snapshot(store) == was
+
+
+def test_into_leaves_the_store_alone_and_lists_the_queues(tmp_path: Path) -> None:
+    store = golden_store("many-533-clean")
+
+    ran = run("rebuild", "all", "-s", store, "--into", tmp_path / "new")
+
+    assert ran.status == Status.OK
+    assert files_below(tmp_path / "new", "consumequeue") == files_below(store, "consumequeue")
+    assert sum(row["units"] for row in ran.rows) == len(manifest("many-533-clean")["messages"])
+    assert len(list((tmp_path / "new" / "index").iterdir())) == 5
+
+
+def test_an_index_for_5_5_has_entries_by_tag(tmp_path: Path) -> None:
+    store = golden_store("mixed-533-clean")
+    for version in ("5.3", "5.5"):
+        run("rebuild", "index", "-s", store, "--into", tmp_path / version, "--for", version)
+
+    assert len(list((tmp_path / "5.3" / "index").iterdir())) < len(list((tmp_path / "5.5" / "index").iterdir()))
+
+
+def test_a_message_that_cannot_be_placed_is_told_and_has_its_status(tmp_path: Path) -> None:
+    case = next(case for case in cases() if case.name == "mixed-533-clean/queue-id-full-scan")
+    store, settings = case.store(tmp_path), settings_of("mixed-533-clean")
+
+    refused = run("rebuild", "queues", "-s", store, "--yes", *settings)
+    into = run("rebuild", "queues", "-s", store, "--into", tmp_path / "new", *settings)
+    mended = run("rebuild", "queues", "-s", store, "--yes", "--survey", *settings)
+
+    assert refused.status == Status.BAD_DATA
+    assert "as before" in refused.remarks
+    assert into.status == mended.status == Status.GIVEN_UP
+    assert [row["messages"] for row in mended.rows if row["kind"] == "loss"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["all", "--topic", "OrderEvents"], Status.USAGE),
+        (["config", "--into", "new"], Status.USAGE),
+        (["queues", "--topic", "OrderEvent"], Status.NO_INPUT),
+        (["nothing"], Status.USAGE),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: list[str], status: Status) -> None:
+    assert run("rebuild", *arguments, "-s", golden_store("mixed-533-clean")).status == status
+
+
+def test_a_folder_in_use_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    store = copy_of("mixed-533-clean", tmp_path / "stores")
+
+    assert run("rebuild", "all", "-s", store, "--into", tmp_path).status == Status.USAGE
+    assert run("rebuild", "all", "-s", store, "--into", store / "new").status == Status.USAGE

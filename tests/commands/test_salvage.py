@@ -1,0 +1,103 @@
+"""``mqtool salvage`` as a user runs it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqtool.errors import Status
+from tests import damage
+from tests.commands.running import run
+from tests.damage import snapshot
+from tests.golden import golden_store
+
+CASES = {case.name: case for case in damage.cases()}
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    return CASES["mixed-533-clean/middle-segment-missing"].store(tmp_path)
+
+
+def test_a_sound_store_is_copied_whole(tmp_path: Path) -> None:
+    ran = run("salvage", "-s", golden_store("mixed-533-clean"), "--into", tmp_path / "new")
+
+    assert ran.status == Status.OK
+    assert sum(row["kept"] for row in ran.rows) == 287
+    assert all(row["lost"] == row["placeholders"] == 0 for row in ran.rows)
+    assert f"`mqtool verify -s {tmp_path / 'new'}` checks the new store" in ran.remarks
+    assert run("verify", "-s", tmp_path / "new").status == Status.OK
+
+
+def test_rows_count_what_is_kept_and_lost_by_topic(broken: Path, tmp_path: Path) -> None:
+    ran = run("salvage", "-s", broken, "--into", tmp_path / "new")
+
+    assert ran.status == Status.GIVEN_UP
+    assert ran.rows == [
+        {"topic": "OrderEvents", "kept": 82, "lost": 24, "placeholders": 24},
+        {"topic": "log-x", "kept": 79, "lost": 12, "placeholders": 12},
+        {"topic": "pay_events", "kept": 82, "lost": 8, "placeholders": 8},
+    ]
+    assert "65,536 bytes at 131,072 are skipped: the segment is missing" in ran.remarks
+    assert run("verify", "-s", tmp_path / "new").status == Status.OK
+
+
+def test_a_dry_run_writes_nothing(broken: Path, tmp_path: Path) -> None:
+    before = snapshot(tmp_path)
+
+    ran = run("salvage", "-s", broken, "--into", tmp_path / "new", "--dry-run")
+
+    assert ran.status == Status.DAMAGE
+    assert sum(row["lost"] for row in ran.rows) == 44
+    assert "243 messages would be copied" in ran.remarks
+    assert snapshot(tmp_path) == before
+
+
+def test_a_dry_run_on_a_sound_store_ends_well(tmp_path: Path) -> None:
+    ran = run("salvage", "-s", golden_store("mixed-533-clean"), "--into", tmp_path / "new", "--dry-run")
+
+    assert ran.status == Status.OK
+    assert not (tmp_path / "new").exists()
+
+
+def test_messages_that_move_are_told(tmp_path: Path) -> None:
+    store = CASES["mixed-533-clean/queue-offset-ahead-full-scan"].store(tmp_path)
+
+    ran = run("salvage", "-s", store, "--into", tmp_path / "new")
+
+    assert ran.status == Status.OK
+    assert "the message at 281,879, pay_events 0 45: moved to pay_events 0 38" in ran.remarks
+
+
+def test_a_folder_that_holds_something_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").touch()
+
+    ran = run("salvage", "-s", golden_store("mixed-533-clean"), "--into", tmp_path / "new")
+
+    assert (ran.status, ran.output) == (Status.USAGE, "")
+    assert "holds something already: give a folder that is empty or not there yet" in ran.remarks
+
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX, 1)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_store_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
+    store = CASES["mixed-533-clean/control"].store(tmp_path)
+    command = [sys.executable, "-c", HOLDER, str(store / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout
+        assert broker.stdout.readline() == b"held\n"
+        ran = run("salvage", "-s", store, "--into", tmp_path / "new")
+        broker.communicate()
+
+    assert (ran.status, ran.output) == (Status.BUSY, "")
+    assert "a broker is running" in ran.remarks
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,1 @@
+"""mqtool against the store classes of real brokers, which a JVM runs. Marked ``java``: ``./check`` leaves them out."""

@@ -1,0 +1,30 @@
+"""The JVMs of these tests: one for each version and process, started when first asked."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.differential.java_store import JavaMissingError, JavaStore, class_path
+
+REQUIRED = "CI" in os.environ or "MQTOOL_REQUIRE_JAVA" in os.environ
+
+
+@pytest.fixture(scope="session")
+def java_store() -> Iterator[Callable[[str], JavaStore]]:
+    """Return the broker's store of a version. Without Java tests are skipped, but fail in CI."""
+    stores: dict[str, JavaStore] = {}
+    with ExitStack() as stack:
+
+        def of(version: str) -> JavaStore:
+            if version not in stores:
+                try:
+                    class_path(version)
+                except JavaMissingError as error:
+                    message = f"NOT COMPARED WITH THE BROKER OF {version}: {error}"
+                    pytest.fail(message) if REQUIRED else pytest.skip(message)
+                stores[version] = stack.enter_context(JavaStore(version))
+            return stores[version]
+
+        yield of
