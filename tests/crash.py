@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mqtool.engine.repair.journal import Journal, State, cut_off, home_of, journals, undo
-from mqtool.engine.repair.plan import Change, Mend, MendFailedError, Plan, Progress, carry_out, plan_mend
+from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.plan import Change, Mend, MendFailedError, Plan, carry_out, plan_mend
 from mqtool.engine.store.disk import CrossDeviceError, Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader

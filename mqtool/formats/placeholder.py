@@ -7,16 +7,21 @@ the property ``MQTOOL_LOST`` what was lost and why; their bodies are zeros.
 
 import dataclasses
 import zlib
+from collections.abc import Collection
+from typing import Self
 
 from mqtool.formats import commit_log
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, build_properties
+from mqtool.formats.scan import MessageTable
+from mqtool.formats.topics import SCHEDULE_TOPIC
 
 LOST = "MQTOOL_LOST"
 FILLER_TOPIC = "MQTOOL_LOST"
 MOST = 4 << 20
 """Size of a filler at most: as large as a message may be where a broker's configuration says nothing."""
 _SMALL_TOPIC = 127
-_ELEMENT_SIZE = 22  # of an inner batch, with neither body nor properties
+ELEMENT_SIZE = 22
+"""Bytes of a message of an inner batch that has neither body nor properties."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +37,20 @@ class Likeness:
     store_port: int
     has_crc: bool  # records end in a CRC property
 
+    @classmethod
+    def of(cls, table: MessageTable, row: int, has_crc: bool) -> Self:
+        """Return what a placeholder beside this message takes from it."""
+        return cls(
+            int(table.column("sys_flag")[row]),
+            int(table.column("born_timestamp")[row]),
+            table.address(0, row),
+            int(table.column("born_port")[row]),
+            int(table.column("store_timestamp")[row]),
+            table.address(1, row),
+            int(table.column("store_port")[row]),
+            has_crc,
+        )
+
 
 PLAIN = Likeness(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=False)
 
@@ -39,6 +58,31 @@ PLAIN = Likeness(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=False)
 def min_size(topic: bytes, like: Likeness) -> int:
     """Return the size of the smallest placeholder: one that says no more than that something was lost."""
     return _fixed_size(topic, like) + len(_text("", 0)) + CRC_SIZE * like.has_crc
+
+
+def needed(
+    topic: str, queue_id: int, queue_offset: int, batch_size: int = 1, light: Collection[tuple[str, int]] = ()
+) -> bytes:
+    """Return the properties by which a broker puts the placeholder where the message was.
+
+    Args:
+        topic: of the lost message.
+        queue_id: of the lost message.
+        queue_offset: of the lost message, of the first one of an inner batch.
+        batch_size: how many messages an inner batch held.
+        light: further queues, with the offset in each.
+    """
+    pairs: dict[str, str] = {}
+    if batch_size > 1:
+        pairs = {"INNER_NUM": str(batch_size), "INNER_BASE": str(queue_offset)}
+    elif topic == SCHEDULE_TOPIC:
+        # A broker delivers it like any delayed message: to a topic that nobody reads.
+        pairs = {"DELAY": str(queue_id + 1), "REAL_TOPIC": FILLER_TOPIC, "REAL_QID": "0"}
+    if light:
+        names, offsets = zip(*light, strict=True)
+        pairs["INNER_MULTI_DISPATCH"] = ",".join(names)
+        pairs["INNER_MULTI_QUEUE_OFFSET"] = ",".join(map(str, offsets))
+    return build_properties(pairs)
 
 
 def build(
@@ -80,7 +124,7 @@ def build(
     text = properties + _text(why, room) if room >= len(_text("", 0)) else properties
     body = bytes(size - fixed - len(text) - CRC_SIZE * has_crc)
     sys_flag = like.sys_flag & (commit_log.BORN_HOST_V6 | commit_log.STORE_HOST_V6) | transaction
-    if batch_size > 1 and len(body) >= batch_size * _ELEMENT_SIZE:
+    if batch_size > 1 and len(body) >= batch_size * ELEMENT_SIZE:
         body, sys_flag = _batch(batch_size, len(body)), sys_flag | commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
     if has_crc:
         text += f"{CRC_NAME}{NAME_SEPARATOR}{0:010}{PAIR_SEPARATOR}".encode()
@@ -119,11 +163,11 @@ def build(
 
 def _batch(count: int, size: int) -> bytes:
     """Return the body of an inner batch: empty messages, but for the zeros of the last."""
-    left = size - count * _ELEMENT_SIZE
+    left = size - count * ELEMENT_SIZE
     elements = []
     for rest in (*[0] * (count - 1), left):
         fields = dict.fromkeys(("magic_code", "body_crc", "flag", "properties_size"), 0)
-        fields |= {"size": _ELEMENT_SIZE + rest, "body_size": rest}
+        fields |= {"size": ELEMENT_SIZE + rest, "body_size": rest}
         elements.append(commit_log.CLIENT_BATCH_ELEMENT.build(fields | {"body": bytes(rest), "properties": b""}))
     return b"".join(elements)
 

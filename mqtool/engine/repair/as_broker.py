@@ -17,8 +17,9 @@ import numpy as np
 from mqtool.engine.repair.broker_files import DraftFile, EndlessError, RefusedError
 from mqtool.engine.repair.broker_log import Outcome, Times
 from mqtool.engine.repair.broker_queues import BrokerBatchQueue
-from mqtool.engine.repair.broker_start import BrokerStart, BrokerView, Progress
+from mqtool.engine.repair.broker_start import BrokerStart, BrokerView
 from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.plan import Change, Loss, Plan
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import dispatch

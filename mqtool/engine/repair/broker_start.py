@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from mqtool.engine.repair.broker_files import RULES, RefusedError, Rules, Scratc
 from mqtool.engine.repair.broker_index import BrokerIndex, IndexHead
 from mqtool.engine.repair.broker_log import Checks, Times, Walk, catch_up, start_abnormally, start_normally
 from mqtool.engine.repair.broker_queues import BrokerBatchQueue, BrokerQueue
+from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
 from mqtool.engine.store.file_queue import FileQueue
@@ -29,7 +30,6 @@ from mqtool.formats import batch_consume_queue, checkpoint, consume_queue
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 
-Progress = Callable[[int], object]
 _UNITS = 300_000
 _EXT_FILE_SIZE = 48 << 20
 """Sizes of files where neither settings nor files tell: RocketMQ's defaults."""

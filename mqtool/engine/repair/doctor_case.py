@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.surroundings import Surroundings
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.file_queue import is_segment_name
@@ -21,7 +22,6 @@ from mqtool.errors import FormatError, MqtoolError, NotFoundError, UsageError
 from mqtool.formats import config_tables
 from mqtool.formats.message import Message
 
-Progress = Callable[[int], object]
 _Parsed = TypeVar("_Parsed")
 
 VERSIONS = {"4.9": "4.9.3", "5.3": "5.2.0", "5.5": "5.5.0"}

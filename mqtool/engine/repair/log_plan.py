@@ -8,14 +8,25 @@ and every message that checks out keeps its place in its queue. (Rules: store.md
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.engine.repair.parts import Part, PartReport, Span, in_order, parts_of, spans_of, walk_part
+from mqtool.engine.repair.parts import (
+    PART,
+    Part,
+    PartReport,
+    Progress,
+    Span,
+    in_order,
+    part_size,
+    parts_of,
+    spans_of,
+    walk_part,
+)
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import CRC_PROPERTY, QueueKey, dispatch, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
@@ -26,12 +37,9 @@ from mqtool.formats import consume_queue, placeholder, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.message import message_at, message_of
 from mqtool.formats.placeholder import Likeness
-from mqtool.formats.properties import build_properties
 from mqtool.formats.scan import MessageTable
-from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
-PART = 32 << 20
-Progress = Callable[[int], object]
 Bools = npt.NDArray[np.bool_]
 _UNITS_AT_ONCE = 1 << 18
 _WITHOUT_UNIT = (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK)
@@ -102,14 +110,6 @@ class Patch(NamedTuple):
     data: bytes
 
 
-class Placed(NamedTuple):
-    """A record that the plan puts into a hole; topic '' for a filler."""
-
-    known: Known | None
-    position: int
-    size: int
-
-
 @dataclasses.dataclass
 class LogPlan:
     """What is to be done to the log."""
@@ -154,8 +154,7 @@ def survey(reader: StoreReader, start_offset: int, jobs: int, progress: Progress
         progress: is told how many bytes are done.
     """
     log = reader.commit_log
-    size = max(1, min(PART, 2 * PART // jobs))
-    parts = [part for part in parts_of(log, size) if part.segment.start_offset >= start_offset]
+    parts = [part for part in parts_of(log, part_size(PART, jobs)) if part.segment.start_offset >= start_offset]
     total = sum(part.stop - part.start for part in parts)
     forced = reader.config.flag("forceVerifyPropCRC")
     rules = Rules(reader, scan.kernels_for(total), reader.delay_levels, forced)
@@ -237,7 +236,7 @@ def _piece(
         spans=spans_of(derived.units) if derived else [],
         topics=counts,
         last_start=int(sound.starts[-1]) if len(sound) else -1,
-        like=_likeness(sound, has_crc) if len(sound) else placeholder.PLAIN,
+        like=Likeness.of(sound, len(sound) - 1, has_crc) if len(sound) else placeholder.PLAIN,
         doubtful=doubtful,
     )
 
@@ -265,20 +264,6 @@ def _light_queues(properties: dict[str, str]) -> Iterator[tuple[str, int]]:
     for name, offset in zip(names, offsets, strict=False):
         if name and offset.isdecimal():
             yield name, int(offset)
-
-
-def _likeness(table: MessageTable, has_crc: bool) -> Likeness:
-    row = len(table) - 1
-    return Likeness(
-        int(table.column("sys_flag")[row]),
-        int(table.column("born_timestamp")[row]),
-        table.address(0, row),
-        int(table.column("born_port")[row]),
-        int(table.column("store_timestamp")[row]),
-        table.address(1, row),
-        int(table.column("store_port")[row]),
-        has_crc,
-    )
 
 
 # The plan.
@@ -662,18 +647,8 @@ def _room(hole: Hole) -> int:
 def _record(position: int, size: int, known: Known | None, why: str, like: Likeness) -> bytes:
     if known is None:
         return placeholder.filler(size, position, why, like)
-    pairs: dict[str, str] = {}
-    if known.batch_size > 1:
-        pairs = {"INNER_NUM": str(known.batch_size), "INNER_BASE": str(known.queue_offset)}
-    elif known.topic == SCHEDULE_TOPIC:
-        # A broker delivers it like any delayed message: to a topic that nobody reads.
-        pairs = {"DELAY": str(known.queue_id + 1), "REAL_TOPIC": placeholder.FILLER_TOPIC, "REAL_QID": "0"}
-    if known.light:
-        names, offsets = zip(*known.light, strict=True)
-        pairs["INNER_MULTI_DISPATCH"] = ",".join(names)
-        pairs["INNER_MULTI_QUEUE_OFFSET"] = ",".join(map(str, offsets))
     offset = 0 if known.transaction in _WITHOUT_UNIT else known.queue_offset
-    properties = build_properties(pairs)
+    properties = placeholder.needed(known.topic, known.queue_id, known.queue_offset, known.batch_size, known.light)
     return placeholder.build(
         size,
         position,

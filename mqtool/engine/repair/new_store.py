@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from mqtool.engine.repair import rebuild_config
+from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.queue_order import Missing
-from mqtool.engine.repair.rebuild import Built, Progress, build
+from mqtool.engine.repair.rebuild import Built, build
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, field_at, put_numbers
 from mqtool.engine.store.paths import StoreConfig
@@ -23,11 +24,9 @@ from mqtool.formats import checkpoint, placeholder
 from mqtool.formats import commit_log as layout
 from mqtool.formats.placeholder import Likeness
 from mqtool.formats.scan import Ints, MessageTable
-from mqtool.formats.topics import SCHEDULE_TOPIC
 
 _QUEUE_ID_AT, _QUEUE_OFFSET_AT = field_at("queue_id"), field_at("queue_offset")
 _MOST_IN_BATCH = 256  # lost messages for which one record stands
-_ELEMENT_SIZE = 22  # of an empty message in an inner batch
 _AT_ONCE = 1000
 
 
@@ -144,7 +143,7 @@ class NewStore:
                 self._append(records, ends, sizes, done, row)
                 done = row
             has_crc = bool(ends_in_crc(records, ends[row : row + 1])[0])
-            self._fill(one, _likeness(table, row, has_crc))
+            self._fill(one, Likeness.of(table, row, has_crc))
         self._append(records, ends, sizes, done, len(table))
         self.last_timestamp = int(table.column("store_timestamp")[-1])
 
@@ -162,7 +161,7 @@ class NewStore:
         topic, queue_id = missing.queue
         step = 1
         if topic in self.batch_topics:
-            step = min(_MOST_IN_BATCH, max(1, self.log.file_size // 2 // _ELEMENT_SIZE))
+            step = min(_MOST_IN_BATCH, max(1, self.log.file_size // 2 // placeholder.ELEMENT_SIZE))
         built: list[bytes] = []
         for offset in range(missing.start, missing.stop, step):
             count = min(step, missing.stop - offset)
@@ -245,30 +244,11 @@ def _records(table: MessageTable, sizes: Ints) -> Bytes:
     return np.concatenate([data[start:end] for start, end in runs])
 
 
-def _likeness(table: MessageTable, row: int, has_crc: bool) -> Likeness:
-    return Likeness(
-        int(table.column("sys_flag")[row]),
-        int(table.column("born_timestamp")[row]),
-        table.address(0, row),
-        int(table.column("born_port")[row]),
-        int(table.column("store_timestamp")[row]),
-        table.address(1, row),
-        int(table.column("store_port")[row]),
-        has_crc,
-    )
-
-
 def _placeholder(topic: str, queue_id: int, offset: int, count: int, like: Likeness) -> bytes:
     why = f"{count} message{'' if count == 1 else 's'} from queue offset {offset}: none could be read"
-    properties = b""
-    if count > 1:
-        properties = f"INNER_NUM\x01{count}\x02INNER_BASE\x01{offset}\x02".encode()
-    elif topic == SCHEDULE_TOPIC:
-        # A broker delivers it like any delayed message: to a topic that nobody reads.
-        target = placeholder.FILLER_TOPIC
-        properties = f"DELAY\x01{queue_id + 1}\x02REAL_TOPIC\x01{target}\x02REAL_QID\x010\x02".encode()
+    properties = placeholder.needed(topic, queue_id, offset, count)
     raw = topic.encode()
     size = placeholder.min_size(raw, like) + len(properties) + len(why) - 1
     if count > 1:
-        size += count * _ELEMENT_SIZE
+        size += count * placeholder.ELEMENT_SIZE
     return placeholder.build(size, 0, raw, queue_id, offset, why, like, properties=properties, batch_size=count)

@@ -24,6 +24,16 @@ class Judged(Protocol):
 
 
 Run = TypeVar("Run", bound=Judged)
+Progress = Callable[[int], object]
+"""Is told how many bytes are done."""
+
+PART = 32 << 20
+"""A thread judges so many bytes of the log at once, fewer where there are many threads: what they hold is bounded."""
+
+
+def part_size(most: int, jobs: int) -> int:
+    """Return how many bytes each of so many threads takes at once, ``most`` at most."""
+    return max(1, min(most, 2 * most // jobs))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqtool.engine.repair.journal import Journal, cut_off, fingerprint, holding, home_of
+from mqtool.engine.repair.parts import Progress
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -21,7 +22,6 @@ from mqtool.errors import (
     WriteError,
 )
 
-Progress = Callable[[int], object]
 _FORMAT = 1
 
 

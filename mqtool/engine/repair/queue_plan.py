@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan
 from mqtool.engine.repair.rebuild_queues import Sizes
+from mqtool.engine.repair.verify_log import stretches
 from mqtool.engine.store.consume_queue import ConsumeQueue, used_units
 from mqtool.engine.store.dispatch import QueueKey, Stretch, Units
 from mqtool.engine.store.file_queue import segment_name
@@ -80,7 +80,7 @@ class QueueMender:
         differs = stored != wanted
         for row in np.flatnonzero(differs & consume_queue_ext.is_address(stored["tags_code"])).tolist():
             differs[row] = not self._says_the_same(stretch.queue, stored[row], units, stretch.first + row)
-        for first, last in _stretches(differs):
+        for first, last in stretches(differs):
             self.sink.write(stretch.queue, start + first, wanted[first:last].tobytes())
 
     def _says_the_same(self, key: QueueKey, stored: np.void, units: Units, row: int) -> bool:
@@ -138,13 +138,8 @@ class QueueMender:
         first = self._first.get(key, queue.first_offset)
         for low in range(queue.first_offset, first, _STEP):
             units = queue.units(low, min(low + _STEP, first))
-            for begin, end in _stretches(units["size"] <= 0):
+            for begin, end in stretches(units["size"] <= 0):
                 self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
-
-
-def _stretches(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(np.int8)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def _first_at_or_behind(queue: ConsumeQueue, offset: int, last: int) -> int:

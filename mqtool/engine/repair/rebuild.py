@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from mqtool.engine.repair import rebuild_config
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.journal import Journal
-from mqtool.engine.repair.parts import Part, PartReport, in_order, parts_of, spans_of, walk_part
+from mqtool.engine.repair.parts import Part, PartReport, Progress, in_order, part_size, parts_of, spans_of, walk_part
 from mqtool.engine.repair.plan import Change, Loss, Plan
 from mqtool.engine.repair.rebuild_index import IndexBuilder, shape_of
 from mqtool.engine.repair.rebuild_queues import (
@@ -50,7 +50,6 @@ PART = 16 << 20
 VERSIONS = ("4.9", "5.3", "5.5")
 TAGS_SINCE = "5.5"
 """Of ``VERSIONS``, the first whose index holds entries by tag."""
-Progress = Callable[[int], object]
 _INDEX_TIME_AT = int(checkpoint.CHECKPOINT_DTYPE.fields["index_timestamp"][1])  # type: ignore[index]
 _INDEX_TIME_SIZE = checkpoint.CHECKPOINT_DTYPE["index_timestamp"].itemsize
 
@@ -223,7 +222,7 @@ def _build(rules: _Rules, into: Path, disk: Disk, jobs: int, progress: Progress)
             queues = QueueBuilder(reader, into, disk, Sizes.of(reader), rules.batch_topics, pool, jobs)
         if rules.index:
             index = IndexBuilder(into / "index", disk, shape_of(reader), rules.kernels)
-        parts = list(parts_of(reader.commit_log, max(1, min(PART, 2 * PART // jobs))))
+        parts = list(parts_of(reader.commit_log, part_size(PART, jobs)))
         for report in in_order(pool, functools.partial(_walk, rules), parts, jobs + 2):
             for event in log.take(report):
                 if isinstance(event, Derived):
@@ -325,7 +324,7 @@ def has_tags(reader: StoreReader, version: str | None) -> bool:
     """Tell whether a broker of ``version``, or else the one that wrote the store, makes index entries by tag."""
     if version is not None:
         return VERSIONS.index(version) >= VERSIONS.index(TAGS_SINCE)
-    return (reader.root / "rocksdbstore").is_dir() or IndexJudge(reader, live=False).has_tags()
+    return IndexJudge(reader, live=False).has_tags()
 
 
 def make_folders(disk: Disk, path: Path) -> list[Path]:

@@ -7,6 +7,7 @@ the disk, and ``abort`` goes: a broker of any version then starts as after a cle
 (Rules: store.md 3 to 7, 15; changes_5_5.md 9, 11.)
 """
 
+import bisect
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,8 @@ import numpy as np
 from mqtool.engine.repair import verify_index
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, plan_log
-from mqtool.engine.repair.plan import Change, Loss, Plan, Progress
+from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.plan import Change, Loss, Plan
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
 from mqtool.engine.repair.rebuild import build_index, build_queues
 from mqtool.engine.repair.rebuild_queues import Sizes
@@ -196,7 +198,7 @@ def _walk(
     reader: StoreReader, plan: LogPlan, start_offset: int, sink: Sink, index: "_IndexView | None"
 ) -> tuple[list[tuple[str, int]], bool]:
     """Hold what all messages lead to, placeholders included, against queues and index."""
-    tags = (reader.root / "rocksdbstore").is_dir() or (index is not None and index.judge.has_tags())
+    tags = index is not None and index.judge.has_tags()
     mender = QueueMender(reader, sink)
     by_file = reader.rocksdb_queues is None
     for segment, table in tables_of(reader, plan, start_offset):
@@ -215,6 +217,7 @@ def tables_of(reader: StoreReader, plan: LogPlan, start_offset: int) -> Iterator
     log = reader.commit_log
     kernels = scan.kernels_for(log.total_size)
     segments = {segment.start_offset: segment for segment in log.segments}
+    patches = sorted(plan.patches)
     for base in sorted({*segments, *(hole.segment_offset for hole in plan.holes)}):
         segment = segments.get(base) or MappedFile(log.folders[0] / segment_name(base), base, log.file_size)
         if base < start_offset:
@@ -222,12 +225,12 @@ def tables_of(reader: StoreReader, plan: LogPlan, start_offset: int) -> Iterator
         at = 0
         for hole in (one for one in plan.holes if one.segment_offset == base):
             yield from _sound(reader, segments.get(base), at, hole.start - base, kernels)
-            for patch in plan.patches:
-                if hole.start <= patch.position < hole.end:
-                    data = memoryview(patch.data) if kernels is plain else np.frombuffer(patch.data, np.uint8)
-                    table = scan.scan(data, patch.position, kernels=kernels).table
-                    if len(table):
-                        yield segment, table
+            first, last = (bisect.bisect_left(patches, (base, at)) for at in (hole.start, hole.end))
+            for patch in patches[first:last]:
+                data = memoryview(patch.data) if kernels is plain else np.frombuffer(patch.data, np.uint8)
+                table = scan.scan(data, patch.position, kernels=kernels).table
+                if len(table):
+                    yield segment, table
             at = hole.end - base
         yield from _sound(reader, segments.get(base), at, min(segment.size, plan.end_offset - base), kernels)
 

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from mqtool.engine.repair.log_plan import Bad, Known, Piece, Progress, survey
+from mqtool.engine.repair.log_plan import Bad, Known, Piece, survey
 from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
+from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.queue_order import Missing, Order, Run, arrange
 from mqtool.engine.repair.rebuild import VERSIONS, batch_topics_of, has_tags
 from mqtool.engine.repair.rebuild_index import shape_of

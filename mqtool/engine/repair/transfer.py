@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
-from mqtool.engine.repair.parts import Span, spans_of
+from mqtool.engine.repair.parts import Progress, Span, spans_of
 from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import QueueKey, dispatch
@@ -35,7 +35,6 @@ from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 if TYPE_CHECKING:
     import pyarrow
 
-Progress = Callable[[int], object]
 Row = dict[str, Any]
 
 NUMBERS = (

@@ -22,7 +22,7 @@ from mqtool.engine.repair import (
 )
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.parts import in_order, parts_below, parts_of
+from mqtool.engine.repair.parts import PART, Progress, in_order, part_size, parts_below, parts_of
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
@@ -30,10 +30,6 @@ from mqtool.engine.repair.verify_tables import Tables
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import scan
-
-PART = 32 << 20
-"""A thread judges so many bytes of the log at once, fewer where there are many threads: what they hold is bounded."""
-Progress = Callable[[int], object]
 
 
 class Level(enum.StrEnum):
@@ -102,7 +98,7 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
     for check in FILE_CHECKS if whole else [verify_log.check_files]:
         yield from check(reader)
 
-    parts = list(parts_of(reader.commit_log, max(1, min(PART, 2 * PART // jobs))))
+    parts = list(parts_of(reader.commit_log, part_size(PART, jobs)))
     if level is Level.QUICK:
         last = {id(segment) for segment in reader.commit_log.segments[-2:]}
         parts = [part for part in parts if id(part.segment) in last]
@@ -111,8 +107,7 @@ def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progre
     if live:
         end = queues.end_of_dispatch()
         parts = parts_below(parts, verify_log.last_start(reader.commit_log, kernels) if end is None else end)
-    tags_in_index = (reader.root / "rocksdbstore").is_dir() or index.has_tags()
-    rules = Rules(reader, kernels, reader.delay_levels, tags_in_index, queues.compare)
+    rules = Rules(reader, kernels, reader.delay_levels, index.has_tags(), queues.compare)
     done = 0
     with ThreadPoolExecutor(jobs) as pool:
         chains = []

@@ -311,7 +311,9 @@ class IndexJudge:
         return _Kind.TAG if message.tags and key_hash(message.topic, f"T#{message.tags}") == hashed else _Kind.NONE
 
     def has_tags(self) -> bool:
-        """Tell whether the newest entries are some by tag: RocketMQ 5.4 and later write these."""
+        """Tell whether there are entries by tag, by the newest ones: RocketMQ 5.4 and later write these."""
+        if (self.reader.root / "rocksdbstore").is_dir():  # which they make too
+            return True
         for file in reversed(self.files):
             newest = file.entries()[1:][-_LOOK_AT:]
             if len(newest):
