@@ -27,8 +27,9 @@ from mqtool.engine.repair.parts import (
     spans_of,
     walk_part,
 )
+from mqtool.engine.repair.verify_log import Run
 from mqtool.engine.store.commit_log import Gap
-from mqtool.engine.store.dispatch import CRC_PROPERTY, QueueKey, dispatch, property_crcs
+from mqtool.engine.store.dispatch import CRC_PROPERTY, IndexEntries, QueueKey, Units, dispatch, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError
@@ -81,6 +82,8 @@ class Piece:
     last_start: int  # of the last sound record, -1 without one
     like: Likeness
     doubtful: int  # sound messages whose CRC property does not match: their bodies do
+    run: Run | None  # the sound records, where there are some
+    units: Units | None  # theirs
 
 
 @dataclasses.dataclass
@@ -123,6 +126,8 @@ class LogPlan:
     lost_bytes: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     behind: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     """Messages behind the end, which are given up too."""
+    is_cut: bool = False
+    """Sound messages are among these."""
     kept: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     remarks: list[str] = dataclasses.field(default_factory=list)
     unplaced: list[tuple[QueueKey, int]] = dataclasses.field(default_factory=list)
@@ -142,9 +147,12 @@ class Rules:
     kernels: Any
     delay_levels: list[int]
     property_crc: bool  # a broker of this store checks the CRC property (forceVerifyPropCRC)
+    tags_in_index: bool
 
 
-def survey(reader: StoreReader, start_offset: int, jobs: int, progress: Progress) -> Iterator[Piece | Gap]:
+def survey(
+    reader: StoreReader, start_offset: int, jobs: int, progress: Progress, tags_in_index: bool = False
+) -> Iterator[Piece | Gap]:
     """Yield what the log holds from an address on, in order; records and gaps of each segment.
 
     Args:
@@ -152,12 +160,13 @@ def survey(reader: StoreReader, start_offset: int, jobs: int, progress: Progress
         start_offset: first byte of a segment.
         jobs: threads.
         progress: is told how many bytes are done.
+        tags_in_index: also derive the entries by tag.
     """
     log = reader.commit_log
     parts = [part for part in parts_of(log, part_size(PART, jobs)) if part.segment.start_offset >= start_offset]
     total = sum(part.stop - part.start for part in parts)
     forced = reader.config.flag("forceVerifyPropCRC")
-    rules = Rules(reader, scan.kernels_for(total), reader.delay_levels, forced)
+    rules = Rules(reader, scan.kernels_for(total), reader.delay_levels, forced, tags_in_index)
     done = 0
     with ThreadPoolExecutor(jobs) as pool:
         for report in in_order(pool, functools.partial(_check_part, rules), parts, jobs + 2):
@@ -204,7 +213,7 @@ def _piece(
 ) -> Piece:
     bad = faulty | misplaced | broken
     sound = table if not bad.any() else table.where(~bad)
-    derived = dispatch(sound, rules.delay_levels) if len(sound) else None
+    derived = dispatch(sound, rules.delay_levels, rules.tags_in_index) if len(sound) else None
     has_crc, doubtful = False, 0
     if derived is not None:
         has_crc = bool(derived.properties.at(CRC_PROPERTY)[1][-1] > 0)
@@ -238,6 +247,26 @@ def _piece(
         last_start=int(sound.starts[-1]) if len(sound) else -1,
         like=Likeness.of(sound, len(sound) - 1, has_crc) if len(sound) else placeholder.PLAIN,
         doubtful=doubtful,
+        run=run_of(segment, sound, derived.entries) if derived else None,
+        units=derived.units if derived else None,
+    )
+
+
+def run_of(segment: MappedFile, table: MessageTable, entries: IndexEntries) -> Run:
+    """Return sound messages as those who judge an index take them."""
+    times = table.column("store_timestamp")
+    return Run(
+        segment=segment,
+        start=int(table.starts[0]),
+        end=int(table.starts[-1]) + int(table.column("size")[-1]),
+        in_place=True,
+        stated_offset=int(table.column("position")[0]),
+        count=len(table),
+        first_timestamp=int(times[0]),
+        last_timestamp=int(times[-1]),
+        findings=[],
+        spans=[],
+        entries=entries,
     )
 
 
@@ -280,18 +309,17 @@ class _Missing:
     before: int
 
 
-def plan_log(reader: StoreReader, start_offset: int, cut: bool, jobs: int, progress: Progress) -> LogPlan:
+def plan_log(reader: StoreReader, pieces: Iterable[Piece | Gap], start_offset: int, cut: bool) -> LogPlan:
     """Find the end of the log and bridge the holes before it.
 
     Args:
         reader: of the store.
+        pieces: by ``survey``.
         start_offset: first byte of the segment to begin with.
         cut: end the log at the first hole.
-        jobs: threads.
-        progress: is told how many bytes are done.
     """
     builder = _Builder(reader, start_offset, cut)
-    for piece in survey(reader, start_offset, jobs, progress):
+    for piece in pieces:
         builder.take(piece)
     return builder.finish()
 
@@ -336,6 +364,7 @@ class _Builder:
                 hole.like = piece.like
         if self.cut and self.holes and self.holes[0].start < base + piece.last_start:
             self.plan.behind.update(piece.topics)
+            self.plan.is_cut = True
             return
         self.plan.kept.update(piece.topics)
         self.doubtful += piece.doubtful

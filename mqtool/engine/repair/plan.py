@@ -52,9 +52,10 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What ``command`` with ``options`` would do. It holds no bulk data: to apply it is to walk the store again.
+    """What ``command`` with ``options`` would do.
 
-    A mend fills in the first part; ``plan_mend`` adds the second.
+    A mend fills in the first part; ``plan_mend`` adds the second. ``found`` is what the mend needs to apply the plan;
+    a plan that was saved has none, and to apply that is to walk the store again.
     """
 
     command: str
@@ -67,10 +68,13 @@ class Plan:
     store: str = ""
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fingerprint: str = ""
+    found: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def to_json(self) -> str:
         """Return the plan as the text of a file."""
-        return json.dumps({"mqtool_plan": _FORMAT, **dataclasses.asdict(self)}, indent=1) + "\n"
+        plain = dataclasses.asdict(dataclasses.replace(self, found=None))
+        del plain["found"]
+        return json.dumps({"mqtool_plan": _FORMAT, **plain}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":

@@ -23,6 +23,8 @@ from mqtool.formats import commit_log as layout
 from mqtool.formats import consume_queue, consume_queue_ext
 
 SIZE = consume_queue.UNIT_SIZE
+KEPT = 32 << 20
+"""Bytes of units that a plan keeps in memory."""
 _STEP = 1 << 18
 _PRE_BLANK = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
 
@@ -155,18 +157,36 @@ def _first_at_or_behind(queue: ConsumeQueue, offset: int, last: int) -> int:
 
 @dataclasses.dataclass
 class Tally:
-    """Counts differences."""
+    """Counts differences, and keeps them as long as they are few."""
 
     written: "collections.Counter[QueueKey]" = dataclasses.field(default_factory=collections.Counter)
     trimmed: dict[QueueKey, int] = dataclasses.field(default_factory=dict)
+    units: list[tuple[QueueKey, int, bytes]] | None = dataclasses.field(default_factory=list)
+    """All that is to be written; None where that is more than memory should hold."""
+    _size: int = 0
 
-    def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:  # noqa: ARG002
+    def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
         """Count units."""
         self.written[key] += len(units) // SIZE
+        self._size += len(units)
+        if self._size > KEPT:
+            self.units = None
+        if self.units is not None:
+            self.units.append((key, queue_offset, units))
 
     def trim(self, key: QueueKey, queue_offset: int) -> None:
         """Note the end."""
         self.trimmed[key] = queue_offset
+
+    def tell(self, sink: Sink) -> bool:
+        """Tell another sink everything; false where that is no longer known."""
+        if self.units is None:
+            return False
+        for difference in self.units:
+            sink.write(*difference)
+        for trim in self.trimmed.items():
+            sink.trim(*trim)
+        return True
 
 
 class QueueWriter:

@@ -10,15 +10,15 @@ the disk, and ``abort`` goes: a broker of any version then starts as after a cle
 import bisect
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from mqtool.engine.repair import verify_index
 from mqtool.engine.repair.journal import Journal
-from mqtool.engine.repair.log_plan import LogPlan, plan_log
+from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, run_of, survey
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.plan import Change, Loss, Plan
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
@@ -27,7 +27,7 @@ from mqtool.engine.repair.rebuild_queues import Sizes
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import Run
 from mqtool.engine.store.commit_log import CommitLog, Gap
-from mqtool.engine.store.dispatch import dispatch
+from mqtool.engine.store.dispatch import Units, dispatch
 from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -48,10 +48,53 @@ class _IndexView:
     judge: IndexJudge
     differs: bool = False
 
+    @classmethod
+    def of(cls, reader: StoreReader, start_offset: int) -> Self:
+        """Begin with the entries of the messages from an address on."""
+        judge = IndexJudge(reader, live=False)
+        if start_offset > reader.commit_log.min_offset:
+            judge.skip_to(start_offset)
+        return cls(judge)
+
     def take(self, run: Run) -> None:
         """Hold the keys of a run against the entries that are next; after a difference nothing more is asked."""
         if not self.differs:
             self.differs = any(one.severity != "note" for one in self.judge.take(run))
+
+
+class _Follower:
+    """Holds what messages lead to against queues and index."""
+
+    def __init__(self, reader: StoreReader, sink: Sink, index: _IndexView | None) -> None:
+        self.reader = reader
+        self.index = index
+        self.queues = None if reader.rocksdb_queues is not None else QueueMender(reader, sink)
+
+    def take(self, units: Units, run: Run) -> None:
+        """Take the next messages of the log."""
+        if self.queues:
+            self.queues.take(units)
+        if self.index:
+            self.index.take(run)
+
+    def watch(self, pieces: Iterable[Piece | Gap]) -> Iterator[Piece | Gap]:
+        """Take what a survey yields, and pass it on."""
+        for piece in pieces:
+            if not isinstance(piece, Gap) and piece.units is not None and piece.run is not None:
+                self.take(piece.units, piece.run)
+            yield piece
+
+    def walk(self, plan: LogPlan, start_offset: int, tags_in_index: bool = False) -> None:
+        """Take all messages of the log as the plan makes it, placeholders included."""
+        for segment, table in tables_of(self.reader, plan, start_offset):
+            derived = dispatch(table, self.reader.delay_levels, tags_in_index)
+            self.take(derived.units, run_of(segment, table, derived.entries))
+        self.finish(plan, start_offset)
+
+    def finish(self, plan: LogPlan, start_offset: int) -> None:
+        """Judge what lies behind the last message of each queue."""
+        if self.queues:
+            self.queues.finish(start_offset if start_offset > self.reader.commit_log.min_offset else 0, plan)
 
 
 @dataclasses.dataclass
@@ -96,12 +139,13 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         ),
         remarks=tuple(_remarks(found)),
         journal_size=_journal_size(found),
+        found=found,
     )
 
 
 def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:
     """Do what the plan says."""
-    found = _survey(reader, plan.options, jobs, progress)
+    found: Recovery = plan.found or _survey(reader, plan.options, jobs, progress)
     _apply_log(found, journal)
     reader = StoreReader(reader.root, reader.config)
     if reader.rocksdb_queues is None:
@@ -111,14 +155,11 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
         for batch in reader.batch_consume_queues.values():
             _apply_sizes(batch, sizes.batch_queue, journal)
         reader = StoreReader(reader.root, reader.config)
+        writer = QueueWriter(reader, journal)
         with journal.together():
-            _walk(
-                reader,
-                dataclasses.replace(found.log, holes=[], patches=[]),
-                found.start_offset,
-                QueueWriter(reader, journal),
-                None,
-            )
+            if not found.queues.tell(writer):
+                log = dataclasses.replace(found.log, holes=[], patches=[])
+                _Follower(reader, writer, None).walk(log, found.start_offset)
         _apply_batch_queues(reader, found.batch_queues, journal, jobs)
     if found.index:
         _apply_index(reader, journal, jobs)
@@ -142,14 +183,21 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         raise UsageError(f"{reader.root} is a DLedger log: let a peer send it what is missing, it is not mended here")
     mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
     first = log.segments[-_NORMAL_SEGMENTS:][0].start_offset if log.segments and mode == "normal" else log.min_offset
+    tags = IndexJudge(reader, live=False).has_tags()
     for start in dict.fromkeys((first, log.min_offset)):
-        plan = plan_log(reader, start, bool(options.get("cut")), jobs, progress)
         tally = Tally()
-        judge = _IndexView(IndexJudge(reader, live=False))
-        if start > log.min_offset:
-            judge.judge.skip_to(start)
-        batch, is_short = _walk(reader, plan, start, tally, judge)
-        if not is_short:
+        judge = _IndexView.of(reader, start)
+        follower = _Follower(reader, tally, judge)
+        pieces = survey(reader, start, jobs, progress, tags)
+        plan = plan_log(reader, follower.watch(pieces), start, bool(options.get("cut")))
+        if not plan.holes and not plan.is_cut:
+            follower.finish(plan, start)
+        else:
+            # Placeholders belong between the messages, and what is cut off is none: all again, in order.
+            tally, judge = Tally(), _IndexView.of(reader, start)
+            follower = _Follower(reader, tally, judge)
+            follower.walk(plan, start, tags)
+        if not (follower.queues and follower.queues.is_short):
             break
     plan.lost.update(plan.behind)
     index = _index_is_wrong(reader, plan, judge)
@@ -158,7 +206,7 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         start,
         plan,
         tally,
-        batch,
+        sorted(follower.queues.others) if follower.queues else [],
         index,
         _checkpoint(reader, plan, index or reader.paths.abort.exists()),
         list(_left_over(reader, plan)),
@@ -194,24 +242,6 @@ def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile,
                     break
 
 
-def _walk(
-    reader: StoreReader, plan: LogPlan, start_offset: int, sink: Sink, index: "_IndexView | None"
-) -> tuple[list[tuple[str, int]], bool]:
-    """Hold what all messages lead to, placeholders included, against queues and index."""
-    tags = index is not None and index.judge.has_tags()
-    mender = QueueMender(reader, sink)
-    by_file = reader.rocksdb_queues is None
-    for segment, table in tables_of(reader, plan, start_offset):
-        derived = dispatch(table, reader.delay_levels, tags)
-        if by_file:
-            mender.take(derived.units)
-        if index is not None:
-            index.take(_run(segment, table, derived.entries))
-    if by_file:
-        mender.finish(start_offset if start_offset > reader.commit_log.min_offset else 0, plan)
-    return sorted(mender.others), mender.is_short
-
-
 def tables_of(reader: StoreReader, plan: LogPlan, start_offset: int) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
     """Yield the messages of the log as the plan makes it, in order, with the segment they lie in."""
     log = reader.commit_log
@@ -242,24 +272,6 @@ def _sound(
         for table in reader.commit_log.walk(segment, start, stop, kernels):
             if not isinstance(table, Gap):
                 yield segment, table
-
-
-def _run(segment: MappedFile, table: scan.MessageTable, entries: Any) -> Run:
-    times = table.column("store_timestamp")
-    positions = table.column("position")
-    return Run(
-        segment=segment,
-        start=int(positions[0]) - segment.start_offset,
-        end=int(positions[-1]) + int(table.column("size")[-1]) - segment.start_offset,
-        in_place=True,
-        stated_offset=int(positions[0]),
-        count=len(table),
-        first_timestamp=int(times[0]),
-        last_timestamp=int(times[-1]),
-        findings=[],
-        spans=[],
-        entries=entries,
-    )
 
 
 def _index_is_wrong(reader: StoreReader, plan: LogPlan, judge: "_IndexView") -> bool:
