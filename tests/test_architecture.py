@@ -49,7 +49,7 @@ ROOMS = {
 LIBRARIES = {
     "construct": Row(("mqtool.formats",)),
     "numba": Row(("mqtool.formats.compiled", "mqtool.formats.clmul")),
-    "llvmlite": Row(("mqtool.formats.compiled", "mqtool.formats.clmul")),
+    "llvmlite": Row(("mqtool.formats.compiled", "mqtool.formats.clmul", "mqtool.formats.native")),
     "lark": Row(("*.sql92",), when_called=OURS),
     "pyarrow": Row(("spark_jobs",), when_called=OURS),
     "pyspark": Row(("spark_jobs",)),
@@ -65,6 +65,7 @@ _CLOCK = ("time", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime
 # What a room does without, so that its tests need no disk, no network and no waiting.
 OUTSIDE = {
     "mqtool.formats": (*_FILES, *_SOCKETS, *_CLOCK, "subprocess", "open"),
+    "mqtool.formats.native": (*_SOCKETS, *_CLOCK, "subprocess"),  # it keeps machine code in the user's cache
     "mqtool.engine.broker": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.name_server": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.client": (*_SOCKETS, *_CLOCK),

@@ -347,18 +347,16 @@ def crc_by_folding(like: Any, start: int, size: int) -> int:
     return crc
 
 
-def crcs_by_singles(buffer: Array, offsets: Array, sizes: Array, out: Array) -> None:
-    """Do the work of ``body_crcs`` with a multiplication of one block at a time."""
-    start = buffer.ctypes.data
-    for i in range(len(offsets)):
-        out[i] = crc_by_folding(four_singles(), start + offsets[i], sizes[i])
+def crc_by_singles(buffer: Array, offset: int, size: int) -> int:
+    """Do the work of ``crc32`` with a multiplication of one block at a time."""
+    crc: int = crc_by_folding(four_singles(), buffer.ctypes.data + offset, size)
+    return crc
 
 
-def crcs_by_pairs(buffer: Array, offsets: Array, sizes: Array, out: Array) -> None:
-    """Do the work of ``body_crcs`` with a multiplication of two blocks at a time."""
-    start = buffer.ctypes.data
-    for i in range(len(offsets)):
-        out[i] = crc_by_folding(two_pairs(), start + offsets[i], sizes[i])
+def crc_by_pairs(buffer: Array, offset: int, size: int) -> int:
+    """Do the work of ``crc32`` with a multiplication of two blocks at a time."""
+    crc: int = crc_by_folding(two_pairs(), buffer.ctypes.data + offset, size)
+    return crc
 
 
 @_inlined
@@ -372,28 +370,26 @@ def look_up(eight: int) -> int:
     return crc
 
 
-def crcs_by_bytes(buffer: Array, offsets: Array, sizes: Array, out: Array) -> None:
-    """Do the work of ``body_crcs`` with tables."""
-    start = buffer.ctypes.data
-    for i in range(len(offsets)):
-        at = start + offsets[i]
-        end = at + sizes[i]
-        crc = ONES
-        while at + 8 <= end:
-            crc = look_up(load_half(at) ^ crc)
-            at += 8
-        while at < end:
-            crc = (BYTES[0, (load_byte(at) ^ crc) & 0xFF] ^ crc >> 8) & ONES
-            at += 1
-        out[i] = crc ^ ONES
+def crc_by_bytes(buffer: Array, offset: int, size: int) -> int:
+    """Do the work of ``crc32`` with tables."""
+    at = buffer.ctypes.data + offset
+    end = at + size
+    crc = ONES
+    while at + 8 <= end:
+        crc = look_up(load_half(at) ^ crc)
+        at += 8
+    while at < end:
+        crc = (BYTES[0, (load_byte(at) ^ crc) & 0xFF] ^ crc >> 8) & ONES
+        at += 1
+    return crc ^ ONES
 
 
-def body_crcs_kernel() -> Callable[[Array, Array, Array, Array], None]:
+def crc32_kernel() -> Callable[[Array, int, int], int]:
     """Return the kernel for this processor, to be compiled.
 
-    It takes a contiguous array of bytes, the offset and the size of each range as ``int64``, and an array that receives
-    the CRC of each as ``uint32``. Every range must lie in the buffer; nothing outside of it is read.
+    It takes a contiguous array of bytes, the offset and the size of a range, and returns its CRC. The range must lie in
+    the buffer; nothing outside of it is read.
     """
     if has_paired_multiply():
-        return crcs_by_pairs
-    return crcs_by_singles if has_carryless_multiply() else crcs_by_bytes
+        return crc_by_pairs
+    return crc_by_singles if has_carryless_multiply() else crc_by_bytes

@@ -1,16 +1,14 @@
-"""The kernels compiled by numba: imported only where there is much to scan.
+"""The kernels made into machine code by numba: imported only where ``native`` finds none.
 
-A copy of ``kernels`` whose functions are compiled when first called, and stored where numba can write.
+A copy of ``kernels`` whose inner loops use instructions of the processor, compiled as one object file of C functions.
 """
 
-import contextlib
-import ctypes
 import importlib.util
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
 from numba.core import types as nb
@@ -18,25 +16,29 @@ from numba.extending import intrinsic
 
 from mqtool.formats import clmul
 from mqtool.formats import kernels as plain
+from mqtool.formats.native import SIGNATURES, Code, Signature, target_machine
 
-_NAME = "mqtool.formats.kernels_compiled"
+_NUMBER_TYPES = {"i8": nb.int64, "i4": nb.int32, "u4": nb.uint32, "u1": nb.uint8, "b1": nb.boolean}
 
-
-# Of mallopt(3).
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-
-_INLINE = {"separators", "_note_property", "equal", "java_hash", "index_hash"}
+_INLINE = {
+    "separators",
+    "_note_property",
+    "_mix",
+    "_topic",
+    "equal",
+    "java_hash",
+    "index_hash",
+    "crc_by_pairs",
+    "crc_by_singles",
+}
 """Called in inner loops, where a call would cost more than they do."""
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile ``function`` without the interpreter's lock; keep the result on disk where that is possible."""
-    options = {"nogil": True, "error_model": "numpy", "forceinline": function.__name__ in _INLINE}
-    try:
-        compiled = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no place to write: read-only site-packages, no home
-        compiled = numba.njit(**options)(function)
-    return compiled  # type: ignore[no-any-return]
+    """Compile ``function`` for other compiled ones."""
+    inline = function.__name__ in _INLINE
+    compiled: Callable[..., Any] = numba.njit(error_model="numpy", forceinline=inline)(function)
+    return compiled
 
 
 def _loader(width: int) -> Any:
@@ -102,6 +104,25 @@ def _lowest_bit(_typing: Any, marks: Any) -> Any:
     return nb.int64(marks), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _hash_of_eight(_typing: Any, buffer: Any, _at: Any) -> Any:
+    """Multiply eight letters at once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at = context.cast(builder, arguments[1], signature.args[1], nb.intp)
+        narrow, wide = ir.VectorType(ir.IntType(8), 8), ir.VectorType(ir.IntType(32), 8)
+        pointer = builder.bitcast(builder.gep(array.data, [at]), narrow.as_pointer())
+        letters = builder.zext(builder.load(pointer, align=1), wide)
+        products = builder.mul(letters, wide([31**power & 0xFFFFFFFF for power in reversed(range(8))]))
+        name = "llvm.vector.reduce.add.v8i32"
+        form = ir.FunctionType(ir.IntType(32), [wide])
+        add = builder.module.globals.get(name) or ir.Function(builder.module, form, name)
+        return builder.zext(builder.call(add, [products]), ir.IntType(64))
+
+    return nb.int64(buffer, _at), generate
+
+
 def separators(buffer: Any, start: int, end: int) -> int:
     """Do what ``kernels.separators`` does."""
     if start + 16 <= len(buffer):
@@ -114,12 +135,12 @@ def separators(buffer: Any, start: int, end: int) -> int:
     return marks
 
 
-def _compile() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(_NAME, plain.__file__)
+def functions() -> types.ModuleType:
+    """Return the copy of ``kernels``, to be called by compiled functions."""
+    spec = importlib.util.spec_from_file_location("mqtool.formats.kernels_compiled", plain.__file__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[_NAME] = module  # a stored kernel looks its module up by name
     spec.loader.exec_module(module)
     for name, value in list(vars(module).items()):
         if isinstance(value, types.FunctionType):
@@ -128,24 +149,54 @@ def _compile() -> types.ModuleType:
         setattr(module, f"int{width}", _loader(width))
     module.separators = jit(separators)  # type: ignore[attr-defined]
     module.lowest_bit = _lowest_bit  # type: ignore[attr-defined]
+    module.hash_of_eight = _hash_of_eight  # type: ignore[attr-defined]
     module.prefetch = _prefetch  # type: ignore[attr-defined]
-    module.body_crcs = jit(clmul.body_crcs_kernel())  # type: ignore[attr-defined]
+    module.crc32 = jit(clmul.crc32_kernel())  # type: ignore[attr-defined]
     return module
 
 
-def _keep_memory() -> None:
-    """Have glibc keep what is freed: tables come and go by the thousand, and new pages cost more than filling them."""
-    with contextlib.suppress(AttributeError, OSError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, size in ((_TRIM_THRESHOLD, 256 << 20), (_MMAP_THRESHOLD, 32 << 20), (_TOP_PAD, 16 << 20)):
-            mallopt(parameter, size)
+def code() -> Code:
+    """Compile all kernels for this processor."""
+    module = functions()
+    wrappers = {name: _wrapper(getattr(module, name), signature) for name, signature in SIGNATURES.items()}
+    whole = llvm.parse_assembly("")
+    for wrapper in wrappers.values():
+        whole.link_in(llvm.parse_assembly(wrapper.inspect_llvm()))
+    missing = [one.name for one in (*whole.functions, *whole.global_variables) if one.is_declaration]
+    data = target_machine().emit_object(whole)
+    symbols = {name: wrapper.native_name for name, wrapper in wrappers.items()}
+    return Code(symbols, [name for name in missing if not name.startswith("llvm.")], bytes(data))
 
 
-_keep_memory()
-kernels: Any = _compile()
+def _wrapper(kernel: Any, signature: Signature) -> Any:
+    """Return a C function that takes addresses and lengths, makes arrays of them and calls a kernel.
 
-
-def is_stored() -> bool:
-    """Tell whether an earlier run left compiled kernels for this processor behind."""
-    index = getattr(kernels.hop._cache, "_cache_file", None)
-    return index is not None and bool(index._load_index())
+    Its last argument is where the result goes.
+    """
+    names, types_, given = [], [], []
+    for number, argument in enumerate(signature.arguments.split()):
+        name = f"a{number}"
+        if argument.endswith("n"):
+            parts = [f"{name}_{part}" for part in range(int(argument[:-1] or 1))]
+            names += parts
+            types_ += [nb.int64] * len(parts)
+            given.append(parts[0] if argument == "n" else f"({', '.join(parts)})")
+        else:
+            dtype, _, dimensions = argument.strip(">").partition(",")
+            sizes = [f"{name}_{part}" for part in range(int(dimensions or 1))]
+            names += [name, *sizes]
+            types_ += [nb.CPointer(_NUMBER_TYPES[dtype]), *[nb.int64] * len(sizes)]  # type: ignore[attr-defined]
+            given.append(f"carray({name}, ({', '.join(sizes)},))")
+    call = f"kernel({', '.join(given)})"
+    lines = [f"def wrapper({', '.join([*names, 'out'])}):"]
+    if signature.result is None:
+        lines.append(f"    {call}")
+    elif signature.result == "n":
+        lines.append(f"    carray(out, (1,))[0] = {call}")
+    else:
+        lines.append(f"    result = {call}")
+        lines += [f"    carray(out, (9,))[{part}] = result[{part}]" for part in range(int(signature.result[:-1]))]
+    lines.append("    return 0")
+    space: dict[str, Any] = {"kernel": kernel, "carray": numba.carray}
+    exec("\n".join(lines), space)
+    return numba.cfunc(nb.int64(*types_, nb.CPointer(nb.int64)), error_model="numpy")(space["wrapper"])  # type: ignore[attr-defined]

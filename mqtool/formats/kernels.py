@@ -217,6 +217,19 @@ def equal(one: Buffer, at: int, other: Buffer, other_at: int, size: int) -> bool
     return True
 
 
+def _mix(buffer: Buffer, offset: int, size: int) -> int:
+    """Return a number for a byte string, others for most others."""
+    key = size
+    at = offset
+    while at + 8 <= offset + size:
+        key = (key * 31 + (int64(buffer, at) & 0xFFFFFFFFFFFF)) & 0xFFFFFFFFFFFF
+        at += 8
+    while at < offset + size:
+        key = (key * 31 + buffer[at]) & 0xFFFFFFFFFFFF
+        at += 1
+    return key ^ key >> 17 ^ key >> 31
+
+
 def intern(buffer: Buffer, offsets: Array, sizes: Array, slots: Array, ids: Array, firsts: Array) -> int:
     """Give equal byte strings equal numbers, in order of their first appearance.
 
@@ -238,15 +251,7 @@ def intern(buffer: Buffer, offsets: Array, sizes: Array, slots: Array, ids: Arra
             prefetch(buffer, int(offsets[i + _AHEAD]))
         offset = int(offsets[i])
         size = int(sizes[i])
-        key = size
-        at = offset
-        while at + 8 <= offset + size:
-            key = (key * 31 + (int64(buffer, at) & 0xFFFFFFFFFFFF)) & 0xFFFFFFFFFFFF
-            at += 8
-        while at < offset + size:
-            key = (key * 31 + buffer[at]) & 0xFFFFFFFFFFFF
-            at += 1
-        slot = (key ^ key >> 17 ^ key >> 31) & mask
+        slot = _mix(buffer, offset, size) & mask
         while True:
             number = slots[slot]
             if number < 0:
@@ -358,29 +363,24 @@ def lowest_bit(marks: int) -> int:
     return number
 
 
+def hash_of_eight(buffer: Buffer, at: int) -> int:
+    """Return Java's hash of eight letters, at least its lower 32 bits: their products wait for nothing."""
+    value = 0
+    for letter in range(8):
+        value += buffer[at + letter] * _POWERS[7 - letter]
+    return value
+
+
 def java_hash(buffer: Buffer, offset: int, size: int, seed: int) -> int:
     """Return Java's hash of a UTF-8 text, continued from the hash ``seed`` of what stands before it."""
     value = seed
     at = offset
     end = offset + size
     while at < end:
-        if at + 8 <= end:
-            word = int64(buffer, at)
-            if word & _NOT_ASCII == 0:  # eight letters at once: their products wait for nothing
-                high = word >> 32
-                value = (
-                    value * _POWERS[8]
-                    + (high >> 24) * _POWERS[7]
-                    + (high >> 16 & 0xFF) * _POWERS[6]
-                    + (high >> 8 & 0xFF) * _POWERS[5]
-                    + (high & 0xFF) * _POWERS[4]
-                    + (word >> 24 & 0xFF) * _POWERS[3]
-                    + (word >> 16 & 0xFF) * _POWERS[2]
-                    + (word >> 8 & 0xFF) * _POWERS[1]
-                    + (word & 0xFF)
-                ) & 0xFFFFFFFF
-                at += 8
-                continue
+        if at + 8 <= end and int64(buffer, at) & _NOT_ASCII == 0:
+            value = (value * _POWERS[8] + hash_of_eight(buffer, at)) & 0xFFFFFFFF
+            at += 8
+            continue
         first = buffer[at]
         if first < 0x80:
             value = (value * 31 + first) & 0xFFFFFFFF
@@ -539,6 +539,33 @@ def check_chains(
     return count
 
 
+def agree(
+    entries: Buffer, first: int, entry_size: int, at: Any, hashes: Array, offsets: Array, timestamps: Array, begin: int
+) -> int:
+    """Return how many entries of an index file hold, one after the other, what is due.
+
+    Args:
+        entries: bytes of the entries, number 0 first; as many as are due lie in it behind ``first``.
+        first: number of the first entry to look at.
+        entry_size: bytes of an entry.
+        at: where its key hash, physical offset and seconds lie.
+        hashes: the key hash that each should have.
+        offsets: the physical offset.
+        timestamps: when its message was stored.
+        begin: the begin timestamp of the file.
+    """
+    hash_at, offset_at, seconds_at = at
+    for i in range(len(hashes)):
+        place = (first + i) * entry_size
+        if (
+            int32(entries, place + hash_at) != hashes[i]
+            or int64(entries, place + offset_at) != offsets[i]
+            or int32(entries, place + seconds_at) != (timestamps[i] - begin) // 1000
+        ):
+            return i
+    return len(hashes)
+
+
 def link_entries(hashes: Array, first: int, newest: Array, previous: Array) -> None:
     """Chain new entries of an index file: each follows the newest of its slot and takes its place.
 
@@ -557,7 +584,210 @@ def link_entries(hashes: Array, first: int, newest: Array, previous: Array) -> N
         newest[slot] = first + i
 
 
+def crc32(buffer: Buffer, offset: int, size: int) -> int:
+    """Return the CRC-32 of a stretch of the buffer; compiled, ``clmul`` takes its place."""
+    return zlib.crc32(buffer[offset : offset + size])
+
+
 def body_crcs(buffer: Buffer, offsets: Array, sizes: Array, out: Array) -> None:
-    """Write the CRC-32 of each stretch of the buffer; compiled, ``clmul`` takes its place."""
+    """Write the CRC-32 of each stretch of the buffer."""
     for i in range(len(offsets)):
-        out[i] = zlib.crc32(buffer[offsets[i] : offsets[i] + sizes[i]])
+        out[i] = crc32(buffer, int(offsets[i]), int(sizes[i]))
+
+
+def express(
+    buffer: Buffer,
+    start: int,
+    stop: int,
+    base: int,
+    magics: Any,
+    at: Any,
+    no_flags: int,
+    names: Any,
+    with_bodies: int,
+    with_tags: int,
+    slots: Array,
+    topics: Array,
+    seeds: Array,
+    narrow: Array,
+    wide: Array,
+    rows: Array,
+    hashes: Array,
+    is_tag: Array,
+) -> tuple[int, int, int, int]:
+    """Check the most common messages, and derive what their units and index entries hold, all in one pass.
+
+    It ends before the first record that needs a closer look: a damaged one, one whose flags or properties mean
+    something here, a blank one; or before an array is full.
+
+    Args:
+        buffer: bytes of one segment.
+        start: position of the first record.
+        stop: no record that starts here or later is taken.
+        base: address of the first byte of the buffer.
+        magics: of a v1 message, a v2 message.
+        at: positions in a head of size, magic code, body CRC, queue id, queue offset, physical offset, system flag,
+            store timestamp and body size, and the size of the head.
+        no_flags: bits of the system flag that ask for a closer look.
+        names: of the properties that are used: eight bytes of the unique key's, four of the keys' and of the tags', as
+            numbers; then the first letters of those that ask for a closer look.
+        with_bodies: whether bodies are held against their CRC.
+        with_tags: whether tags have entries.
+        slots: scratch, filled with -1; its length is a power of two, more than twice that of ``topics``.
+        topics: (2, topic) receives position and size of each topic.
+        seeds: receives for each the Java hash of ``topic#``.
+        narrow: (3, message) receives size, number of the topic, queue id.
+        wide: (4, message) receives position, queue offset, tags code, store timestamp.
+        rows: receives the message of each entry.
+        hashes: receives the key hash of each entry.
+        is_tag: receives whether it is an entry by tag.
+
+    Returns:
+        How many messages, where the walk stopped, how many entries, how many topics.
+    """
+    size_at, magic_at, crc_at, queue_at, offset_at, position_at, flag_at, time_at, body_size_at, head = at
+    unique, keys, tags, one_letter, other_letter = names
+    end = len(buffer)
+    count = entries = topic_count = 0
+    topic = -1
+    position = start
+    while position < stop and count < narrow.shape[1]:
+        if position + head + 3 > end:
+            break
+        size = int32(buffer, position + size_at)
+        magic = int32(buffer, position + magic_at)
+        if (magic != magics[0] and magic != magics[1]) or size < head + 3 or position + size > end:
+            break
+        ahead = position + _AHEAD * size
+        for line in range(-2, 2):
+            prefetch(buffer, ahead + line * 64)
+        if int64(buffer, position + position_at) != base + position or int32(buffer, position + flag_at) & no_flags:
+            break
+        close = position + size
+        body_at = position + head
+        body_size = int32(buffer, position + body_size_at)
+        topic_at = body_at + body_size
+        if body_size < 0 or topic_at + 3 > close:
+            break
+        if magic == magics[1]:
+            topic_size = int16(buffer, topic_at)
+            topic_at += 2
+        else:
+            topic_size = int8(buffer, topic_at)
+            topic_at += 1
+        properties_at = topic_at + topic_size + 2
+        if topic_size < 0 or properties_at > close or properties_at + int16(buffer, properties_at - 2) != close:
+            break
+        if (
+            with_bodies
+            and body_size > 0
+            and crc32(buffer, body_at, body_size) & 0x7FFFFFFF != int32(buffer, position + crc_at)
+        ):
+            break
+        if (
+            topic < 0
+            or topics[1, topic] != topic_size
+            or not equal(buffer, int(topics[0, topic]), buffer, topic_at, topic_size)
+        ):
+            topic = _topic(buffer, topic_at, topic_size, slots, topics, seeds, topic_count)
+            if topic < 0:
+                break
+            topic_count = max(topic_count, topic + 1)
+
+        unique_at = unique_size = keys_at = keys_size = tags_at = tags_size = 0
+        is_special = False
+        name_at = block = properties_at
+        value_at = -1
+        while block < close:
+            marks = separators(buffer, block, close)
+            if block + 16 >= close and buffer[close - 1] != 2:
+                marks |= 1 << close - block  # the last pair needs no separator
+            while marks:
+                mark = block + lowest_bit(marks)
+                marks &= marks - 1
+                if mark < close and buffer[mark] == 1:
+                    if value_at < 0:
+                        value_at = mark + 1
+                    continue
+                name_size = value_at - 1 - name_at
+                if name_size > 0 and mark > value_at:
+                    letter = buffer[name_at]
+                    if name_size == 8 and int64(buffer, name_at) == unique:
+                        unique_at, unique_size = value_at, mark - value_at
+                    elif name_size == 4 and int32(buffer, name_at) == keys:
+                        keys_at, keys_size = value_at, mark - value_at
+                    elif name_size == 4 and int32(buffer, name_at) == tags:
+                        tags_at, tags_size = value_at, mark - value_at
+                    elif letter in (one_letter, other_letter):
+                        is_special = True
+                name_at = mark + 1
+                value_at = -1
+            block += 16
+        if is_special:
+            break
+
+        seed = int(seeds[topic])
+        found = entries
+        if unique_size > 0:
+            if found == len(rows):
+                break
+            rows[found] = count
+            is_tag[found] = False
+            hashes[found] = index_hash(java_hash(buffer, unique_at, unique_size, seed))
+            found += 1
+        key_at = keys_at
+        is_full = False
+        while key_at < keys_at + keys_size:
+            key_end = key_at
+            while key_end < keys_at + keys_size and buffer[key_end] != 32:
+                key_end += 1
+            if key_end > key_at:
+                if found == len(rows):
+                    is_full = True
+                    break
+                rows[found] = count
+                is_tag[found] = False
+                hashes[found] = index_hash(java_hash(buffer, key_at, key_end - key_at, seed))
+                found += 1
+            key_at = key_end + 1
+        if is_full or (with_tags and tags_size > 0 and found == len(rows)):
+            break
+        if with_tags and tags_size > 0:
+            rows[found] = count
+            is_tag[found] = True
+            tag_seed = ((seed * 31 + 84) * 31 + 35) & 0xFFFFFFFF  # ``T#``
+            hashes[found] = index_hash(java_hash(buffer, tags_at, tags_size, tag_seed))
+            found += 1
+        entries = found
+        code = java_hash(buffer, tags_at, tags_size, 0)
+
+        narrow[0, count] = size
+        narrow[1, count] = topic
+        narrow[2, count] = int32(buffer, position + queue_at)
+        wide[0, count] = position
+        wide[1, count] = int64(buffer, position + offset_at)
+        wide[2, count] = code - ((code & 0x80000000) << 1)
+        wide[3, count] = int64(buffer, position + time_at)
+        count += 1
+        position = close
+    return count, position, entries, topic_count
+
+
+def _topic(
+    buffer: Buffer, topic_at: int, topic_size: int, slots: Array, topics: Array, seeds: Array, topic_count: int
+) -> int:
+    """Return the number of a topic, the next for a new one; -1 where there is no room for it."""
+    mask = len(slots) - 1
+    slot = _mix(buffer, topic_at, topic_size) & mask
+    while slots[slot] >= 0:
+        number = int(slots[slot])
+        if topics[1, number] == topic_size and equal(buffer, int(topics[0, number]), buffer, topic_at, topic_size):
+            return number
+        slot = (slot + 1) & mask
+    if topic_count == len(seeds):
+        return -1
+    slots[slot] = topic_count
+    topics[0, topic_count] = topic_at
+    topics[1, topic_count] = topic_size
+    seeds[topic_count] = (java_hash(buffer, topic_at, topic_size, 0) * 31 + 35) & 0xFFFFFFFF  # ``#``
+    return topic_count

@@ -20,7 +20,9 @@ from mqtool.formats import kernels as plain
 Ints = npt.NDArray[np.int64]
 
 COMPILE_FROM = 16 << 20
-"""Bytes from which on compiling (0.3 s from the cache, some seconds the first time ever) is worth its time."""
+"""Bytes from which on compiled kernels are worth the seconds that they take the first time ever."""
+LOAD_FROM = 1 << 20
+"""Bytes from which on they are worth the twentieth of a second that they take from then on."""
 
 _NAMES: dict[str, list[str]] = {
     code: [name for name in commit_log.HEAD_DTYPES[0].names or () if commit_log.HEAD_DTYPES[0][name].str == code]
@@ -84,24 +86,25 @@ BARE = Envelope()
 DLEDGER = Envelope(dledger.ENTRY_HEAD_SIZE, dledger.MAGIC)
 
 
-@functools.cache
 def compiled_kernels() -> Any:
     """Return the kernels as numba compiles them."""
-    from mqtool.formats import compiled
+    from mqtool.formats import native
 
-    return compiled.kernels
+    return native.kernels()
 
 
 def compiles_first_time() -> bool:
     """Tell whether the compiled kernels have yet to be made, which takes some seconds."""
-    from mqtool.formats import compiled
+    from mqtool.formats import native
 
-    return not compiled.is_stored()
+    return not native.is_stored()
 
 
 def kernels_for(byte_count: int) -> Any:
     """Return the kernels to use on so many bytes in all: plain for little, compiled for much."""
-    return compiled_kernels() if byte_count >= COMPILE_FROM else plain
+    if byte_count >= COMPILE_FROM or (byte_count >= LOAD_FROM and not compiles_first_time()):
+        return compiled_kernels()
+    return plain
 
 
 @dataclasses.dataclass(frozen=True)

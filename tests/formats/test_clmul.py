@@ -20,14 +20,14 @@ from mqtool.formats import clmul
 Crcs = Callable[[Any, list[tuple[int, int]]], list[int]]
 
 KERNELS = [
-    pytest.param(clmul.crcs_by_bytes, id="bytes"),
+    pytest.param(clmul.crc_by_bytes, id="bytes"),
     pytest.param(
-        clmul.crcs_by_singles,
+        clmul.crc_by_singles,
         id="singles",
         marks=pytest.mark.skipif(not clmul.has_carryless_multiply(), reason="the processor cannot"),
     ),
     pytest.param(
-        clmul.crcs_by_pairs,
+        clmul.crc_by_pairs,
         id="pairs",
         marks=pytest.mark.skipif(not clmul.has_paired_multiply(), reason="the processor cannot"),
     ),
@@ -41,10 +41,7 @@ def crcs(request: pytest.FixtureRequest) -> Crcs:
     kernel = numba.njit(nogil=True, error_model="numpy")(request.param)
 
     def run(buffer: Any, ranges: list[tuple[int, int]]) -> list[int]:
-        offsets, sizes = np.array(ranges, np.int64).reshape(-1, 2).T
-        out = np.full(len(ranges), 0xDEADBEEF, np.uint32)
-        kernel(buffer, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), out)
-        return [int(crc) for crc in out]
+        return [int(kernel(buffer, offset, size)) for offset, size in ranges]
 
     return run
 
@@ -157,11 +154,11 @@ def test_constants_that_others_have_published() -> None:
 @pytest.mark.parametrize(
     ("features", "kernel"),
     [
-        ("", clmul.crcs_by_bytes),
-        ("+avx2,-pclmul", clmul.crcs_by_bytes),
-        ("+pclmul,-vpclmulqdq", clmul.crcs_by_singles),
-        ("+pclmul,+vpclmulqdq,-avx2", clmul.crcs_by_singles),
-        ("+avx2,+pclmul,+vpclmulqdq", clmul.crcs_by_pairs),
+        ("", clmul.crc_by_bytes),
+        ("+avx2,-pclmul", clmul.crc_by_bytes),
+        ("+pclmul,-vpclmulqdq", clmul.crc_by_singles),
+        ("+pclmul,+vpclmulqdq,-avx2", clmul.crc_by_singles),
+        ("+avx2,+pclmul,+vpclmulqdq", clmul.crc_by_pairs),
     ],
 )
 def test_the_kernel_is_the_best_that_numba_may_compile(
@@ -170,40 +167,61 @@ def test_the_kernel_is_the_best_that_numba_may_compile(
     codegen = cpu_target.target_context.codegen()
     monkeypatch.setattr(type(codegen), "magic_tuple", lambda _: ("x86_64-unknown-linux-gnu", "any", features))
 
-    assert clmul.body_crcs_kernel() is kernel
+    assert clmul.crc32_kernel() is kernel
 
 
 def test_no_instruction_of_x86_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     codegen = cpu_target.target_context.codegen()
     monkeypatch.setattr(type(codegen), "magic_tuple", lambda _: ("aarch64-apple-darwin", "any", "+aes,+pclmul"))
 
-    assert clmul.body_crcs_kernel() is clmul.crcs_by_bytes
+    assert clmul.crc32_kernel() is clmul.crc_by_bytes
 
 
 PROGRAM = """
-import numba, numpy
-from mqtool.formats import clmul
+import sys, numpy
+from mqtool.formats import native
 
-kernel = numba.njit(cache=True, nogil=True)(clmul.body_crcs_kernel())
+was_stored = native.is_stored()
 out = numpy.zeros(1, numpy.uint32)
-kernel(numpy.arange(200, dtype=numpy.uint8), numpy.array([1]), numpy.array([150]), out)
-print(kernel.py_func.__name__, sum(kernel.stats.cache_hits.values()), out[0])
+native.kernels().body_crcs(numpy.arange(200, dtype=numpy.uint8), numpy.array([1]), numpy.array([150]), out)
+print(was_stored, "numba" in sys.modules, out[0])
 """
 
 
-def test_a_cache_serves_each_processor_its_own_code(tmp_path: Path) -> None:
-    features = ",".join("+" + name for name in ("pclmul", "vpclmulqdq", "avx2") if name in clmul._features())
+def run_program(cache: Path, **environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **environment, "XDG_CACHE_HOME": str(cache)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.split()
 
-    def run(**processor: str) -> list[str]:
-        environment = {**os.environ, **processor, "NUMBA_CACHE_DIR": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True, text=True
-        )
-        return done.stdout.split()
 
-    crc = str(zlib.crc32(bytes(range(1, 151))))
-    this = clmul.body_crcs_kernel().__name__
-    for hits in ("0", "1"):
-        assert run() == [this, hits, crc]
-        assert run(NUMBA_CPU_NAME="generic") == ["crcs_by_bytes", hits, crc]
-        assert run(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES=features or "-any") == [this, hits, crc]
+CRC = str(zlib.crc32(bytes(range(1, 151))))
+
+
+def test_a_cache_serves_each_processor_its_own_code_without_numba(tmp_path: Path) -> None:
+    for stored in ("False", "True"):
+        compiled = "False" if stored == "True" else "True"
+        assert run_program(tmp_path) == [stored, compiled, CRC]
+        assert run_program(tmp_path, NUMBA_CPU_NAME="generic") == [stored, compiled, CRC]
+
+
+def test_code_that_is_not_whole_is_made_again(tmp_path: Path) -> None:
+    run_program(tmp_path)
+    (file,) = (tmp_path / "mqtool").iterdir()
+    whole = file.read_bytes()
+
+    for damaged in (whole[:-1], whole[: len(whole) // 2] + b"!" + whole[len(whole) // 2 + 1 :], b""):
+        file.write_bytes(damaged)
+        assert run_program(tmp_path) == ["True", "True", CRC]
+        assert run_program(tmp_path) == ["True", "False", CRC]
+
+
+def test_where_nothing_can_be_stored_code_is_made_each_time(tmp_path: Path) -> None:
+    (tmp_path / "mqtool").write_bytes(b"no folder")
+
+    assert run_program(tmp_path) == ["False", "True", CRC]
+    assert run_program(tmp_path) == ["False", "True", CRC]

@@ -738,9 +738,12 @@ def test_numbers_are_signed_and_big_endian(width: int, raw: bytes, data: st.Data
 # Which kernels, and when.
 
 
-@pytest.mark.parametrize(("size", "are_plain"), [(0, True), (scan.COMPILE_FROM - 1, True), (scan.COMPILE_FROM, False)])
-def test_little_is_scanned_without_compiling(size: int, are_plain: bool) -> None:
-    assert (scan.kernels_for(size) is plain) == are_plain
+def test_little_is_scanned_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_first_time, least in ((False, scan.LOAD_FROM), (True, scan.COMPILE_FROM)):
+        monkeypatch.setattr(scan, "compiles_first_time", lambda is_first_time=is_first_time: is_first_time)
+
+        assert scan.kernels_for(least - 1) is plain
+        assert scan.kernels_for(least) is scan.compiled_kernels()
 
 
 @settings(max_examples=10)

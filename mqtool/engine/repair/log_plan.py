@@ -30,6 +30,7 @@ from mqtool.engine.repair.parts import (
 from mqtool.engine.repair.verify_log import Run
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import CRC_PROPERTY, IndexEntries, QueueKey, Units, dispatch, property_crcs
+from mqtool.engine.store.express import Express, express
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError
@@ -177,7 +178,42 @@ def survey(
 
 def _check_part(rules: Rules, part: Part, start: int | None) -> PartReport[Piece]:
     log = rules.reader.commit_log
-    return walk_part(log, rules.kernels, part, start, lambda table: _judge(rules, part.segment, table))
+
+    def quick(start: int) -> Iterator[Piece]:
+        found = express(log, part.segment, start, part.stop, rules.kernels, True, rules.tags_in_index)
+        return (_express_piece(rules, part.segment, one) for one in found)
+
+    return walk_part(log, rules.kernels, part, start, lambda table: _judge(rules, part.segment, table), quick)
+
+
+def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
+    buffer = rules.reader.commit_log.buffer(segment, rules.kernels)
+    last = scan.gather(buffer, segment.start_offset, np.array([found.last_start]), rules.kernels)
+    return Piece(
+        segment=segment,
+        start=found.start,
+        end=found.end,
+        bad=[],
+        spans=spans_of(found.units),
+        topics=found.topics,
+        last_start=found.last_start,
+        like=Likeness.of(last, 0, has_crc=False),
+        doubtful=0,
+        run=Run(
+            segment=segment,
+            start=found.start,
+            end=found.end,
+            in_place=True,
+            stated_offset=segment.start_offset + found.start,
+            count=found.count,
+            first_timestamp=found.first_timestamp,
+            last_timestamp=found.last_timestamp,
+            findings=[],
+            spans=[],
+            entries=found.entries,
+        ),
+        units=found.units,
+    )
 
 
 def _judge(rules: Rules, segment: MappedFile, table: MessageTable) -> list[Piece]:

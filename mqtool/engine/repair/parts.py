@@ -78,7 +78,12 @@ def parts_below(parts: list[Part], end_offset: int) -> list[Part]:
 
 
 def walk_part(
-    log: CommitLog, kernels: Any, part: Part, start: int | None, judge: Callable[[MessageTable], Iterable[Run]]
+    log: CommitLog,
+    kernels: Any,
+    part: Part,
+    start: int | None,
+    judge: Callable[[MessageTable], Iterable[Run]],
+    quick: Callable[[int], Iterable[Run]] = lambda _: (),
 ) -> PartReport[Run]:
     """Judge the messages that begin in a stretch.
 
@@ -88,6 +93,7 @@ def walk_part(
         part: the stretch.
         start: where its first record begins; looked for when None.
         judge: makes runs of a table, in order, the last of which ends where the table ends.
+        quick: makes runs of the messages from a position on, as far as they are of the most common kind.
     """
     segment = part.segment
     if start is None:
@@ -96,7 +102,10 @@ def walk_part(
         if start is None:
             return PartReport(part, None, part.start, [])
     report: PartReport[Run] = PartReport(part, start, start, [])
-    for piece in log.walk(segment, start, part.stop, kernels):
+    for run in quick(start):
+        report.runs.append(run)
+        report.end = run.end
+    for piece in log.walk(segment, report.end, part.stop, kernels):
         if isinstance(piece, Gap):
             report.runs.append(piece)
             report.end = piece.end

@@ -36,7 +36,8 @@ from mqtool.engine.repair.rebuild_queues import (
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import LogJudge, Run
 from mqtool.engine.store.disk import Disk
-from mqtool.engine.store.dispatch import IndexEntries, QueueKey, dispatch
+from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, dispatch
+from mqtool.engine.store.express import Express, express
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, UsageError
@@ -259,9 +260,42 @@ def _is_apart(before: MappedFile | None, after: MappedFile) -> bool:
 
 
 def _walk(rules: _Rules, part: Part, start: int | None) -> PartReport[Run]:
-    return walk_part(
-        rules.reader.commit_log, rules.kernels, part, start, lambda table: _derive(rules, part.segment, table)
+    log = rules.reader.commit_log
+
+    def quick(start: int) -> Iterator[Run]:
+        found = express(log, part.segment, start, part.stop, rules.kernels, False, rules.with_tags)
+        return (_express_run(rules, part.segment, one) for one in found)
+
+    return walk_part(log, rules.kernels, part, start, lambda table: _derive(rules, part.segment, table), quick)
+
+
+def _express_run(rules: _Rules, segment: MappedFile, found: Express) -> Derived:
+    return Derived(
+        segment=segment,
+        start=found.start,
+        end=found.end,
+        in_place=True,
+        stated_offset=segment.start_offset + found.start,
+        count=found.count,
+        first_timestamp=found.first_timestamp,
+        last_timestamp=found.last_timestamp,
+        findings=[],
+        spans=spans_of(found.units),
+        entries=found.entries if rules.index else _NO_ENTRIES,
+        pieces=_pieces(rules, found.units),
+        inner_batches=set(),
+        faulty=0,
+        more=rules.index and _has_more(found.entries, found.count),
     )
+
+
+def _pieces(rules: _Rules, units: Units) -> list[Piece]:
+    return pieces_of(units, rules.batch_topics, rules.with_times, rules.topics) if rules.queues else []
+
+
+def _has_more(entries: IndexEntries, count: int) -> bool:
+    """Tell whether messages without an entry follow the last entry of so many messages."""
+    return not len(entries.rows) or int(entries.rows[-1]) < count - 1
 
 
 def _derive(rules: _Rules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
@@ -276,15 +310,14 @@ def _derive(rules: _Rules, segment: MappedFile, table: MessageTable) -> Iterator
 def _derive_run(rules: _Rules, segment: MappedFile, table: MessageTable, in_place: bool) -> Derived:
     sound = table if not table.faults.any() else table.where(table.faults == 0)
     timestamps = table.column("store_timestamp")
-    pieces, spans, entries, more = [], [], _NO_ENTRIES, False
+    pieces: list[Piece] = []
+    spans, entries, more = [], _NO_ENTRIES, False
     if len(sound):
         derived = dispatch(sound, rules.delay_levels, rules.with_tags)
         spans = spans_of(derived.units)
-        if rules.queues:
-            pieces = pieces_of(derived.units, rules.batch_topics, rules.with_times, rules.topics)
+        pieces = _pieces(rules, derived.units)
         if rules.index:
-            entries = derived.entries
-            more = not len(entries.rows) or int(entries.rows[-1]) < len(sound) - 1
+            entries, more = derived.entries, _has_more(derived.entries, len(sound))
     return Derived(
         segment=segment,
         start=int(table.starts[0]) - rules.reader.commit_log.envelope.size,

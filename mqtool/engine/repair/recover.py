@@ -11,6 +11,7 @@ import bisect
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -184,23 +185,25 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
     mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
     first = log.segments[-_NORMAL_SEGMENTS:][0].start_offset if log.segments and mode == "normal" else log.min_offset
     tags = IndexJudge(reader, live=False).has_tags()
-    for start in dict.fromkeys((first, log.min_offset)):
-        tally = Tally()
-        judge = _IndexView.of(reader, start)
-        follower = _Follower(reader, tally, judge)
-        pieces = survey(reader, start, jobs, progress, tags)
-        plan = plan_log(reader, follower.watch(pieces), start, bool(options.get("cut")))
-        if not plan.holes and not plan.is_cut:
-            follower.finish(plan, start)
-        else:
-            # Placeholders belong between the messages, and what is cut off is none: all again, in order.
-            tally, judge = Tally(), _IndexView.of(reader, start)
+    with ThreadPoolExecutor(1) as beside:
+        files_differ = beside.submit(_index_files_differ, reader)
+        for start in dict.fromkeys((first, log.min_offset)):
+            tally = Tally()
+            judge = _IndexView.of(reader, start)
             follower = _Follower(reader, tally, judge)
-            follower.walk(plan, start, tags)
-        if not (follower.queues and follower.queues.is_short):
-            break
+            pieces = survey(reader, start, jobs, progress, tags)
+            plan = plan_log(reader, follower.watch(pieces), start, bool(options.get("cut")))
+            if not plan.holes and not plan.is_cut:
+                follower.finish(plan, start)
+            else:
+                # Placeholders belong between the messages, and what is cut off is none: all again, in order.
+                tally, judge = Tally(), _IndexView.of(reader, start)
+                follower = _Follower(reader, tally, judge)
+                follower.walk(plan, start, tags)
+            if not (follower.queues and follower.queues.is_short):
+                break
     plan.lost.update(plan.behind)
-    index = _index_is_wrong(reader, plan, judge)
+    index = _index_is_wrong(reader, plan, judge, files_differ.result())
     return Recovery(
         reader,
         start,
@@ -274,18 +277,24 @@ def _sound(
                 yield segment, table
 
 
-def _index_is_wrong(reader: StoreReader, plan: LogPlan, judge: "_IndexView") -> bool:
+def _index_files_differ(reader: StoreReader) -> bool:
+    """Tell whether something is wrong with the index files by themselves."""
+    found = [any(one.severity != "note" for one in verify_index.check_folder(reader))]
+    for file in reader.index_files:
+        found.append(any(verify_index.check_header(reader, file)))
+        found.append(bool(verify_index.check_chains(reader, file, scan.kernels_for(file.size), live=False)))
+    return any(found)
+
+
+def _index_is_wrong(reader: StoreReader, plan: LogPlan, judge: _IndexView, files_differ: bool) -> bool:
     if judge.judge.is_off:
         return False
     if not reader.index_files:
         return bool(plan.kept)
     # The keys of a lost message have entries that nothing answers to any more.
-    found = [judge.differs, any(hole.known for hole in plan.holes)]
-    for file in reader.index_files:
-        found.append(any(verify_index.check_header(reader, file)))
-        found.append(bool(verify_index.check_chains(reader, file, scan.kernels_for(file.size), live=False)))
-    found.append(any(one.severity != "note" for one in verify_index.check_folder(reader)))
-    return any(found) or any(one.severity != "note" for one in judge.judge.finish(plan.end_offset))
+    if files_differ or judge.differs or any(hole.known for hole in plan.holes):
+        return True
+    return any(one.severity != "note" for one in judge.judge.finish(plan.end_offset))
 
 
 def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:

@@ -16,6 +16,8 @@ from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import index_file as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats import scan
 from mqtool.formats.hashing import key_hash
 from mqtool.formats.scan import Ints
 
@@ -25,6 +27,10 @@ _DUPLICATE = "this key of its message has an entry already"
 _ORPHAN = "no message with such a key begins where the entry points"
 _HASH_AT = int(layout.ENTRY_DTYPE.fields["key_hash"][1])  # type: ignore[index]
 _PREVIOUS_AT = int(layout.ENTRY_DTYPE.fields["previous_entry"][1])  # type: ignore[index]
+_AGREE_AT = tuple(
+    int(layout.ENTRY_DTYPE.fields[name][1])  # type: ignore[index]
+    for name in ("key_hash", "physical_offset", "seconds_since_begin")
+)
 
 
 def check_folder(reader: StoreReader) -> Iterator[Finding]:
@@ -93,8 +99,7 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
     name, stop = reader.paths.relative(file.path), file.entry_stop
     last = np.zeros(file.shape.slots, np.int32)
     bad, expected = np.empty(MOST_LISTED, np.int64), np.empty(MOST_LISTED, np.int64)
-    raw: Any = file.bytes[file.entries_at : file.entries_at + stop * layout.ENTRY_SIZE]
-    buffer = raw if kernels.__name__ != "mqtool.formats.kernels" else memoryview(raw)
+    buffer = _raw_entries(file, kernels)
     count = kernels.check_chains(buffer, 1, stop, layout.ENTRY_SIZE, _HASH_AT, _PREVIOUS_AT, last, expected, bad)
     found = []
     entries = file.entries()
@@ -131,6 +136,12 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
     if used != file.header.slot_count and not live:
         found.append(_header(name, "slot_count", "is not how many slots are in use", used, file.header.slot_count))
     return found
+
+
+def _raw_entries(file: IndexFile, kernels: Any) -> Any:
+    """Return the bytes of the entries, number 0 first, as kernels take them."""
+    raw: Any = file.bytes[file.entries_at : file.entries_at + file.entry_stop * layout.ENTRY_SIZE]
+    return memoryview(raw) if kernels is plain else raw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +192,7 @@ class IndexJudge:
         self.reader = reader
         self.live = live
         self.files = [file for file in reader.index_files if file.shape is not None]
+        self._kernels = scan.kernels_for(reader.commit_log.total_size)
         self._stops = [file.entry_stop for file in self.files]
         self._end = self._leave_out_last_message() if live else None
         self._file = 0
@@ -216,14 +228,19 @@ class IndexJudge:
         """Tell whether just these entries are next; false also where it takes a closer look to tell."""
         done = 0
         for file, number, stop in self._next(len(wanted.rows)):
-            entries = self.files[file].entries()[number:stop]
+            taken = self.files[file]
             rows = slice(done, done + stop - number)
-            seconds = (wanted.store_timestamp[rows] - self.files[file].header.begin_timestamp) // 1000
-            if not (
-                (entries["key_hash"] == wanted.key_hash[rows]).all()
-                and (entries["physical_offset"] == wanted.physical_offset[rows]).all()
-                and (entries["seconds_since_begin"] == seconds).all()
-            ):
+            count = self._kernels.agree(
+                _raw_entries(taken, self._kernels),
+                number,
+                layout.ENTRY_SIZE,
+                _AGREE_AT,
+                wanted.key_hash[rows],
+                wanted.physical_offset[rows],
+                wanted.store_timestamp[rows],
+                taken.header.begin_timestamp,
+            )
+            if count < stop - number:
                 return False
             done += stop - number
         return done == len(wanted.rows)

@@ -197,6 +197,46 @@ def _units(
         batch_sizes = np.concatenate([batch_sizes, np.ones(len(at), np.int64)])
         rows, tags_codes = np.concatenate([rows, rows[at]]), np.concatenate([tags_codes, tags_codes[at]])
 
+    return units_of(
+        topics,
+        topic_ids,
+        queue_ids,
+        rows,
+        offsets,
+        batch_sizes,
+        tags_codes,
+        table.column("position"),
+        table.column("size"),
+        table.column("store_timestamp"),
+    )
+
+
+def units_of(
+    topics: list[str],
+    topic_ids: Ints,
+    queue_ids: Ints,
+    rows: Ints,
+    offsets: Ints,
+    batch_sizes: Ints,
+    tags_codes: Ints,
+    positions: Ints,
+    sizes: npt.NDArray[Any],
+    timestamps: Ints,
+) -> Units:
+    """Bring units queue by queue.
+
+    Args:
+        topics: by number.
+        topic_ids: number of each unit's topic.
+        queue_ids: its queue.
+        rows: its message.
+        offsets: its queue offset.
+        batch_sizes: how many messages it stands for.
+        tags_codes: its tags code.
+        positions: of each message, its address.
+        sizes: of each message.
+        timestamps: of each message, when it was stored.
+    """
     order, codes = _grouped(topic_ids, queue_ids, len(topics))
     rows, offsets, batch_sizes = rows[order], offsets[order], batch_sizes[order]
     edges = np.flatnonzero((codes[1:] != codes[:-1]) | (offsets[1:] != offsets[:-1] + batch_sizes[:-1])) + 1
@@ -210,10 +250,10 @@ def _units(
         ],
         rows,
         offsets,
-        table.column("position")[rows],
-        table.column("size")[rows].astype(np.int64),
+        positions[rows],
+        sizes[rows].astype(np.int64),
         tags_codes[order],
-        table.column("store_timestamp")[rows],
+        timestamps[rows],
         batch_sizes,
     )
 

@@ -1,0 +1,221 @@
+"""The kernels as machine code: numba makes it once for a processor, later runs load it without numba.
+
+Loading numba, and what numba itself would store, takes half a second; loading code takes some milliseconds. The code
+lies in the user's cache, under a name that stands for the kernels' sources and the processor; where nothing can be
+written it is made in each run. ``kernels`` has the functions of ``kernels.py``, on arrays; they
+run without the interpreter's lock.
+"""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+
+_HERE = Path(__file__).parent
+_SOURCES = ("kernels.py", "compiled.py", "clmul.py", "native.py")
+
+# Of mallopt(3).
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+
+
+class Signature(NamedTuple):
+    """What a kernel takes and returns.
+
+    Of ``arguments`` each is ``n``, a number; ``3n``, a tuple of so many; or an array by its dtype, with ``,2`` behind
+    it when it has two dimensions and ``>`` before it when the kernel writes to it. ``result`` is one of the first two.
+    """
+
+    arguments: str
+    result: str | None = None
+
+
+SIGNATURES = {
+    "hop": Signature("u1 n n n 3n n 2n >i8", "3n"),
+    "gather": Signature("u1 i8 i8,2 i8,2 4n n 3n >i4,2 >i8,2 >i8,2 >u1"),
+    "intern": Signature("u1 i8 i8 >i4 >i4 >i8", "n"),
+    "find_properties": Signature("u1 i8 i8 u1 i8 i8,2 >i8,2 >i8,2"),
+    "hashes": Signature("u1 i8 i8 >i8"),
+    "key_hashes": Signature("u1 i4 i8 i8 i8 i8 i8 i8 i8 i8 b1 >i8 >i4 >b1", "n"),
+    "check_chains": Signature("u1 n n n n n >i4 >i8 >i8", "n"),
+    "agree": Signature("u1 n n 3n i4 i8 i8 n", "n"),
+    "link_entries": Signature("i4 n >i4 >i4"),
+    "body_crcs": Signature("u1 i8 i8 >u4"),
+    "express": Signature("u1 n n n 2n 10n n 5n n n >i4 >i8,2 >i8 >i4,2 >i8,2 >i8 >i4 >b1", "4n"),
+    "java_hash": Signature("u1 n n n", "n"),
+    "separators": Signature("u1 n n", "n"),
+    "equal": Signature("u1 n u1 n n", "n"),
+}
+
+
+class Code(NamedTuple):
+    """Machine code of all kernels."""
+
+    symbols: Mapping[str, str]  # by kernel
+    missing: list[str]  # what numba's own library would provide, for errors that no kernel raises
+    data: bytes  # an object file
+
+
+class Kernels:
+    """The functions, by their names."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        vars(self).update(functions)
+
+
+def load(code: Code) -> Kernels:
+    """Return the functions of an object file."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
+    for name in code.missing:
+        if llvm.address_of_symbol(name) is None:
+            llvm.add_symbol(name, abort)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code.data))
+    engine.finalize_object()
+    functions = {}
+    for name, symbol in code.symbols.items():
+        functions[name] = _function(engine.get_function_address(symbol), SIGNATURES[name])
+    kernels = Kernels(functions)
+    vars(kernels)["_engine"] = engine  # which owns the code
+    return kernels
+
+
+def target_machine() -> llvm.TargetMachine:
+    """Return what code is made for: this processor, or what numba's settings tell instead."""
+    name, features = _processor()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=name, features=features, opt=3, reloc="default", codemodel="jitdefault", jit=True
+    )
+
+
+def _processor() -> tuple[str, str]:
+    name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
+    features = os.environ.get("NUMBA_CPU_FEATURES")
+    if features is None:
+        features = "" if name == "generic" else llvm.get_host_cpu_features().flatten()
+    return name, features
+
+
+def _function(address: int, signature: Signature) -> Callable[..., Any]:
+    """Return a function that takes arrays and numbers, and passes addresses and lengths on."""
+    converters = [_converter(code) for code in signature.arguments.split()]
+    count = int(signature.result[:-1] or 1) if signature.result else 0
+    call = ctypes.CFUNCTYPE(ctypes.c_int64)(address)
+
+    def function(*arguments: Any) -> Any:
+        words: list[Any] = []
+        kept = [convert(words, given) for convert, given in zip(converters, arguments, strict=True)]
+        out = np.zeros(max(count, 1), np.int64)
+        call(*words, ctypes.c_int64(_address(out)))
+        del kept  # arrays that live as long as the call
+        return tuple(out.tolist()) if count > 1 else int(out[0]) if count else None
+
+    return function
+
+
+def _converter(code: str) -> Callable[[list[Any], Any], Any]:
+    """Return what adds the words of one argument, and returns what must be kept until the call is over."""
+    if code.endswith("n"):
+
+        def add_numbers(words: list[Any], given: Any) -> Any:
+            words += map(ctypes.c_int64, given if len(code) > 1 else (given,))
+
+        return add_numbers
+    is_output = code.startswith(">")
+    dtype = np.dtype(code.strip(">").partition(",")[0])
+
+    def add_array(words: list[Any], given: Any) -> Any:
+        array = np.ascontiguousarray(given, dtype)
+        if is_output and array is not given:
+            raise TypeError(f"a kernel cannot write to this array: {given.dtype}, strides {given.strides}")
+        words.append(ctypes.c_int64(_address(array)))
+        words += map(ctypes.c_int64, array.shape)
+        return array
+
+    return add_array
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+# The cache
+
+
+def _key() -> str:
+    parts = [llvmlite.__version__.encode(), *(text.encode() for text in _processor())]
+    parts += [(_HERE / name).read_bytes() for name in _SOURCES]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+def _place() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqtool"
+    return folder / f"kernels-{_key()}"
+
+
+def _read(path: Path) -> Code | None:
+    """Return what an earlier run stored; None for anything that is not whole."""
+    try:
+        checksum, _, text = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    if hashlib.sha256(text).hexdigest().encode() != checksum:
+        return None
+    head, _, data = text.partition(b"\n")
+    return Code(**json.loads(head), data=data)
+
+
+def _write(path: Path, code: Code) -> None:
+    head = json.dumps({"symbols": code.symbols, "missing": code.missing}).encode()
+    text = head + b"\n" + code.data
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+    Path(name).rename(path)
+
+
+def is_stored() -> bool:
+    """Tell whether an earlier run left the code for this processor behind."""
+    with contextlib.suppress(OSError, RuntimeError):
+        return _place().exists()
+    return False
+
+
+@functools.cache
+def kernels() -> Kernels:
+    """Return the kernels; the first time ever they are compiled, which takes some seconds."""
+    _keep_memory()
+    path = None
+    with contextlib.suppress(RuntimeError):  # no home is known
+        path = _place()
+    code = _read(path) if path else None
+    if code is None:
+        from mqtool.formats import compiled
+
+        code = compiled.code()
+        if path:
+            with contextlib.suppress(OSError):  # compiled again next time
+                _write(path, code)
+    return load(code)
+
+
+def _keep_memory() -> None:
+    """Have glibc keep what is freed: tables come and go by the thousand, and new pages cost more than filling them."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, size in ((_TRIM_THRESHOLD, 256 << 20), (_MMAP_THRESHOLD, 32 << 20), (_TOP_PAD, 16 << 20)):
+            mallopt(parameter, size)
