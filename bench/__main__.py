@@ -12,14 +12,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bench.mends import measure_mends
 from bench.stores import make_store
+from bench.table import HELPER, Row, rate
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.commit_log import ROWS, STEP
 from mqtool.engine.store.reader import StoreReader
@@ -27,17 +28,6 @@ from mqtool.formats import scan
 
 RUNS = 7
 STORES = {"1 KiB bodies": (1024, 2 << 30), "100 B bodies": (100, 1 << 30)}
-HELPER = [sys.executable, "-m", "mqtool"]
-
-
-class Row(NamedTuple):
-    """One line of the table."""
-
-    what: str
-    store: str
-    figure: str
-    ratio: str
-    goal: str
 
 
 def best(work: Callable[[], object], runs: int = RUNS) -> float:
@@ -89,12 +79,12 @@ def measure_scan(name: str, root: Path) -> list[Row]:
     verify(root, 1)
     limit = best(lambda: sum_log(root))
     goals = {"1 KiB bodies": ("0.5", "0.4"), "100 B bodies": ("0.25", "0.25")}[name]
-    rows = [Row("limit: sum as int64", name, _rate(used, limit), "1.00", "")]
+    rows = [Row("limit: sum as int64", name, rate(used, limit), "1.00", "")]
     for what, crc, goal in (("hop and gather", False, goals[0]), ("hop, gather, body CRC", True, goals[1])):
         # The limit drifts with the machine: it is taken again beside each figure.
         limit = best(lambda: sum_log(root))
         seconds = best(lambda crc=crc: scan_log(root, crc))  # type: ignore[misc]
-        rows.append(Row(what, name, _rate(used, seconds), f"{limit / seconds:.2f}", f"≥ {goal}"))
+        rows.append(Row(what, name, rate(used, seconds), f"{limit / seconds:.2f}", f"≥ {goal}"))
     limit = best(lambda: sum_log(root))
     one = two = float("inf")
     for _ in range(RUNS):  # in turns, for the same reason
@@ -102,9 +92,9 @@ def measure_scan(name: str, root: Path) -> list[Row]:
         one = min(one, best(lambda: verify(root, 1), 1))
         os.sched_setaffinity(0, cores)
         two = min(two, best(lambda: verify(root, 2), 1))
-    rows.append(Row("verify --level full -j 1", name, _rate(used, one), f"{limit / one:.3f}", "≥ 0.1"))
+    rows.append(Row("verify --level full -j 1", name, rate(used, one), f"{limit / one:.3f}", "≥ 0.1"))
     if len(cores) > 1:
-        rows.append(Row("verify -j 2 against -j 1", name, _rate(used, two), f"{one / two:.2f} x", "≥ 1.7 x"))
+        rows.append(Row("verify -j 2 against -j 1", name, rate(used, two), f"{one / two:.2f} x", "≥ 1.7 x"))
     return rows
 
 
@@ -130,22 +120,19 @@ def measure_start(root: Path) -> list[Row]:
         rows.append(Row(f"{what}, warm", "", f"{seconds * 1000:.0f} ms", f"{seconds / nothing:.1f} x", f"≤ {goal} x"))
     with tempfile.TemporaryDirectory() as cache:
         start = time.perf_counter()
-        run(*HELPER, "verify", *store, NUMBA_CACHE_DIR=cache)
+        run(*HELPER, "verify", *store, XDG_CACHE_HOME=cache)
         cold = time.perf_counter() - start
-        warm = best(lambda: run(*HELPER, "verify", *store, NUMBA_CACHE_DIR=cache), 3)
+        warm = best(lambda: run(*HELPER, "verify", *store, XDG_CACHE_HOME=cache), 3)
     rows.append(Row("mqtool verify, cold: compiles", "1 KiB bodies", f"{cold:.1f} s", "", ""))
     rows.append(Row("mqtool verify, warm", "1 KiB bodies", f"{warm:.1f} s", "", ""))
     return rows
-
-
-def _rate(size: int, seconds: float) -> str:
-    return f"{size / seconds / 1e9:.2f} GB/s"
 
 
 @click.command()
 @click.option("--keep", type=click.Path(path_type=Path), help="Make the stores here and leave them for the next run.")
 def main(keep: Path | None) -> None:
     """Make stores, measure, and print the table."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # no user's start compiles Python again
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
         rows = []
@@ -156,6 +143,7 @@ def main(keep: Path | None) -> None:
                 make_store(root, body_size, log_size - (4 << 20))
             rows += measure_scan(name, root)
         rows += measure_start(folder / "store-1024")
+        rows += measure_mends(folder / "store-1024")
     table = Table("what", "store", "figure", "ratio", "goal")
     for row in rows:
         table.add_row(*row)

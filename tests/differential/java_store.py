@@ -37,6 +37,8 @@ Result = TypeVar("Result")
 _HERE = Path(__file__).parent
 _AT_ONCE = 4  # a store waits for its own threads most of the time
 _PACKAGES = ("java.lang", "java.nio", "jdk.internal.ref", "sun.nio.ch")  # 4.9.7 unmaps files through private fields
+OPENS = [word for name in _PACKAGES for word in ("--add-opens", f"java.base/{name}=ALL-UNNAMED")]
+"""What a broker's store needs of a JVM of today."""
 _MAVEN_SECONDS = 1200
 _ANSWER_SECONDS = 120
 
@@ -157,7 +159,6 @@ def at_once(function: Callable[[Given], Result], values: Iterable[Given]) -> lis
 
 
 def _command(version: str, home: str) -> list[str]:
-    opens = [word for name in _PACKAGES for word in ("--add-opens", f"java.base/{name}=ALL-UNNAMED")]
     return [
         "java",
         "-Xmx512m",
@@ -168,7 +169,7 @@ def _command(version: str, home: str) -> list[str]:
         "-Dfile.encoding=UTF-8",
         "-Dsun.stdout.encoding=UTF-8",
         "-Dstdout.encoding=UTF-8",
-        *opens,
+        *OPENS,
         "-cp",
         class_path(version),
         str(_HERE / "StoreHarness.java"),
