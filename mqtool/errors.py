@@ -41,6 +41,17 @@ class FormatError(MqtoolError):
         super().__init__(f"{reason} at offset {offset:,} ({offset:#x})")
 
 
+class HeaderError(MqtoolError):
+    """A command whose header lacks a field that it must have, or whose field is not what it should be."""
+
+    exit_code = Status.BAD_DATA
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field = field
+        self.reason = reason
+        super().__init__(f"the field {field} of the header {reason}")
+
+
 class FilterError(MqtoolError):
     """A tag expression or SQL92 filter that a broker would refuse; the position counts characters from 1."""
 
@@ -98,6 +109,12 @@ class NotPermittedError(MqtoolError):
     """The file system does not let this user read or write."""
 
     exit_code = Status.NOT_PERMITTED
+
+
+class UnavailableError(MqtoolError):
+    """No broker or name server answers, or not in time."""
+
+    exit_code = Status.UNAVAILABLE
 
 
 class MissingExtraError(MqtoolError):

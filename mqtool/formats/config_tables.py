@@ -1,8 +1,9 @@
 """The JSON tables under ``config/``: text in fastjson's dialect, Python values, and what the tables mean.
 
 A map with integer keys is written without quotes around them, ``{0:250,1:251}``, which no JSON parser takes; here such
-keys are ``int``, all others ``str``. Brokers also take names without quotes, single quotes and a comma after the last
-member, so people write such files. (RocketMQ: ``ConfigManager``; fastjson 1.2.83 up to 5.3, fastjson2 from 5.4.)
+keys are ``int``, all others ``str``; an object in the place of a key, ``{{"queueId":0}:7}``, becomes its own text.
+Brokers also take names without quotes, single quotes and a comma after the last member, so people write such files.
+(RocketMQ: ``ConfigManager``; fastjson 1.2.83 up to 5.3, fastjson2 from 5.4.)
 """
 
 import enum
@@ -69,6 +70,8 @@ _VALUE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _COMMA = re.compile(_BLANK + b",")
+_OBJECT_KEY = re.compile(_BLANK + rb"\{")
+_COLON = re.compile(_BLANK + b":")
 _CLOSING = {"{": re.compile(_BLANK + b"}"), "[": re.compile(_BLANK + b"]")}
 _END = re.compile(_BLANK + rb"\Z")
 
@@ -116,12 +119,28 @@ def _is_shallow(value: Table) -> bool:
 
 def _parse_object(data: bytes, at: int, depth: int) -> tuple[Table, int]:
     table: Table = {}
-    while member := _MEMBER.match(data, at):
-        table[_key(member)], at = _parse_value(data, member.end(), depth)
+    while True:
+        if member := _MEMBER.match(data, at):
+            key, at = _key(member), member.end()
+        elif opening := _OBJECT_KEY.match(data, at):
+            key, at = _parse_object_key(data, opening.end(), depth)
+        else:
+            break
+        table[key], at = _parse_value(data, at, depth)
         if not (comma := _COMMA.match(data, at)):
             break
         at = comma.end()
     return table, _close(data, at, "{")
+
+
+def _parse_object_key(data: bytes, at: int, depth: int) -> tuple[str, int]:
+    """Return a key that is itself an object, as the text that other writers put in quotes there."""
+    if depth == MAX_DEPTH:
+        raise FormatError(f"more than {MAX_DEPTH} objects and lists lie in each other", at - 1)
+    key, at = _parse_object(data, at, depth + 1)
+    if not (colon := _COLON.match(data, at)):
+        raise FormatError("a colon is missing", at)
+    return orjson.dumps(key, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS).decode(), colon.end()
 
 
 def _parse_list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:

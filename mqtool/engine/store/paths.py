@@ -8,6 +8,7 @@ from pathlib import Path
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapped_file import read_file
 from mqtool.errors import NotFoundError, UsageError
+from mqtool.formats.settings import parse_settings
 
 SIZES = (
     "mappedFileSizeCommitLog",
@@ -21,19 +22,7 @@ SIZES = (
 """Keys of a broker whose values are sizes of files."""
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-_SETTING = re.compile(r"([^=:\s]*)\s*[=:]?\s*(.*)")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_broker_config(text: str) -> dict[str, str]:
-    """Return the settings of a ``broker.conf``: Java properties, one ``key=value`` a line."""
-    settings = {}
-    for line in text.splitlines():
-        line = line.strip()
-        if line and line[0] not in "#!":
-            key, value = _SETTING.fullmatch(line).groups()  # type: ignore[union-attr]
-            settings[key] = value
-    return settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +34,7 @@ class StoreConfig:
     @classmethod
     def load(cls, path: Path | None, overrides: Mapping[str, str]) -> "StoreConfig":
         """Read a ``broker.conf`` and lay ``overrides`` over it."""
-        settings = parse_broker_config(read_file(path).decode("utf-8", "replace")) if path else {}
+        settings = parse_settings(read_file(path).decode("utf-8", "replace")) if path else {}
         return cls({**settings, **overrides})
 
     def size(self, key: str) -> int | None:

@@ -17,9 +17,10 @@ from mqtool.engine.repair.doctor import CAUSES, SEVERITIES, Diagnosis, diagnose
 from mqtool.engine.repair.doctor_case import Case, Effect, open_store
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.surroundings import Disk, User, look_around
-from mqtool.engine.store.paths import StoreConfig, parse_broker_config
+from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats import config_tables
 from mqtool.formats import timer as timer_layout
+from mqtool.formats.settings import parse_settings
 from tests.damage import Case as Damage
 from tests.damage import apply_ops, cases
 from tests.golden import GOLDEN_NAMES, copy_of, manifest
@@ -94,7 +95,7 @@ class Patient:
     def case(self) -> Case:
         file = self.store.parent / "broker.conf"
         file.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
-        settings = parse_broker_config(file.read_text()) if self.with_config else {}
+        settings = parse_settings(file.read_text()) if self.with_config else {}
         reader = open_store(self.store, StoreConfig(settings))
         around = look_around([reader.root, *reader.paths.commit_log])
         around = dataclasses.replace(around, now=self.now, disks=dict.fromkeys(around.disks, EMPTY_DISK))
@@ -651,7 +652,7 @@ def test_the_printed_commands_can_be_pasted_and_cure(name: str, tmp_path: Path) 
 
     for command in first.next:
         subprocess.run(command, shell=True, check=True)
-    patient.settings = parse_broker_config((folder / "broker.conf").read_text())
+    patient.settings = parse_settings((folder / "broker.conf").read_text())
 
     assert [one.code for one in patient.diagnose() if one.severity is not Severity.NOTE] == []
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.store.paths import StoreConfig, StorePaths, parse_broker_config
+from mqtool.engine.store.paths import StoreConfig, StorePaths
 from mqtool.errors import NotFoundError, UsageError
+from mqtool.formats.settings import parse_settings
 from tests.golden import GOLDEN_NAMES, golden_store, manifest
 
 CONF = """
@@ -23,7 +24,7 @@ equals==
 
 
 def test_a_broker_configuration_is_java_properties() -> None:
-    assert parse_broker_config(CONF) == {
+    assert parse_settings(CONF) == {
         "brokerName": "broker-a",
         "mappedFileSizeCommitLog": "65536",
         "mapedFileSizeConsumeQueue": "400",

@@ -1,0 +1,717 @@
+"""Headers of requests and answers: ext fields, all of them text, as typed values and back.
+
+A class below is the table of one header's fields. Its annotations say what a field is, a field without a default must
+be there, and its name on the wire is the same in camel case unless it says another. What a request carries besides is
+ignored.
+(RocketMQ: the classes named after requests in ``protocol.header``, with its types ``int``, ``long``, ``boolean``,
+``String``; the short names of a send: ``SendMessageRequestHeaderV2``.)
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+
+from mqtool.errors import HeaderError
+
+Int = Annotated[int, 32]
+Long = Annotated[int, 64]
+
+Header = TypeVar("Header", bound=NamedTuple)
+
+
+# Name server
+
+
+class PutKvConfig(NamedTuple):
+    """PUT_KV_CONFIG."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class KvConfigKey(NamedTuple):
+    """GET_KV_CONFIG and DELETE_KV_CONFIG."""
+
+    namespace: str
+    key: str
+
+
+class KvNamespace(NamedTuple):
+    """GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str
+
+
+class RegisterBroker(NamedTuple):
+    """REGISTER_BROKER."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Long
+    heartbeat_timeout_millis: Long | None = None
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    body_crc32: Int = 0  # 0: unchecked
+
+
+class RegisterBrokerResponse(NamedTuple):
+    """The answer to REGISTER_BROKER: for a slave, where its master is."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class BrokerIdentity(NamedTuple):
+    """UNREGISTER_BROKER and QUERY_DATA_VERSION."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+
+
+class QueryDataVersionResponse(NamedTuple):
+    """The answer to QUERY_DATA_VERSION."""
+
+    changed: bool
+
+
+class GetRoute(NamedTuple):
+    """GET_ROUTEINFO_BY_TOPIC."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class BrokerName(NamedTuple):
+    """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
+class DeleteTopicInNameServer(NamedTuple):
+    """DELETE_TOPIC_IN_NAMESRV."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class ClusterName(NamedTuple):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+class BrokerMemberGroup(NamedTuple):
+    """GET_BROKER_MEMBER_GROUP."""
+
+    cluster_name: str
+    broker_name: str
+
+
+class BrokerHeartbeat(NamedTuple):
+    """BROKER_HEARTBEAT."""
+
+    cluster_name: str
+    broker_addr: str
+    broker_name: str
+    broker_id: Long | None = None
+    epoch: Int | None = None
+    max_offset: Long | None = None
+    confirm_offset: Long | None = None
+    heartbeat_timeout_mills: Long | None = None
+    election_priority: Int | None = None
+
+
+# Messages
+
+
+class Send(NamedTuple):
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE by these names; V2 and batch by short ones."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str = ""
+    reconsume_times: Int = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int | None = None
+    batch: bool = False
+    broker_name: str | None = None
+
+
+class SendResponse(NamedTuple):
+    """The answer to a send."""
+
+    msg_id: str
+    queue_id: Int
+    queue_offset: Long
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+
+
+class Pull(NamedTuple):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    queue_offset: Long
+    max_msg_nums: Int
+    sys_flag: Int
+    commit_offset: Long
+    suspend_timeout_millis: Long
+    sub_version: Long
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: Int | None = None
+
+
+class PullResponse(NamedTuple):
+    """The answer to a pull; clients want the first four with each of the codes 0, 19, 20 and 21."""
+
+    suggest_which_broker_id: Long
+    next_begin_offset: Long
+    min_offset: Long
+    max_offset: Long
+    offset_delta: Long | None = None
+    topic_sys_flag: Int | None = None
+    group_sys_flag: Int | None = None
+    forbidden_type: Int | None = None
+
+
+class QueryMessage(NamedTuple):
+    """QUERY_MESSAGE."""
+
+    topic: str
+    key: str
+    max_num: Int
+    begin_timestamp: Long
+    end_timestamp: Long
+    index_type: str | None = None
+    last_key: str | None = None
+
+
+class QueryMessageResponse(NamedTuple):
+    """The answer to QUERY_MESSAGE."""
+
+    index_last_update_timestamp: Long
+    index_last_update_phyoffset: Long
+
+
+class ViewMessage(NamedTuple):
+    """VIEW_MESSAGE_BY_ID."""
+
+    offset: Long
+    topic: str | None = None
+
+
+class SendBack(NamedTuple):
+    """CONSUMER_SEND_MSG_BACK."""
+
+    offset: Long
+    group: str
+    delay_level: Int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int | None = None
+
+
+class EndTransaction(NamedTuple):
+    """END_TRANSACTION."""
+
+    producer_group: str
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    commit_or_rollback: Int
+    msg_id: str
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+    topic: str | None = None
+
+
+class CheckTransaction(NamedTuple):
+    """CHECK_TRANSACTION_STATE, to a producer."""
+
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    topic: str | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class PushReply(NamedTuple):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT, to a producer."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    born_host: str
+    store_host: str
+    store_timestamp: Long
+    properties: str | None = None
+    reconsume_times: Int | None = None
+    unit_mode: bool | None = None
+
+
+class RecallMessage(NamedTuple):
+    """RECALL_MESSAGE."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+class RecallMessageResponse(NamedTuple):
+    """The answer to RECALL_MESSAGE."""
+
+    msg_id: str
+
+
+# Offsets
+
+
+class QueryConsumerOffset(NamedTuple):
+    """QUERY_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffset(NamedTuple):
+    """UPDATE_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    commit_offset: Long
+
+
+class SearchOffset(NamedTuple):
+    """SEARCH_OFFSET_BY_TIMESTAMP."""
+
+    topic: str
+    queue_id: Int
+    timestamp: Long
+    boundary_type: str | None = None
+
+
+class Queue(NamedTuple):
+    """GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME."""
+
+    topic: str
+    queue_id: Int
+    committed: bool = True
+
+
+class OffsetResponse(NamedTuple):
+    """The answer to the questions for an offset."""
+
+    offset: Long
+
+
+class TimestampResponse(NamedTuple):
+    """The answer to GET_EARLIEST_MSG_STORETIME."""
+
+    timestamp: Long
+
+
+class ResetOffset(NamedTuple):
+    """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET to a consumer."""
+
+    topic: str
+    group: str
+    timestamp: Long
+    is_force: bool
+    queue_id: Int = -1
+    offset: Long | None = None
+
+
+class GetConsumerStatus(NamedTuple):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and GET_CONSUMER_STATUS_FROM_CLIENT to a consumer."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class CloneGroupOffset(NamedTuple):
+    """CLONE_GROUP_OFFSET."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class QueryCorrectionOffset(NamedTuple):
+    """QUERY_CORRECTION_OFFSET."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
+# Clients
+
+
+class UnregisterClient(NamedTuple):
+    """UNREGISTER_CLIENT; clients send an empty text for the group that they do not mean."""
+
+    client_id: Annotated[str, "clientID"]
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerGroup(NamedTuple):
+    """GET_CONSUMER_LIST_BY_GROUP, GET_CONSUMER_CONNECTION_LIST, and NOTIFY_CONSUMER_IDS_CHANGED to a consumer."""
+
+    consumer_group: str
+
+
+class ProducerGroup(NamedTuple):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+class GetRunningInfo(NamedTuple):
+    """GET_CONSUMER_RUNNING_INFO."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeDirectly(NamedTuple):
+    """CONSUME_MESSAGE_DIRECTLY."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+
+
+# Topics, groups and figures
+
+
+class CreateTopic(NamedTuple):
+    """UPDATE_AND_CREATE_TOPIC."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int
+    write_queue_nums: Int
+    perm: Int
+    topic_filter_type: str
+    topic_sys_flag: Int = 0
+    order: bool = False
+    attributes: str | None = None
+
+
+class TopicName(NamedTuple):
+    """Requests that name a topic: DELETE_TOPIC_IN_BROKER, GET_TOPIC_CONFIG, GET_TOPIC_STATS_INFO and others."""
+
+    topic: str
+
+
+class GroupName(NamedTuple):
+    """GET_SUBSCRIPTIONGROUP_CONFIG and QUERY_TOPICS_BY_CONSUMER."""
+
+    group: str
+
+
+class DeleteGroup(NamedTuple):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    clean_offset: bool = False
+    remove_offset: bool = False  # what 4.9 calls it
+
+
+class GroupForbidden(NamedTuple):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class GroupAndTopic(NamedTuple):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER and QUERY_CONSUME_TIME_SPAN."""
+
+    group: str
+    topic: str
+
+
+class GetConsumeStats(NamedTuple):
+    """GET_CONSUME_STATS."""
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None  # separated by ;
+
+
+class GetBrokerConsumeStats(NamedTuple):
+    """GET_BROKER_CONSUME_STATS."""
+
+    is_order: bool
+
+
+class ViewBrokerStats(NamedTuple):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
+class QueryConsumeQueue(NamedTuple):
+    """QUERY_CONSUME_QUEUE."""
+
+    topic: str | None = None
+    queue_id: Int = 0
+    start: Annotated[Long, "index"] = 0
+    limit: Annotated[Int, "count"] = 0
+    consumer_group: str | None = None
+
+
+# Pop
+
+
+class Pop(NamedTuple):
+    """POP_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    max_msg_nums: Int
+    invisible_time: Long
+    poll_time: Long
+    born_time: Long
+    init_mode: Int
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class PopResponse(NamedTuple):
+    """The answer to POP_MESSAGE."""
+
+    pop_time: Long
+    invisible_time: Long
+    revive_qid: Int
+    rest_num: Long
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class Ack(NamedTuple):
+    """ACK_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    extra_info: str
+    offset: Long
+
+
+class ChangeInvisibleTime(NamedTuple):
+    """CHANGE_MESSAGE_INVISIBLETIME."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    extra_info: str
+    offset: Long
+    invisible_time: Long
+
+
+class ChangeInvisibleTimeResponse(NamedTuple):
+    """The answer to CHANGE_MESSAGE_INVISIBLETIME."""
+
+    pop_time: Long
+    invisible_time: Long
+    revive_qid: Int
+
+
+class Peek(NamedTuple):
+    """PEEK_MESSAGE."""
+
+    topic: str
+    queue_id: Int
+    max_msg_nums: Int
+    consumer_group: str
+
+
+class Notification(NamedTuple):
+    """NOTIFICATION."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    poll_time: Long
+    born_time: Long
+    order: bool = False
+    attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+class NotificationResponse(NamedTuple):
+    """The answer to NOTIFICATION."""
+
+    has_msg: bool
+    polling_full: bool = False
+
+
+class PollingInfo(NamedTuple):
+    """POLLING_INFO."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+
+
+class PollingInfoResponse(NamedTuple):
+    """The answer to POLLING_INFO."""
+
+    polling_num: Int
+
+
+_SEND_V2 = "abcdefghijklmn"
+# The names of the fields of ``Send``, in this order, in SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and SEND_REPLY_MESSAGE_V2.
+
+
+# Text to values
+
+
+class _Field(NamedTuple):
+    name: str  # on the wire
+    parse: Callable[[str], Any] | None  # None where the text is the value
+
+
+class _Plan(NamedTuple):
+    """How the fields of a class are read from ext fields: those that must be there come first."""
+
+    required: Callable[[Mapping[str, str]], tuple[Any, ...]]
+    optional: list[tuple[str, Any]]  # name and default
+    parsed: list[tuple[int, Callable[[str], Any]]]  # position and how
+    names: tuple[str, ...]
+
+
+def parse_header(kind: type[Header], ext_fields: Mapping[str, str], *, short: bool = False) -> Header:
+    """Return the header that ``ext_fields`` hold; ``short`` is for a send with the names of V2.
+
+    >>> parse_header(SearchOffset, {"topic": "T", "queueId": "3", "timestamp": "1700000000000", "ReqT": "0"})
+    SearchOffset(topic='T', queue_id=3, timestamp=1700000000000, boundary_type=None)
+
+    Raises:
+        HeaderError: a field that must be there is missing, or a number is none or too large.
+    """
+    plan = _plan(kind, short)
+    at = 0
+    try:
+        values = [*plan.required(ext_fields)]
+        for name, default in plan.optional:
+            values.append(ext_fields.get(name, default))
+        for at, parse in plan.parsed:
+            value = values[at]
+            if type(value) is str:
+                values[at] = parse(value)
+    except KeyError as error:
+        raise HeaderError(error.args[0], "is missing") from None
+    except ValueError:
+        raise HeaderError(plan.names[at], f"is no number, or too large a one: {values[at][:40]}") from None
+    return tuple.__new__(kind, values)
+
+
+def build_header(header: NamedTuple, *, short: bool = False) -> dict[str, str]:
+    """Return the ext fields of a header; what is None is left out.
+
+    >>> build_header(SendResponse("AC10", 3, 7))
+    {'msgId': 'AC10', 'queueId': '3', 'queueOffset': '7'}
+    """
+    return {
+        name: value if type(value) is str else _text(value)
+        for name, value in zip(_plan(type(header), short).names, header, strict=True)
+        if value is not None
+    }
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if type(value) is bool else str(value)
+
+
+@functools.cache
+def _plan(kind: type[NamedTuple], short: bool) -> _Plan:
+    fields = [_field(name, annotation) for name, annotation in kind.__annotations__.items()]
+    names = tuple(_SEND_V2) if short else tuple(field.name for field in fields)
+    defaults = [*kind._field_defaults.values()]
+    first = len(fields) - len(defaults)
+    required = names[:first]
+    # An itemgetter of one name returns no tuple.
+    getter = operator.itemgetter(*required) if len(required) > 1 else functools.partial(_get_each, required)
+    parsed = [(at, field.parse) for at, field in enumerate(fields) if field.parse]
+    return _Plan(getter, [*zip(names[first:], defaults, strict=True)], parsed, names)
+
+
+def _get_each(names: tuple[str, ...], ext_fields: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(ext_fields[name] for name in names)
+
+
+def _field(name: str, annotation: Any) -> _Field:
+    first, *rest = name.split("_")
+    name = first + "".join(word.capitalize() for word in rest)
+    for kind in (annotation, *get_args(annotation)):
+        if kind is bool:
+            return _Field(name, _boolean)
+        marks = getattr(kind, "__metadata__", ())
+        name = next((mark for mark in marks if isinstance(mark, str)), name)
+        for mark in marks:
+            if mark in _NUMBERS:
+                return _Field(name, _NUMBERS[mark])
+    return _Field(name, None)
+
+
+def _boolean(text: str) -> bool:
+    return text == "true" or text.lower() == "true"
+
+
+@functools.lru_cache(4096)  # queue ids, flags and counts are few
+def _int32(text: str) -> int:
+    value = int(text)
+    if -0x80000000 <= value <= 0x7FFFFFFF:
+        return value
+    raise ValueError
+
+
+def _int64(text: str) -> int:
+    value = int(text)
+    if -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
+        return value
+    raise ValueError
+
+
+_NUMBERS: dict[object, Callable[[str], int]] = {32: _int32, 64: _int64}
