@@ -71,6 +71,7 @@ OUTSIDE = {
     "mqtool.engine.client": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.replication": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.remoting": (*_SOCKETS, *_CLOCK),
+    "mqtool.engine.remoting.tls": ("socket", "asyncio", *_CLOCK),
     "mqtool.engine.remoting.server": (),
     "mqtool.engine.remoting.client": (),
 }

@@ -1,0 +1,1 @@
+"""The wire: bytes of connections to commands and back, servers and clients."""

@@ -1,0 +1,191 @@
+"""A client's end of a connection: requests out, answers back to whoever asked."""
+
+import asyncio
+import itertools
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from mqtool.engine.remoting.connection import Connection
+from mqtool.errors import FormatError, UnavailableError
+from mqtool.formats.remoting import ONEWAY, RemotingCommand, frame_buffers
+
+log = logging.getLogger(__name__)
+
+CONNECT_MS = 3000
+TIMEOUT_MS = 3000
+"""What Java clients allow themselves."""
+
+_MAX_OPAQUE = 0x7FFFFFFF
+
+OnRequest = Callable[[RemotingCommand], RemotingCommand | None]
+
+
+def split_addresses(text: str) -> list[str]:
+    """Return the addresses that ``host:port;host:port`` names."""
+    return [address for part in text.split(";") if (address := part.strip())]
+
+
+class RemotingClient:
+    """Asks one server, of several that can answer alike: the first that can be reached, until it fails.
+
+    Connects when first asked, and again after a loss. Any number of requests may be under way at a time. Not sent twice
+    is a request whose answer does not come: it may have been carried out.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], tls: ssl.SSLContext | None = None, on_request: OnRequest | None = None
+    ) -> None:
+        self.addresses = [*addresses]
+        self._tls = tls
+        self._on_request = on_request
+        self._connection: _ClientConnection | None = None
+        self._connecting = asyncio.Lock()
+        self._opaques = itertools.count(1)
+
+    async def invoke(self, command: RemotingCommand, timeout_ms: int = TIMEOUT_MS) -> RemotingCommand:
+        """Send a request and return its answer, whatever its code; numbers the request.
+
+        Raises:
+            UnavailableError: no server can be reached, the connection was lost, or no answer came in time.
+        """
+        connection = await self._connected()
+        command.opaque = next(self._opaques) & _MAX_OPAQUE
+        answer = connection.expect(command.opaque)
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._give_up, connection, answer, timeout_ms)
+        try:
+            await connection.write(command)
+            return await answer
+        finally:
+            timer.cancel()
+            connection.forget(command.opaque)
+
+    async def tell(self, command: RemotingCommand) -> None:
+        """Send a request that wants no answer.
+
+        Raises:
+            UnavailableError: no server can be reached.
+        """
+        connection = await self._connected()
+        command.opaque = next(self._opaques) & _MAX_OPAQUE
+        command.flag |= ONEWAY
+        await connection.write(command)
+
+    async def close(self) -> None:
+        """End the connection once what was sent has left."""
+        if self._connection:
+            await self._connection.close()
+
+    async def _connected(self) -> "_ClientConnection":
+        if self._connection and not self._connection.is_lost:
+            return self._connection
+        async with self._connecting:
+            if self._connection is None or self._connection.is_lost:
+                self._connection = await self._connect()
+            return self._connection
+
+    async def _connect(self) -> "_ClientConnection":
+        reasons = []
+        for _ in range(len(self.addresses)):
+            address = self.addresses[0]
+            try:
+                return await self._connect_to(address)
+            except (OSError, TimeoutError) as error:
+                reasons.append(f"{address} ({getattr(error, 'strerror', None) or 'no answer'})")
+                self._prefer_another()
+        raise UnavailableError(f"cannot connect to {', '.join(reasons)}")
+
+    async def _connect_to(self, address: str) -> "_ClientConnection":
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdecimal():
+            raise UnavailableError(f"{address} is no address of the form host:port")
+        made = asyncio.get_running_loop().create_connection(
+            lambda: _ClientConnection(address, self._on_request), host.strip("[]"), int(port), ssl=self._tls
+        )
+        _, connection = await asyncio.wait_for(made, CONNECT_MS / 1000)
+        return connection
+
+    def _prefer_another(self) -> None:
+        self.addresses.append(self.addresses.pop(0))
+
+    def _give_up(
+        self, connection: "_ClientConnection", answer: "asyncio.Future[RemotingCommand]", timeout_ms: int
+    ) -> None:
+        if not answer.done():
+            answer.set_exception(UnavailableError(f"{connection.address} did not answer within {timeout_ms:,} ms"))
+            if len(self.addresses) > 1:
+                connection.transport.abort()
+                self._prefer_another()
+
+
+class _ClientConnection(asyncio.Protocol):
+    def __init__(self, address: str, on_request: OnRequest | None) -> None:
+        self.address = address
+        self.is_lost = False
+        self._on_request = on_request
+        self._frames = Connection()
+        self._answers: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._gone = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._frames.receive(data)
+        try:
+            for command in self._frames.commands():
+                self._take(command)
+        except FormatError as error:
+            log.warning("%s sends what is no frame: %s", self.address, error)
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        self._writable.set()
+        self._gone.set()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(
+                    UnavailableError(f"{self.address} closed the connection{f': {exc}' if exc else ''}")
+                )
+
+    def expect(self, opaque: int) -> "asyncio.Future[RemotingCommand]":
+        """Return what becomes the answer to a request."""
+        answer = self._answers[opaque] = self._loop.create_future()
+        return answer
+
+    def forget(self, opaque: int) -> None:
+        """Expect an answer no longer."""
+        answer = self._answers.pop(opaque)
+        if not answer.cancel():
+            answer.exception()  # so that nobody complains of one that was not looked at
+
+    async def write(self, command: RemotingCommand) -> None:
+        """Write a command, once the server has read enough of what came before."""
+        await self._writable.wait()
+        if self.is_lost:
+            raise UnavailableError(f"{self.address} closed the connection")
+        self.transport.writelines(frame_buffers(command))
+
+    async def close(self) -> None:
+        """End the connection."""
+        self.transport.close()
+        await self._gone.wait()
+
+    def _take(self, command: RemotingCommand) -> None:
+        if command.is_response:
+            answer = self._answers.get(command.opaque)
+            if answer and not answer.done():
+                answer.set_result(command)
+        elif self._on_request and (answered := self._on_request(command)) and not command.is_oneway:
+            self.transport.writelines(frame_buffers(answered))

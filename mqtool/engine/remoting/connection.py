@@ -1,0 +1,69 @@
+"""One direction of a connection: bytes in, commands out."""
+
+import struct
+from collections.abc import Iterator
+
+from mqtool.errors import FormatError
+from mqtool.formats.remoting import MAX_FRAME, RemotingCommand, parse_command
+
+_HEAD = struct.Struct(">II")
+_HEAD_SIZE = _HEAD.size
+
+
+class Connection:
+    """Cut a byte stream into commands.
+
+    Bytes may arrive in any pieces; a command comes out as soon as its last byte is in. What is kept between two pieces
+    is less than a frame, and nothing is set aside for a length that was only announced. Whoever owns the socket feeds
+    this class, and closes the connection when it raises: what follows a broken frame cannot be told apart.
+    """
+
+    __slots__ = ("_data", "_wanted")
+
+    def __init__(self) -> None:
+        self._data: bytes | bytearray = b""
+        self._wanted = _HEAD_SIZE  # no command can be complete before so many bytes are here
+
+    @property
+    def pending_size(self) -> int:
+        """How many bytes of an incomplete frame are kept."""
+        return len(self._data)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes off the wire."""
+        if not self._data:
+            self._data = data
+        elif type(self._data) is bytearray:
+            self._data += data
+        else:
+            self._data = bytearray(self._data)
+            self._data += data
+
+    def commands(self) -> Iterator[RemotingCommand]:
+        """Yield the commands that are complete, each once.
+
+        Raises:
+            FormatError: a frame is longer than ``MAX_FRAME``, or is none.
+        """
+        data = self._data
+        size = len(data)
+        if size < self._wanted:
+            return
+        at = 0
+        self._wanted = _HEAD_SIZE
+        try:
+            while size - at >= _HEAD_SIZE:
+                length, header_size = _HEAD.unpack_from(data, at)
+                end = at + 4 + length
+                header_end = at + 8 + (header_size & 0xFFFFFF)
+                if end - at > MAX_FRAME or header_end > end:
+                    raise FormatError(f"a frame of {end - at:,} bytes with a header of {header_end - at - 8:,}", at)
+                if end > size:
+                    self._wanted = end - at
+                    return
+                command = parse_command(header_size >> 24, data[at + 8 : header_end], bytes(data[header_end:end]))
+                at = end
+                yield command
+        finally:
+            if at:
+                self._data = data[at:]
