@@ -1,0 +1,219 @@
+"""Which brokers there are, and which topics each of them serves.
+
+(RocketMQ: ``RouteInfoManager``.)
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from mqtool.formats.bodies import BrokerData, ClusterInfo, QueueData, Registration, TopicRoute
+from mqtool.formats.codes import Perm
+from mqtool.formats.config_tables import DataVersion, TopicConfig
+from mqtool.formats.remoting import Peer
+
+MASTER_ID = 0
+SILENCE_MS = 120_000
+"""How long a broker may be silent before it is forgotten, unless it says another time itself."""
+
+BrokerKey = tuple[str, str]
+"""Cluster and address of a broker."""
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """A broker that has registered and is not forgotten."""
+
+    peer: Peer
+    last_heard: int  # ms
+    silence_ms: int
+    version: DataVersion
+    ha_address: str
+
+
+class RouteTable:
+    """The brokers, their topics and how lately each was heard of; ``now`` is in ms.
+
+    Topics come with registrations and stay until the last broker that serves them has gone or they are deleted: a
+    registration often names only the topic that has changed.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[str, QueueData]] = {}  # by topic and broker name
+        self._brokers: dict[str, BrokerData] = {}
+        self._clusters: dict[str, set[str]] = {}  # names of brokers
+        self._live: dict[BrokerKey, LiveBroker] = {}
+        self._filter_servers: dict[BrokerKey, list[str]] = {}
+
+    # Brokers
+
+    def register(
+        self,
+        broker: BrokerData,
+        broker_id: int,
+        live: LiveBroker,
+        registration: Registration,
+        *,
+        delete_others: bool = False,
+    ) -> bool:
+        """Take a registration in; ``broker`` has just the address under ``broker_id``.
+
+        ``delete_others`` drops topics that a registration of more than one topic does not name. Returns False, and
+        takes nothing in, where another broker holds the id with newer tables, or the first word of a broker is of a
+        single topic: its full list comes soon.
+        """
+        address = broker.addresses[broker_id]
+        key = broker.cluster, address
+        known = self._brokers.get(broker.broker_name)
+        addresses = {} if known is None else {id_: at for id_, at in known.addresses.items() if at != address}
+        rival = self._live.get((broker.cluster, addresses.get(broker_id, "")))
+        if rival and rival.version.state_version > registration.version.state_version:
+            return False
+        is_new = known is None or broker_id not in known.addresses
+        if is_new and len(registration.topics) == 1:
+            return False
+        self._clusters.setdefault(broker.cluster, set()).add(broker.broker_name)
+        broker.addresses = addresses | {broker_id: address}
+        self._brokers[broker.broker_name] = broker
+
+        changed = self.version(key) != registration.version
+        self._live[key] = live
+        if registration.filter_servers:
+            self._filter_servers[key] = registration.filter_servers
+        else:
+            self._filter_servers.pop(key, None)
+        if broker_id == MASTER_ID:
+            if delete_others and len(registration.topics) > 1 and not registration.has_mappings:
+                self._drop_queues(broker.broker_name, lambda topic: topic not in registration.topics)
+            for config in registration.topics.values():
+                # Versions that did not change leave alone what was changed here, a wiped permission to write.
+                if is_new or changed or broker.broker_name not in self._topics.get(config.topic, ()):
+                    self._put(config.topic, _queue_data(broker.broker_name, config))
+        return True
+
+    def unregister(self, cluster: str, address: str, broker_name: str) -> None:
+        """Forget a broker, and the topics that none is left to serve."""
+        self._live.pop((cluster, address), None)
+        self._filter_servers.pop((cluster, address), None)
+        broker = self._brokers.get(broker_name)
+        if broker is None:
+            return
+        broker.addresses = {id_: at for id_, at in broker.addresses.items() if at != address}
+        if broker.addresses:
+            return
+        del self._brokers[broker_name]
+        names = self._clusters.get(broker.cluster, set())
+        names.discard(broker_name)
+        if not names:
+            self._clusters.pop(broker.cluster, None)
+        self._drop_queues(broker_name, lambda _: True)
+
+    def drop_peer(self, peer: Peer) -> None:
+        """Forget the brokers that registered over a connection."""
+        self._drop([key for key, live in self._live.items() if live.peer is peer])
+
+    def expire(self, now: int) -> None:
+        """Forget the brokers that have been silent for too long."""
+        self._drop([key for key, live in self._live.items() if live.last_heard + live.silence_ms < now])
+
+    def heard(self, key: BrokerKey, now: int, silence_ms: int | None = None) -> None:
+        """Note that a broker, if it is known, has just been heard of."""
+        if live := self._live.get(key):
+            live.last_heard = now
+            live.silence_ms = silence_ms or live.silence_ms
+
+    def version(self, key: BrokerKey) -> DataVersion | None:
+        """Return the version of the tables that a broker registered."""
+        live = self._live.get(key)
+        return None if live is None else live.version
+
+    def master(self, cluster: str, broker_name: str) -> tuple[str, str] | None:
+        """Return address and replication address of the master of a name, where it is there."""
+        broker = self._brokers.get(broker_name)
+        address = broker and broker.addresses.get(MASTER_ID)
+        live = address and self._live.get((cluster, address))
+        return (address, live.ha_address) if address and live else None
+
+    def broker(self, broker_name: str) -> BrokerData | None:
+        """Return the brokers that share a name."""
+        return self._brokers.get(broker_name)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers and clusters, in order of name."""
+        return ClusterInfo(
+            dict(sorted(self._brokers.items())),
+            {cluster: sorted(names) for cluster, names in sorted(self._clusters.items())},
+        )
+
+    # Topics
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Return who serves a topic, None where nobody does."""
+        queues = [queue for _, queue in sorted(self._topics.get(topic, {}).items())]
+        brokers = [self._brokers[queue.broker_name] for queue in queues if queue.broker_name in self._brokers]
+        if not brokers:
+            return None
+        addresses = {(broker.cluster, address): address for broker in brokers for address in broker.addresses.values()}
+        servers = {
+            address: self._filter_servers[key] for key, address in addresses.items() if key in self._filter_servers
+        }
+        return TopicRoute(queues, brokers, filter_servers=servers)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        return [*self._topics]
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Return the topics that brokers of a cluster serve."""
+        names = self._clusters.get(cluster, set())
+        return [topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)]
+
+    def topics_by_flag(self, wanted: Callable[[int], bool]) -> list[str]:
+        """Return the topics whose sys flag, as one of its brokers has it, is wanted."""
+        return [topic for topic, queues in self._topics.items() if wanted(next(iter(queues.values())).topic_sys_flag)]
+
+    def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
+        """Note how brokers serve a topic; those that are not registered are passed over."""
+        for queue in queues:
+            if queue.broker_name in self._brokers:
+                self._put(topic, queue)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, or that the brokers of one cluster serve it."""
+        names = None if cluster is None else self._clusters.get(cluster, set())
+        queues = self._topics.get(topic, {})
+        kept = {} if names is None else {name: queue for name, queue in queues.items() if name not in names}
+        if kept:
+            self._topics[topic] = kept
+        else:
+            self._topics.pop(topic, None)
+
+    def set_writable(self, broker_name: str, writable: bool) -> int:
+        """Allow or forbid writing to all topics of a broker until it says otherwise; return how many these are."""
+        count = 0
+        for queues in self._topics.values():
+            if queue := queues.get(broker_name):
+                perm = queue.perm | Perm.WRITE if writable else queue.perm & ~Perm.WRITE
+                queues[broker_name] = replace(queue, perm=int(perm))
+                count += 1
+        return count
+
+    def _put(self, topic: str, queue: QueueData) -> None:
+        self._topics.setdefault(topic, {})[queue.broker_name] = queue
+
+    def _drop(self, keys: list[BrokerKey]) -> None:
+        for cluster, address in keys:
+            for broker in [*self._at(address)]:
+                self.unregister(cluster, address, broker.broker_name)
+
+    def _at(self, address: str) -> Iterator[BrokerData]:
+        return (broker for broker in self._brokers.values() if address in broker.addresses.values())
+
+    def _drop_queues(self, broker_name: str, unwanted: Callable[[str], bool]) -> None:
+        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues and unwanted(topic)]:
+            del self._topics[topic][broker_name]
+            if not self._topics[topic]:
+                del self._topics[topic]
+
+
+def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:
+    return QueueData(broker_name, config.read_queue_count, config.write_queue_count, config.perm, config.sys_flag)
