@@ -177,12 +177,12 @@ def _command(version: str, home: str) -> list[str]:
 
 
 @functools.cache
-def class_path(version: str) -> str:
+def class_path(version: str, pom_name: str = "pom.xml") -> str:
     """Return the jars of one version, for ``java -cp``; Maven fetches them when it was not asked before.
 
     Raises JavaMissingError.
     """
-    pom = _HERE / "pom.xml"
+    pom = _HERE / pom_name
     checksum = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     file = _cache() / f"class-path-{version}-{checksum}"
     with contextlib.suppress(FileNotFoundError):

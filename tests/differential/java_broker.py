@@ -1,0 +1,99 @@
+"""Whole brokers and mqadmin of RocketMQ, each in a JVM; Maven fetches their jars (``broker_pom.xml``)."""
+
+import asyncio
+import contextlib
+import os
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.differential.java_store import class_path
+
+POM = "broker_pom.xml"
+
+_LOGGING = '<configuration><root level="OFF"/></configuration>'
+_LOGGING_FILES = ("logback_broker.xml", "logback_tools.xml", "rmq.broker.logback.xml", "rmq.tools.logback.xml")
+_OPENS = [
+    f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.lang", "java.nio", "jdk.internal.ref", "sun.nio.ch")
+]
+
+
+@contextlib.asynccontextmanager
+async def running_broker(version: str, folder: Path, name_server: str, port: int) -> AsyncIterator[str]:
+    """Run a broker on ``port`` until the block ends, and give its address once it has registered."""
+    folder.mkdir()
+    config = folder / "broker.conf"
+    address = f"127.0.0.1:{port}"
+    config.write_text(
+        f"brokerClusterName=DefaultCluster\nbrokerName=broker-java\nbrokerId=0\nbrokerIP1=127.0.0.1\nlistenPort={port}\n"
+        f"storePathRootDir={folder / 'store'}\nmappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=6000\n"
+        "maxHashSlotNum=1000\nmaxIndexNum=4000\n"
+    )
+    arguments = ["org.apache.rocketmq.broker.BrokerStartup", "-n", name_server, "-c", str(config)]
+    async with _jvm(version, folder, arguments) as process:
+        said: list[bytes] = []
+        while not said or b"boot success" not in said[-1]:
+            assert process.stdout is not None
+            said.append(await process.stdout.readline())
+            assert said[-1], f"the broker of {version} does not start: {b''.join(said)[-2000:]!r}"
+        yield address
+        process.terminate()
+        await process.communicate()
+
+
+class MqAdmin:
+    """The official administrator's tool of one version, asked for one command after the other."""
+
+    def __init__(self, process: Process, name_server: str) -> None:
+        self._process = process
+        self._name_server = name_server
+
+    async def run(self, *arguments: str) -> str:
+        """Run a command and return what it printed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = "\t".join([*arguments, "-n", self._name_server])
+        self._process.stdin.write(f"{line}\n".encode())
+        await self._process.stdin.drain()
+        printed: list[str] = []
+        while not printed or printed[-1] != "--- done\n":
+            printed.append((await self._process.stdout.readline()).decode())
+            assert printed[-1], "mqadmin has ended"
+        return "".join(printed[:-1])
+
+
+@contextlib.asynccontextmanager
+async def mqadmin(version: str, folder: Path, name_server: str) -> AsyncIterator[MqAdmin]:
+    """Start mqadmin, for commands to a name server."""
+    source = Path(__file__).with_name("MqAdmin.java")
+    async with _jvm(version, folder, [str(source)]) as process:
+        yield MqAdmin(process, name_server)
+
+
+@contextlib.asynccontextmanager
+async def _jvm(version: str, folder: Path, arguments: list[str]) -> AsyncIterator[Process]:
+    conf = folder / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for name in _LOGGING_FILES:
+        (conf / name).write_text(_LOGGING)
+    process = await asyncio.create_subprocess_exec(
+        "java",
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        f"-Duser.home={folder}",
+        *_OPENS,
+        "-cp",
+        class_path(version, POM),
+        *arguments,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=STDOUT,  # failures of mqadmin are told there
+        env={**os.environ, "ROCKETMQ_HOME": str(folder), "JAVA_TOOL_OPTIONS": ""},
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

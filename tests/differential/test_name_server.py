@@ -1,0 +1,116 @@
+"""Our name server with real brokers and the real mqadmin of three versions."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.formats.bodies import QueueData, TopicRoute, parse_cluster_info, parse_route
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.remoting import RemotingCommand
+from tests.differential.conftest import REQUIRED
+from tests.differential.java_broker import POM, mqadmin, running_broker
+from tests.differential.java_store import JavaMissingError, class_path, each_version
+
+pytestmark = pytest.mark.java
+
+_PATIENCE = 300.0
+
+
+def free_port() -> int:
+    """Return a port that was free; brokers want the two around it too."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+async def route(client: RemotingClient, topic: str) -> TopicRoute | None:
+    answer = await client.invoke(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic}))
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    assert answer.code == 0
+    return parse_route(answer.body)
+
+
+@each_version
+def test_a_real_broker_and_mqadmin_are_served(version: str, tmp_path: Path) -> None:
+    try:
+        class_path(version, POM)
+    except JavaMissingError as error:
+        message = f"NOT TRIED WITH THE BROKER OF {version}: {error}"
+        pytest.fail(message) if REQUIRED else pytest.skip(message)
+
+    async def bounded() -> None:
+        async with asyncio.timeout(_PATIENCE):
+            await _broker_and_mqadmin(version, tmp_path)
+
+    asyncio.run(bounded())
+
+
+async def _broker_and_mqadmin(version: str, folder: Path) -> None:
+    async with Cluster(NameServerConfig()) as cluster:
+        name_server = cluster.name_server_address
+        client = RemotingClient([name_server])
+        async with (
+            running_broker(version, folder / "broker", name_server, free_port()) as broker,
+            mqadmin(version, folder / "admin", name_server) as admin,
+        ):
+            # What the broker has registered, as we tell it and as mqadmin reads it.
+            info = parse_cluster_info((await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))).body)
+            assert info.clusters == {"DefaultCluster": ["broker-java"]}
+            assert info.brokers["broker-java"].addresses == {0: broker}
+            default = await route(client, "TBW102")
+            assert default is not None
+            assert default.queues == [QueueData("broker-java", 8, 8, 7)]
+
+            listed = (await admin.run("clusterList")).splitlines()
+            row = next(line.split() for line in listed if "broker-java" in line)
+            assert row[:4] == ["DefaultCluster", "broker-java", "0", broker]
+
+            # A topic made on the broker reaches clients through us, and the other topics stay.
+            made = await admin.run("updateTopic", "-b", broker, "-t", "Made", "-r", "3", "-w", "2")
+            assert "success" in made
+            told = await admin.run("topicRoute", "-t", "Made")
+            assert all(word in told for word in ('"readQueueNums":3', '"writeQueueNums":2', broker))
+            topics = (await admin.run("topicList")).split()
+            assert {"Made", "TBW102", "BenchmarkTest", "DefaultCluster"} <= {*topics}
+
+            # Permissions.
+            assert "wipe write perm" in (await admin.run("wipeWritePerm", "-b", "broker-java"))
+            wiped = await route(client, "Made")
+            assert wiped is not None
+            assert wiped.queues == [QueueData("broker-java", 3, 2, 4)]
+            assert "add write perm" in (await admin.run("addWritePerm", "-b", "broker-java"))
+            writable = await route(client, "Made")
+            assert writable is not None
+            assert writable.queues == [QueueData("broker-java", 3, 2, 6)]
+
+            # Kv config and settings.
+            assert "success" in await admin.run("updateKvConfig", "-s", "N", "-k", "key", "-v", "value")
+            kept = await client.invoke(
+                RemotingCommand(RequestCode.GET_KV_CONFIG, ext_fields={"namespace": "N", "key": "key"})
+            )
+            assert kept.ext_fields == {"value": "value"}
+            assert "success" in await admin.run("deleteKvConfig", "-s", "N", "-k", "key")
+            order = await admin.run("updateOrderConf", "-m", "put", "-t", "Made", "-v", "broker-java:2")
+            assert "success" in order
+            assert "broker-java:2" in await admin.run("updateOrderConf", "-m", "get", "-t", "Made")
+            assert "success" in await admin.run("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
+            config = await admin.run("getNamesrvConfig")
+            assert any(line.split() == ["orderMessageEnable", "=", "true"] for line in config.splitlines()), config
+            ordered = await route(client, "Made")
+            assert ordered is not None
+            assert ordered.order_config == "broker-java:2"
+
+            # A topic that is deleted has no route.
+            deleted = await admin.run("deleteTopic", "-c", "DefaultCluster", "-t", "Made")
+            assert "success" in deleted, deleted
+            assert await route(client, "Made") is None
+            assert await route(client, "TBW102")
+
+        # The broker has said goodbye, or its connection has ended.
+        assert await route(client, "TBW102") is None
+        await client.close()
