@@ -20,7 +20,7 @@ _OPENS = [
 
 @contextlib.asynccontextmanager
 async def running_broker(version: str, folder: Path, name_server: str, port: int) -> AsyncIterator[str]:
-    """Run a broker on ``port`` until the block ends, and give its address once it has registered."""
+    """Run a broker on ``port`` until the block ends, and give its address once it is up."""
     folder.mkdir()
     config = folder / "broker.conf"
     address = f"127.0.0.1:{port}"

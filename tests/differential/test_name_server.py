@@ -8,8 +8,9 @@ import pytest
 
 from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.engine.remoting.client import RemotingClient
-from mqtool.formats.bodies import QueueData, TopicRoute, parse_cluster_info, parse_route
+from mqtool.formats.bodies import ClusterInfo, QueueData, TopicRoute, parse_body, parse_cluster_info, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.config_tables import topics
 from mqtool.formats.remoting import RemotingCommand
 from tests.differential.conftest import REQUIRED
 from tests.differential.java_broker import POM, mqadmin, running_broker
@@ -25,6 +26,15 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+async def registered(client: RemotingClient) -> ClusterInfo:
+    """Return the clusters once a broker is among them: where a machine is slow its first try may fail."""
+    while True:
+        info = parse_cluster_info((await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))).body)
+        if info.brokers:
+            return info
+        await asyncio.sleep(0.1)
 
 
 async def route(client: RemotingClient, topic: str) -> TopicRoute | None:
@@ -59,7 +69,7 @@ async def _broker_and_mqadmin(version: str, folder: Path) -> None:
             mqadmin(version, folder / "admin", name_server) as admin,
         ):
             # What the broker has registered, as we tell it and as mqadmin reads it.
-            info = parse_cluster_info((await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))).body)
+            info = await registered(client)
             assert info.clusters == {"DefaultCluster": ["broker-java"]}
             assert info.brokers["broker-java"].addresses == {0: broker}
             default = await route(client, "TBW102")
@@ -70,13 +80,23 @@ async def _broker_and_mqadmin(version: str, folder: Path) -> None:
             row = next(line.split() for line in listed if "broker-java" in line)
             assert row[:4] == ["DefaultCluster", "broker-java", "0", broker]
 
+            # Our client and a real broker understand each other as well.
+            asked = RemotingClient([broker])
+            running = await asked.invoke(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+            assert f"V{version.replace('.', '_')}" in parse_body(running.body)["table"]["brokerVersionDesc"]
+            topic_table = topics(
+                parse_body((await asked.invoke(RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG))).body)
+            )
+            assert topic_table["TBW102"].read_queue_count == 8
+            await asked.close()
+
             # A topic made on the broker reaches clients through us, and the other topics stay.
             made = await admin.run("updateTopic", "-b", broker, "-t", "Made", "-r", "3", "-w", "2")
             assert "success" in made
             told = await admin.run("topicRoute", "-t", "Made")
             assert all(word in told for word in ('"readQueueNums":3', '"writeQueueNums":2', broker))
-            topics = (await admin.run("topicList")).split()
-            assert {"Made", "TBW102", "BenchmarkTest", "DefaultCluster"} <= {*topics}
+            names = (await admin.run("topicList")).split()
+            assert {"Made", "TBW102", "BenchmarkTest", "DefaultCluster"} <= {*names}
 
             # Permissions.
             assert "wipe write perm" in (await admin.run("wipeWritePerm", "-b", "broker-java"))
