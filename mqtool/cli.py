@@ -181,8 +181,13 @@ def _run_in_child(arguments: list[str]) -> int:
             os._exit(status)
     # The terminal sends Ctrl-C to both; the child answers it. What is sent to this process goes on to the child.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def pass_on(received: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it was told too, and has ended
+            os.kill(child, received)
+
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _: os.kill(child, received))
+        signal.signal(number, pass_on)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status >= 0:
         return status

@@ -76,8 +76,18 @@ async def _serve(config: "NameServerConfig") -> int:
     from mqtool.engine.cluster import Cluster
 
     told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def tell(*_: object) -> None:
+        # A second signal must not kill what is about to end: who stops a service tells every process of it, and the
+        # one that waits for this one passes the signal on.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        if not loop.is_closed():  # as it may be for one that had come before it was ignored
+            loop.call_soon_threadsafe(told.set)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        signal.signal(number, tell)
     async with Cluster(config) as cluster:
         click.echo(f"mqtool: ready: name server {cluster.name_server_address}")
         await told.wait()

@@ -64,8 +64,9 @@ def test_it_says_where_it_is_answers_and_ends_cleanly(number: signal.Signals) ->
         ask_for_route = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": "TBW102"})
         registered, route = ask(address, first.request.command, ask_for_route)
         [afterwards] = ask(address, ask_for_route)
-        # As a terminal does it: to all of the process group.
-        os.killpg(process.pid, number)
+        # As a terminal does it, and who stops a service: to all of the process group, in a hurry twice.
+        for _ in range(2):
+            os.killpg(process.pid, number)
         output, errors = process.communicate(timeout=20)
 
     assert (registered.code, route.code) == (0, 0)
