@@ -99,6 +99,12 @@ class StoreInUseError(MqtoolError):
     exit_code = Status.BUSY
 
 
+class RecoveryNeededError(MqtoolError):
+    """A store that cannot be written to as it is: its broker did not stop cleanly, or its files disagree."""
+
+    exit_code = Status.BAD_DATA
+
+
 class StoreChangedError(MqtoolError):
     """A file of the store changed while it was read: a broker is at work, or somebody else."""
 

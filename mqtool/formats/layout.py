@@ -1,6 +1,7 @@
 """One layout, two readers: a construct schema and the numpy dtype that follows from it."""
 
 import functools
+import struct
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,26 @@ def dtype_of(schema: Struct) -> np.dtype[np.void]:
     dtype([('size', '>i4'), ('tags_code', '>i8')])
     """
     return np.dtype([(field.name, *_code(field.subcon)) for field in schema.subcons])
+
+
+def packer_of(schema: Struct) -> struct.Struct:
+    """Return what packs the fields of ``schema`` in order, many times faster than ``schema.build``.
+
+    >>> from construct import Bytes, Int32sb, Int64sb
+    >>> packer_of(Struct("size" / Int32sb, "address" / Bytes(4), "tags_code" / Int64sb)).format
+    '>i4sq'
+    """
+    return struct.Struct(">" + "".join(_letter(field.subcon) for field in schema.subcons))
+
+
+def _letter(subcon: Construct) -> str:
+    if isinstance(subcon, Bytes):
+        return f"{subcon.sizeof()}s"
+    order, letter = subcon.fmtstr[0], str(subcon.fmtstr[1])
+    if order != ">":
+        raise TypeError(f"{subcon!r} is not big-endian")
+    # struct and construct mean the same by ">l": four bytes.
+    return {"l": "i", "L": "I"}.get(letter, letter)
 
 
 @functools.singledispatch

@@ -8,6 +8,8 @@ NAME_SEPARATOR = "\x01"
 PAIR_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
 
+_PAIR = PAIR_SEPARATOR.encode()
+
 CRC_NAME = "__CRC32#"
 CRC_SIZE = len(CRC_NAME) + len(NAME_SEPARATOR) + 10 + len(PAIR_SEPARATOR)
 
@@ -43,3 +45,37 @@ def crc_digits(crc: int) -> bytes:
     b'8716544520'
     """
     return f"{crc:010}"[::-1].encode()
+
+
+def probe_of(name: str) -> bytes:
+    """Return what ``find_property`` looks for: a name between its separators."""
+    return f"{PAIR_SEPARATOR}{name}{NAME_SEPARATOR}".encode()
+
+
+def find_property(text: bytes, probe: bytes) -> bytes:
+    r"""Return the value of one property, empty without it; as ``parse_properties`` takes it, without reading the rest.
+
+    >>> find_property(b"TAGS\x01TagA\x02KEYS\x01k1 k2", probe_of("KEYS"))
+    b'k1 k2'
+    """
+    stop = len(text)
+    while True:
+        at = text.rfind(probe, 0, stop)
+        if at < 0 and not text.startswith(probe[1:]):
+            return b""
+        start = at + len(probe)
+        end = text.find(_PAIR, start)
+        value = text[start:] if end < 0 else text[start:end]
+        if value or at < 0:
+            return value
+        stop = at
+
+
+def add_property(text: bytes, name: str, value: str) -> bytes:
+    r"""Return the text with one more property, ended by a separator if it was, or was empty.
+
+    >>> add_property(b"TAGS\x01TagA", "INNER_BASE", "7")
+    b'TAGS\x01TagA\x02INNER_BASE\x017'
+    """
+    pair = f"{name}{NAME_SEPARATOR}{value}".encode()
+    return text + _PAIR + pair if text and not text.endswith(_PAIR) else text + pair + _PAIR

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.formats.commit_log import parse_message
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, build_properties, crc_digits, parse_properties, split_keys
+from mqtool.formats.properties import (
+    CRC_NAME,
+    CRC_SIZE,
+    add_property,
+    build_properties,
+    crc_digits,
+    find_property,
+    parse_properties,
+    probe_of,
+    split_keys,
+)
 from tests import builders
 from tests.formats.golden_bytes import records
 from tests.golden import GOLDEN_NAMES
@@ -108,3 +118,17 @@ def test_a_made_up_crc_property_is_the_crc_of_its_record(text: bytes, body: byte
     kept = parse_properties(message.properties)
     assert kept.pop(CRC_NAME) == crc_digits(zlib.crc32(whole[:-CRC_SIZE]) & 0x7FFFFFFF).decode()
     assert kept == parse_properties(text)
+
+
+@given(text=builders.odd_properties | builders.properties_texts, name=st.sampled_from(["TAGS", "KEYS", "a"]))
+def test_one_property_is_found_as_among_all(text: bytes, name: str) -> None:
+    found = find_property(text, probe_of(name))
+
+    assert found.decode("utf-8", "replace") == parse_properties(text).get(name, "")
+
+
+@given(builders.pairs, st.booleans())
+def test_a_property_that_is_added_stands_behind_the_others(pairs: dict[str, str], trailing: bool) -> None:
+    text = builders.properties(pairs, trailing)
+
+    assert add_property(text, "~", "7") == builders.properties(pairs | {"~": "7"}, trailing or not pairs)

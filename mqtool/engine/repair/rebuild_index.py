@@ -5,7 +5,6 @@ message. (Rules: store.md 5. RocketMQ: ``IndexService``, ``IndexFile``.)
 """
 
 import dataclasses
-import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.rebuild_queues import tell
 from mqtool.engine.store.dispatch import IndexEntries
-from mqtool.engine.store.index_file import DEFAULT_SHAPE, Shape
+from mqtool.engine.store.index_file import DEFAULT_SHAPE, LAST_NAME_MS, Shape, index_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import index_file as layout
 from mqtool.formats.scan import Ints
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _BLOCK = 64 << 10  # bytes of slots that are written or left out at once
 _MOST_SECONDS = 2**31 - 1
-_LAST_NAME_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 def shape_of(reader: StoreReader) -> Shape:
@@ -86,7 +84,7 @@ class IndexBuilder:
         self._disk = disk
         self._kernels = kernels
         self._file: _File | None = None
-        self._last_name = 0
+        self._last_name = -1
 
     def add(self, entries: IndexEntries, last_timestamp: int, more: bool) -> None:
         """Take the entries of the next messages.
@@ -128,9 +126,8 @@ class IndexBuilder:
         return self._file
 
     def _name(self, timestamp: int) -> str:
-        self._last_name = max(self._last_name + 1, min(max(0, timestamp), _LAST_NAME_MS))
-        moment = datetime.datetime.fromtimestamp(self._last_name // 1000, datetime.UTC)
-        return f"{moment:%Y%m%d%H%M%S}{self._last_name % 1000:03}"
+        self._last_name = max(self._last_name + 1, min(timestamp, LAST_NAME_MS))
+        return index_name(self._last_name)
 
     def _append(self, file: _File, entries: IndexEntries, rows: slice) -> None:
         hashes, timestamps = entries.key_hash[rows], entries.store_timestamp[rows]

@@ -1,4 +1,4 @@
-"""``Disk``: the only way a mend touches a store, one plain call of the system at a time.
+"""``Disk``: the only way a mend or a running broker changes a store, one plain call of the system at a time.
 
 Nothing here is mapped and nothing is synced by itself: whoever calls says when bytes and names must be on the disk.
 Tests put a disk in its place that fails, dies or forgets.
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqtool.errors import MqtoolError, NotPermittedError, WriteError
+from mqtool.errors import MqtoolError, NotPermittedError, ReadError, WriteError
 
 CHUNK = 1 << 20
 """How much is copied at once."""
@@ -20,6 +20,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class CrossDeviceError(WriteError):
     """A rename from one file system to another."""
+
+
+class DiskFullError(WriteError):
+    """There is no room for what was to be written."""
 
 
 @contextlib.contextmanager
@@ -33,7 +37,7 @@ def writing(path: Path) -> Iterator[None]:
 
 def _error(path: Path, error: OSError) -> MqtoolError:
     if error.errno in _FULL:
-        return WriteError(f"no space left for {path}: make room there, then try again")
+        return DiskFullError(f"no space left for {path}: make room there, then try again")
     if error.errno == errno.EROFS:
         return NotPermittedError(f"{path} lies on a read-only file system: mount it for writing, then try again")
     if isinstance(error, PermissionError):
@@ -41,6 +45,47 @@ def _error(path: Path, error: OSError) -> MqtoolError:
     if error.errno == errno.EXDEV:
         return CrossDeviceError(f"{path} lies on another file system")
     return WriteError(f"{path} cannot be changed: {error.strerror or error}")
+
+
+class OpenFile:
+    """A file of fixed length that stays open, to be written and read again and again.
+
+    Raises:
+        WriteError: as ``Disk`` raises it; a write that fails may have been done in part.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with writing(path):
+            self._descriptor = os.open(path, os.O_RDWR)
+
+    def write(self, at: int, data: bytes | bytearray) -> None:
+        """Write all of ``data`` at a position; other processes see it at once."""
+        try:
+            written = os.pwrite(self._descriptor, data, at)
+            while written < len(data):
+                written += os.pwrite(self._descriptor, memoryview(data)[written:], at + written)
+        except OSError as error:
+            raise _error(self.path, error) from error
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return ``size`` bytes at a position, fewer at the end of the file."""
+        try:
+            return os.pread(self._descriptor, size, at)
+        except OSError as error:
+            raise ReadError(f"{self.path} cannot be read: {error.strerror or error}") from error
+
+    def sync(self) -> None:
+        """Return when the bytes written are on the disk; another thread may be writing more meanwhile.
+
+        After it has failed once nothing written before is sure to be there, even if a later one does not fail.
+        """
+        with writing(self.path):
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
 
 
 class Disk:
@@ -75,6 +120,10 @@ class Disk:
                     rest, at = rest[written:], at + written
             finally:
                 os.close(descriptor)
+
+    def open(self, path: Path) -> OpenFile:
+        """Open a file that is there, for who writes to it often."""
+        return OpenFile(path)
 
     def truncate(self, path: Path, size: int) -> None:
         """Make a file end at ``size``, shorter or longer."""

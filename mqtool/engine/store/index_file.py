@@ -1,6 +1,7 @@
 """The index files on disk, and how many slots they have when nobody says."""
 
 import dataclasses
+import datetime
 import functools
 import itertools
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import index_file as layout
 
 NAME_WIDTH = 17
+LAST_NAME_MS = 253_402_300_799_999
+"""The end of the year 9999: the last time that can name an index file."""
 _LOOK_AT = 200
 _MOST_PLACES = 10_000
 _STEP = 1 << 20
@@ -33,6 +36,17 @@ class Shape:
 
 
 DEFAULT_SHAPE = Shape(layout.DEFAULT_SLOT_COUNT, layout.DEFAULT_ENTRY_COUNT)
+
+
+def index_name(timestamp: int) -> str:
+    """Return the name of an index file made at a time (ms), in UTC: brokers take that of their time zone.
+
+    >>> index_name(1_700_000_000_123)
+    '20231114221320123'
+    """
+    timestamp = min(max(0, timestamp), LAST_NAME_MS)
+    moment = datetime.datetime.fromtimestamp(timestamp // 1000, datetime.UTC)
+    return f"{moment:%Y%m%d%H%M%S}{timestamp % 1000:03}"
 
 
 class IndexFile(MappedFile):

@@ -53,9 +53,20 @@ class StoreConfig:
         size = int(value)
         return -(-size // 20) * 20 if key == "mappedFileSizeConsumeQueue" else size
 
-    def flag(self, key: str) -> bool:
+    def number(self, key: str, default: int, low: int = 0, high: int = 1 << 62) -> int:
+        """Return a whole number, the nearest of those from ``low`` to ``high``.
+
+        Raises:
+            UsageError: it is none.
+        """
+        value = self.settings.get(key, str(default))
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+            raise UsageError(f"{key}={value} is no whole number")
+        return min(max(int(value), low), high)
+
+    def flag(self, key: str, default: bool = False) -> bool:
         """Tell whether a setting is ``true``."""
-        return self.settings.get(key, "").lower() == "true"
+        return self.settings.get(key, str(default)).lower() == "true"
 
     def delay_levels(self) -> list[int]:
         """Return the delay of each level in ms, level 1 first.

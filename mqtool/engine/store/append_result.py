@@ -1,0 +1,37 @@
+"""What comes of an attempt to store a message."""
+
+import enum
+from typing import NamedTuple
+
+from mqtool.formats.new_message import Host
+
+
+class PutStatus(enum.StrEnum):
+    """Why a message is stored or not, by RocketMQ's names (``PutMessageStatus``)."""
+
+    PUT_OK = "PUT_OK"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+
+
+class AppendResult(NamedTuple):
+    """Where a message, or each message of a batch, is stored; nothing but a status where it is not."""
+
+    status: PutStatus
+    physical_offsets: tuple[int, ...] = ()
+    end_offset: int = 0
+    """One past the last byte: stored for good once so much of the log is flushed."""
+    queue_offset: int = 0
+    """Of the first message."""
+    store_timestamp: int = 0
+    store_host: Host = (b"", 0)
+    flush_offset: int = 0
+    """So much of the log must be flushed before the producer may be told; 0 for a message that does not wait."""
+
+    @property
+    def message_id(self) -> str:
+        """The offset message id; of a batch all of them, with commas between."""
+        address, port = self.store_host
+        host = address + port.to_bytes(4, "big", signed=True)
+        return ",".join((host + at.to_bytes(8, "big")).hex().upper() for at in self.physical_offsets)

@@ -1,0 +1,286 @@
+"""The index files of a running broker: keys of new messages are added to the last, and all are asked.
+
+Keys wait in memory until the owner lets ``write`` add them, many at once: a message costs little when it is appended,
+and a question adds what waits before it is answered. (Rules: store.md 5. RocketMQ: ``IndexService``, ``IndexFile``.)
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mqtool.engine.store.index_file import NAME_WIDTH, IndexFile, Shape, index_name
+from mqtool.engine.store.live_queue import QueueFiles
+from mqtool.errors import RecoveryNeededError, WriteError
+from mqtool.formats import commit_log
+from mqtool.formats import index_file as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats.hashing import java_hash, key_hash
+from mqtool.formats.layout import packer_of
+from mqtool.formats.properties import find_property, probe_of
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.disk import OpenFile
+
+_HEADER, _SLOT, _ENTRY = packer_of(layout.HEADER), packer_of(layout.SLOT), packer_of(layout.ENTRY)
+_MOST_SECONDS = 2**31 - 1
+_WIDTH = 64
+"""Bytes of the texts that are hashed together; longer ones are hashed by themselves."""
+_POWERS = np.array([pow(31, _WIDTH - 1 - i, 1 << 32) for i in range(_WIDTH)], np.uint32)
+_UNIQ_KEY, _KEYS, _TAGS = probe_of("UNIQ_KEY"), probe_of("KEYS"), probe_of("TAGS")
+
+Waiting = tuple[str, int, bytes, int, int]
+"""What the index needs of a message: topic, ``sys_flag``, properties, address and store time."""
+_Entry = tuple[int | None, int, int]
+"""Hash, address and store time; without a hash, only a file with room is called for."""
+
+
+class LiveIndexFile:
+    """One index file that takes entries; its header is kept here."""
+
+    def __init__(self, path: Path, shape: Shape) -> None:
+        self.path = path
+        self.shape = shape
+        self.begin_timestamp = 0
+        self.end_timestamp = 0
+        self.begin_offset = 0
+        self.end_offset = 0
+        self.slot_count = 0
+        self.next = 1  # number of the next entry
+        self._unwritten: list[tuple[int, bytes]] = []  # positions and bytes
+
+    def load(self) -> None:
+        """Read the header."""
+        header = IndexFile(self.path, self.shape.file_size, self.shape).header
+        self.begin_timestamp, self.end_timestamp = header.begin_timestamp, header.end_timestamp
+        self.begin_offset, self.end_offset = header.begin_physical_offset, header.end_physical_offset
+        self.slot_count, self.next = header.slot_count, max(1, header.entry_count)
+
+    def header(self) -> bytes:
+        """Return the header as it lies in the file."""
+        return _HEADER.pack(
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.slot_count,
+            self.next,
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry has room any more."""
+        return self.next >= self.shape.entries
+
+    def take(self, entries: "Sequence[_Entry]", file: "OpenFile") -> int:
+        """Take the first of some entries, as many as there is room for, and return how many; ``write`` writes them."""
+        slots, begin, next_entry = self.shape.slots, self.begin_timestamp, self.next
+        newest: dict[int, int] = {}  # by position of the slot
+        packed = []
+        count = 0
+        for hashed, offset, timestamp in entries:
+            if next_entry >= self.shape.entries:
+                break
+            count += 1
+            if hashed is None:
+                continue
+            slot_at = layout.HEADER_SIZE + layout.SLOT_SIZE * (hashed % slots)
+            before = newest.get(slot_at)
+            if before is None:
+                (before,) = _SLOT.unpack(file.read(slot_at, layout.SLOT_SIZE))
+                if not 0 <= before < next_entry:
+                    before = 0
+                self.slot_count += not before
+            seconds = (timestamp - begin) // 1000 if begin > 0 else 0
+            packed.append(_ENTRY.pack(hashed, offset, min(max(seconds, 0), _MOST_SECONDS), before))
+            newest[slot_at] = next_entry
+            if next_entry == 1:
+                begin = self.begin_timestamp = timestamp
+                self.begin_offset = offset
+            self.end_timestamp, self.end_offset = timestamp, offset
+            next_entry += 1
+        entries_at = layout.HEADER_SIZE + layout.SLOT_SIZE * slots
+        self._unwritten.append((entries_at + layout.ENTRY_SIZE * self.next, b"".join(packed)))
+        self._unwritten += [(slot_at, _SLOT.pack(number)) for slot_at, number in newest.items()]
+        self.next = next_entry
+        self._unwritten.append((0, self.header()))
+        return count
+
+    def write(self, file: "OpenFile") -> bool:
+        """Write what was taken and tell whether that was anything; after a failure it can be called again."""
+        for at, data in self._unwritten:
+            file.write(at, data)
+        is_new = bool(self._unwritten)
+        self._unwritten.clear()
+        return is_new
+
+
+class LiveIndex:
+    """All index files."""
+
+    def __init__(self, folder: Path, files: QueueFiles, shape: Shape, has_tags: bool) -> None:
+        """Take up the index under ``folder``, which need not be there yet.
+
+        Args:
+            folder: of the index files.
+            files: through which they are written.
+            shape: of the files.
+            has_tags: also make entries by tag, as RocketMQ 5.4 and later do.
+
+        Raises:
+            RecoveryNeededError: the files are not of this shape.
+        """
+        self.folder = folder
+        self.shape = shape
+        self.waiting: list[Waiting] = []
+        """Messages whose keys are still to be added."""
+        self._has_tags = has_tags
+        self._files = files
+        self._entries: list[_Entry] = []  # that are still to be added
+        self._all: list[LiveIndexFile] = []
+        if folder.is_dir():
+            for path in sorted(path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit()):
+                if path.stat().st_size != shape.file_size:
+                    raise RecoveryNeededError(f"{path} is no index file of {shape.file_size:,} bytes")
+                self._all.append(LiveIndexFile(path, shape))
+                self._all[-1].load()
+
+    @property
+    def full_timestamp(self) -> int:
+        """When the last message of the last full file was stored, 0 without one."""
+        return self._all[-2].end_timestamp if len(self._all) > 1 else 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file."""
+        return not self._all
+
+    def write(self) -> None:
+        """Add the keys of all messages that wait.
+
+        Raises:
+            WriteError: the disk is full, or fails; what is not added goes on waiting.
+        """
+        if self.waiting:
+            waiting, self.waiting = self.waiting, []
+            self._entries += _entries_of(waiting, self._has_tags)
+        if self._all:
+            self._write_last()
+        while self._entries:
+            last = self._with_room(self._entries[0][2])
+            taken = last.take(self._entries, self._files.get(last.path))
+            del self._entries[:taken]
+            self._write_last()
+
+    def _write_last(self) -> None:
+        last = self._all[-1]
+        if last.write(self._files.get(last.path)):
+            self._files.note_write(last.path)
+
+    def _with_room(self, timestamp: int) -> LiveIndexFile:
+        """Return the file for the next entry: as in a broker a message without keys makes a new one, too."""
+        last = self._all[-1] if self._all else None
+        if last is not None and not last.is_full:
+            return last
+        name = index_name(timestamp)
+        if last is not None and name <= last.path.name:
+            name = f"{int(last.path.name) + 1:0{NAME_WIDTH}}"
+        file = LiveIndexFile(self.folder / name, self.shape)
+        self._files.create(file.path, self.shape.file_size)
+        if last is not None:
+            # A broker begins a file with the end of the one before it: its first entry counts from there.
+            file.begin_timestamp = file.end_timestamp = last.end_timestamp
+            file.begin_offset = file.end_offset = last.end_offset
+        self._all.append(file)
+        return file
+
+    def find(self, topic: str, key: str, begin: int, end: int, most: int) -> list[int]:
+        """Return the addresses of messages that may have a key, the newest first.
+
+        Others of the same hash are among them: whoever asks compares topic and key.
+
+        Args:
+            topic: under which the messages are stored.
+            key: a unique key, or one of KEYS.
+            begin: leave out those stored before, in ms.
+            end: leave out those stored later.
+            most: return no more than this.
+        """
+        with contextlib.suppress(WriteError):  # a full disk hides no more than what is new
+            self.write()
+        hashed, found = key_hash(topic, key), list[int]()
+        for file in reversed(self._all):
+            # The times of entries are whole seconds: a second more on each side.
+            if file.begin_timestamp <= end + 1000 and begin - 1000 <= file.end_timestamp:
+                for offset, timestamp in self._matches(file, hashed):
+                    if begin - 1000 <= timestamp <= end:
+                        found.append(offset)
+                        if len(found) >= most:
+                            return found
+            if file.begin_timestamp < begin:
+                break
+        return found
+
+    def _matches(self, file: LiveIndexFile, hashed: int) -> Iterator[tuple[int, int]]:
+        """Yield address and store time of the entries with a hash, the newest first."""
+        opened = self._files.get(file.path)
+        slot_at = layout.HEADER_SIZE + layout.SLOT_SIZE * (hashed % self.shape.slots)
+        entries_at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
+        (number,) = _SLOT.unpack(opened.read(slot_at, layout.SLOT_SIZE))
+        before = file.next
+        while 0 < number < before:
+            entry = opened.read(entries_at + number * layout.ENTRY_SIZE, layout.ENTRY_SIZE)
+            one, offset, seconds, previous = _ENTRY.unpack(entry)
+            if one == hashed:
+                yield offset, file.begin_timestamp + seconds * 1000
+            before, number = number, previous
+
+    def remove_expired(self, log_start: int) -> int:
+        """Remove the files all of whose messages are gone from the log, but for the last; return how many."""
+        count = 0
+        while len(self._all) > 1 and self._all[0].end_offset < log_start:
+            self._files.remove(self._all.pop(0).path)
+            count += 1
+        return count
+
+
+def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> "list[_Entry]":
+    """Return the entries that messages need, in the order a broker makes them."""
+    entries: list[_Entry] = []
+    texts: list[bytes] = []  # that are hashed together
+    places: list[int] = []
+    for topic, sys_flag, properties, offset, timestamp in waiting:
+        entries.append((None, offset, timestamp))
+        if sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_ROLLBACK:
+            continue
+        for key in _keys(properties, has_tags):
+            text = topic.encode("utf-8", "replace") + b"#" + key
+            if len(text) <= _WIDTH and text.isascii():
+                texts.append(text.rjust(_WIDTH, b"\0"))
+                places.append(len(entries))
+                entries.append((0, offset, timestamp))
+            else:
+                seed = java_hash(f"{topic}#") & 0xFFFFFFFF
+                hashed = plain.index_hash(plain.java_hash(key, 0, len(key), seed))
+                entries.append((hashed, offset, timestamp))
+    for place, hashed in zip(places, _hashes(texts), strict=True):
+        entries[place] = hashed, *entries[place][1:]
+    return entries
+
+
+def _keys(properties: bytes, has_tags: bool) -> list[bytes]:
+    unique_key = find_property(properties, _UNIQ_KEY)
+    keys = [unique_key] if unique_key else []
+    keys += [key for key in find_property(properties, _KEYS).split(b" ") if key]
+    tags = find_property(properties, _TAGS) if has_tags else b""
+    return [*keys, b"T#" + tags] if tags else keys
+
+
+def _hashes(texts: list[bytes]) -> list[int]:
+    """Return the hashes of index entries for ASCII texts that zeros in front have made equally long."""
+    letters = np.frombuffer(b"".join(texts), np.uint8).reshape(-1, _WIDTH).astype(np.uint32)
+    signed = (letters * _POWERS).sum(1, np.uint32).view(np.int32).astype(np.int64)
+    hashes: list[int] = np.where(signed == -(1 << 31), 0, np.abs(signed)).tolist()
+    return hashes

@@ -1,0 +1,347 @@
+"""The commit log of a running broker: its end is written, all of it is read.
+
+Bytes are written with plain calls of the system and read through maps: a full disk is then an error at the write, and
+not the end of the process in the middle of a map. Segments are as long as configured from the start, sparse: to make
+one takes 40 microseconds, so none is made ahead. (Rules: store.md 1.6, 2.7. RocketMQ: ``CommitLog``,
+``MappedFileQueue``.)
+"""
+
+import collections
+import contextlib
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqtool.engine.store.commit_log import CommitLog
+from mqtool.engine.store.disk import chunks
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.mapped_file import reading
+from mqtool.errors import FormatError, NotFoundError, RecoveryNeededError
+from mqtool.formats import commit_log
+from mqtool.formats.layout import packer_of
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.disk import Disk, OpenFile
+
+_BLANK = packer_of(commit_log.BLANK)
+_ROOM = commit_log.BLANK_SIZE
+_MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
+_MOST_MAPS = 8
+"""Segments that stay mapped for readers."""
+_RELEASE_AFTER = 16 << 20
+"""So many bytes are read before the memory behind the maps is let go."""
+
+
+def _position(name: str) -> int:
+    return int(commit_log.HEAD_DTYPES[0].fields[name][1])  # type: ignore[index]
+
+
+_OFFSET_AT = _position("physical_offset")
+_SYS_FLAG_AT = _position("sys_flag")
+_TIMESTAMP_AT = [int(dtype.fields["store_timestamp"][1]) for dtype in commit_log.HEAD_DTYPES]  # type: ignore[index]
+_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
+
+
+class Segment:
+    """One file of the log."""
+
+    def __init__(self, path: Path, start_offset: int) -> None:
+        self.path = path
+        self.start_offset = start_offset
+        self.file: OpenFile | None = None  # while bytes are written, and until they are on the disk
+        self.is_named = False  # on the disk, as far as is known
+        self.map: mmap.mmap | None = None
+
+
+class LiveLog:
+    """All messages, in order of arrival, and the place for the next.
+
+    One thread appends and reads; ``flush`` may be called in another, by one at a time.
+    """
+
+    def __init__(self, disk: "Disk", folders: Sequence[Path], file_size: int, found: CommitLog) -> None:
+        """Take up the log that ``found`` read.
+
+        Args:
+            disk: through which everything is written.
+            folders: new segments go to these in turn.
+            file_size: bytes of a segment.
+            found: the segments that are there.
+
+        Raises:
+            RecoveryNeededError: the files are not what a broker starts with.
+        """
+        for before, segment in zip([None, *found.segments], found.segments, strict=False):
+            wrong = segment.size != file_size or segment.start_offset % file_size
+            if wrong or (before and before.end_offset != segment.start_offset):
+                raise RecoveryNeededError(f"{segment.path} is not where or as long as a segment should be")
+        if found.strays:
+            raise RecoveryNeededError(f"{found.strays[0].path} is no segment")
+        self.file_size = file_size
+        self.segments: dict[int, Segment] = {
+            segment.start_offset: Segment(segment.path, segment.start_offset) for segment in found.segments
+        }
+        self.min_offset = found.min_offset
+        self.end_offset = found.min_offset
+        self.last_start = -1
+        """Where the last record begins, -1 without any."""
+        self.last_timestamp = 0
+        """When it was stored."""
+        self.flushed_offset = found.min_offset
+        self.flushed_timestamp = 0
+        self._disk = disk
+        self._folders = list(folders)
+        self._written: Segment | None = None  # the last segment
+        self._maps: collections.OrderedDict[int, Segment] = collections.OrderedDict()
+        self._read_size = 0  # since memory was released
+
+    # The end
+
+    def find_end(self, start: int) -> None:
+        """Go from a record on to the end of the log; it must be zero behind it.
+
+        Args:
+            start: where the last record begins that has a unit in a queue, -1 if none has; the last segment that holds
+                anything is walked from its first byte where it begins behind that.
+
+        Raises:
+            RecoveryNeededError: the log ends in something else.
+        """
+        begins = sorted(self.segments)
+        while len(begins) > 1 and not any(self._heads(begins[-1])):
+            begins.pop()
+        if begins:
+            self.end_offset = max(start, begins[-1])
+            self._walk(start, begins[-1] + self.file_size)
+        if self.last_start < 0 <= start:
+            raise RecoveryNeededError(f"a queue names a message at {start:,}, where the log has none")
+        self.flushed_offset = self.end_offset
+        if self.last_start >= 0:
+            self.last_timestamp = self.flushed_timestamp = self.store_timestamp(self.last_start)
+        for segment in self.segments.values():
+            if segment.start_offset + self.file_size > self.end_offset:
+                self._check_unused(segment, max(0, self.end_offset - segment.start_offset))
+        self._written = self.segments.get(self.end_offset // self.file_size * self.file_size)
+
+    def _walk(self, start: int, stop: int) -> None:
+        while self.end_offset < stop:
+            at = self.end_offset
+            size, magic = self._heads(at)
+            if magic == commit_log.MAGIC_BLANK and at % self.file_size + size == self.file_size:
+                self.end_offset += size
+            elif magic in _MAGICS:
+                self._check_record(at, size, has_unit=at == start)
+                self.last_start = at
+                self.end_offset += size
+            else:
+                return
+
+    def _heads(self, at: int) -> tuple[int, int]:
+        view = self.read(at, min(_ROOM, self.file_size - at % self.file_size))
+        return _BLANK.unpack(view) if len(view) == _ROOM else (0, 0)
+
+    def _check_record(self, at: int, size: int, has_unit: bool) -> None:
+        if size < commit_log.MIN_SIZE or at % self.file_size + size + _ROOM > self.file_size:
+            raise RecoveryNeededError(f"the record at {at:,} does not fit its segment")
+        view = self.read(at, size)
+        if _INT64.unpack_from(view, _OFFSET_AT)[0] != at:
+            raise RecoveryNeededError(f"the record at {at:,} says that it lies elsewhere")
+        transaction = _INT32.unpack_from(view, _SYS_FLAG_AT)[0] & commit_log.TRANSACTION_MASK
+        if not has_unit and transaction not in (commit_log.TRANSACTION_PREPARED, commit_log.TRANSACTION_ROLLBACK):
+            raise RecoveryNeededError(f"the message at {at:,} is in no queue")
+
+    def _check_unused(self, segment: Segment, start: int) -> None:
+        for _, data in chunks(segment.path, start, self.file_size):
+            if data.count(0) != len(data):
+                raise RecoveryNeededError(f"something lies behind the last message in {segment.path}")
+
+    # Writing
+
+    def place(self, size: int) -> int:
+        """Return the address for ``size`` bytes that stay together; a segment without room for them is ended.
+
+        Raises:
+            WriteError: the disk is full, or fails.
+        """
+        at = self.end_offset
+        position = at % self.file_size
+        if position + size + _ROOM > self.file_size:
+            self._write(position, _BLANK.pack(self.file_size - position, commit_log.MAGIC_BLANK))
+            at += self.file_size - position
+            self.end_offset = at
+            self._written = None
+        if self._written is None:
+            self._begin_segment()
+        return at
+
+    def write(self, records: bytes, last_start: int, timestamp: int) -> None:
+        """Write to the end what ``place`` has given a place.
+
+        Args:
+            records: one record, or several end to end.
+            last_start: address of the last of them.
+            timestamp: when they are stored, in ms.
+
+        Raises:
+            WriteError: the disk is full, or fails; nothing is appended.
+        """
+        self._write(self.end_offset % self.file_size, records)
+        self.last_timestamp = timestamp
+        self.last_start = last_start
+        self.end_offset += len(records)  # last: who flushes in another thread takes it first
+
+    def _write(self, position: int, data: bytes) -> None:
+        segment = self._written
+        assert segment is not None
+        if segment.file is None:
+            segment.file = self._disk.open(segment.path)
+        try:
+            segment.file.write(position, data)
+        except Exception:
+            # What was written in part must not lie behind the end.
+            with contextlib.suppress(Exception):
+                segment.file.write(position, bytes(len(data)))
+            raise
+
+    def _begin_segment(self) -> None:
+        start = self.end_offset
+        folder = self._folders[start // self.file_size % len(self._folders)]
+        segment = Segment(folder / segment_name(start), start)
+        self._disk.create(segment.path, self.file_size)
+        self.segments[start] = self._written = segment
+        if len(self.segments) == 1:
+            self.min_offset = start
+
+    # Flushing
+
+    def flush(self) -> int:
+        """Return when everything that was appended before the call is on the disk, and the address where that ends.
+
+        Raises:
+            WriteError: the disk failed. What was not on it then may never be, though a later call need not fail.
+        """
+        timestamp = self.last_timestamp
+        end = self.end_offset  # behind the message of that time
+        since = self.flushed_offset - self.file_size
+        segments = [segment for segment in list(self.segments.values()) if segment.start_offset > since]
+        for segment in segments:
+            if not segment.is_named:
+                self._disk.sync(segment.path)  # its length too
+            elif segment.file is not None:
+                segment.file.sync()
+        for folder in {segment.path.parent for segment in segments if not segment.is_named}:
+            self._disk.sync_folder(folder)
+        for segment in segments:
+            segment.is_named = True
+        self.flushed_timestamp = timestamp
+        self.flushed_offset = end
+        return end
+
+    def release(self) -> None:
+        """Let go of the files that are full and on the disk."""
+        for start, segment in self.segments.items():
+            if segment.file is not None and start + self.file_size <= self.flushed_offset:
+                segment.file.close()
+                segment.file = None
+
+    # Reading
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """Return bytes at an address where they lie, fewer at the end of a segment, none where there is none.
+
+        The view holds its memory; it must be dropped before the store can give that back.
+        """
+        segment = self.segments.get(offset // self.file_size * self.file_size)
+        if segment is None or offset < 0:
+            return memoryview(b"")
+        position = offset - segment.start_offset
+        if segment.map is None:
+            self._map(segment)
+        assert segment.map is not None
+        self._read_size += size
+        if self._read_size > _RELEASE_AFTER:
+            self._release_memory()
+        return memoryview(segment.map)[position : position + size]
+
+    def record(self, offset: int) -> memoryview:
+        """Return the record that begins at an address.
+
+        Raises:
+            NotFoundError: the log does not reach there.
+            FormatError: no record begins there.
+        """
+        if not self.min_offset <= offset < self.end_offset:
+            raise NotFoundError(
+                f"the commit log reaches from {self.min_offset:,} to {self.end_offset:,}: nothing is at {offset:,}"
+            )
+        size, magic = self._heads(offset)
+        if magic not in _MAGICS or size < commit_log.MIN_SIZE or offset + size > self.end_offset:
+            raise FormatError("no message begins", offset)
+        return self.read(offset, size)
+
+    def store_timestamp(self, offset: int) -> int:
+        """Return when the message that begins at an address was stored (ms), -1 where the log does not reach."""
+        if not self.min_offset <= offset <= self.end_offset - commit_log.MIN_SIZE:
+            return -1
+        view = self.read(offset, commit_log.MIN_SIZE)
+        sys_flag = _INT32.unpack_from(view, _SYS_FLAG_AT)[0]
+        timestamp: int = _INT64.unpack_from(view, _TIMESTAMP_AT[commit_log.head_form(sys_flag)])[0]
+        return timestamp
+
+    def _map(self, segment: Segment) -> None:
+        with reading(segment.path):
+            descriptor = os.open(segment.path, os.O_RDONLY)
+            try:
+                segment.map = mmap.mmap(descriptor, self.file_size, prot=mmap.PROT_READ)
+            finally:
+                os.close(descriptor)
+        self._maps[segment.start_offset] = segment
+        if len(self._maps) > _MOST_MAPS:
+            _, oldest = self._maps.popitem(last=False)
+            _unmap(oldest)
+
+    def _release_memory(self) -> None:
+        self._read_size = 0
+        for segment in self._maps.values():
+            assert segment.map is not None
+            segment.map.madvise(mmap.MADV_DONTNEED)
+
+    # Removing
+
+    def first_segment(self) -> Segment | None:
+        """Return the oldest segment, None if there is no other: the last one stays."""
+        return self.segments[self.min_offset] if len(self.segments) > 1 else None
+
+    def remove_first(self) -> None:
+        """Remove the oldest segment.
+
+        Raises:
+            WriteError: it cannot be removed.
+        """
+        segment = self.segments[self.min_offset]
+        self._disk.remove(segment.path)
+        del self.segments[self.min_offset]
+        self.min_offset += self.file_size
+        self._maps.pop(segment.start_offset, None)
+        _unmap(segment)
+        if segment.file is not None:
+            segment.file.close()
+
+    def close(self) -> None:
+        """Let go of all files and maps."""
+        for segment in self.segments.values():
+            _unmap(segment)
+            if segment.file is not None:
+                segment.file.close()
+                segment.file = None
+        self._maps.clear()
+
+
+def _unmap(segment: Segment) -> None:
+    if segment.map is not None:
+        with contextlib.suppress(BufferError):  # somebody still reads: it goes with the last view
+            segment.map.close()
+        segment.map = None

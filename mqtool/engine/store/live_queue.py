@@ -1,0 +1,324 @@
+"""The consume queues of a running broker: units are added to their ends, and all of them are read.
+
+New units wait in memory, where they are read as well as any other, until the owner lets ``write`` put those of each
+queue into its file at once: the log has all that is needed to make them again.
+(Rules: store.md 4.2, 4.5, 4.7, 4.9. RocketMQ: ``ConsumeQueue``, ``BatchConsumeQueue``.)
+"""
+
+import bisect
+import collections
+import contextlib
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.store.file_queue import is_segment_name, segment_name
+from mqtool.errors import RecoveryNeededError
+from mqtool.formats import batch_consume_queue, consume_queue
+from mqtool.formats.layout import packer_of
+from mqtool.formats.new_message import topic_field
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.disk import Disk, OpenFile
+
+QueueKey = tuple[str, int]
+
+_UNIT = packer_of(consume_queue.UNIT)
+_BATCH_UNIT = packer_of(batch_consume_queue.UNIT)
+_MOST_OPEN = 64
+_LOOK_BEHIND = 1000
+"""Units behind the last one that are looked at when a queue is taken up."""
+
+
+class Unit(NamedTuple):
+    """What a queue tells of one record."""
+
+    queue_offset: int  # of its first message
+    physical_offset: int
+    size: int
+    tags_code: int
+    batch_size: int  # how many messages it holds
+
+
+class QueueFiles:
+    """The files of all queues: some stay open, and those that were written to are known until they are synced."""
+
+    def __init__(self, disk: "Disk", queue_size: int, batch_queue_size: int) -> None:
+        self.disk = disk
+        self.queue_size = queue_size
+        self.batch_queue_size = batch_queue_size
+        self._unsynced: set[Path] = set()  # files and folders
+        self._open: collections.OrderedDict[Path, OpenFile] = collections.OrderedDict()
+
+    def get(self, path: Path) -> "OpenFile":
+        """Return an open file."""
+        file = self._open.get(path)
+        if file is None:
+            file = self._open[path] = self.disk.open(path)
+            if len(self._open) > _MOST_OPEN:
+                _, oldest = self._open.popitem(last=False)
+                oldest.close()
+        else:
+            self._open.move_to_end(path)
+        return file
+
+    def create(self, path: Path, size: int) -> None:
+        """Make a file, and the folders that it lies in."""
+        missing = []
+        folder = path.parent
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        for one in reversed(missing):
+            self.disk.make_folder(one)
+            self._unsynced.add(one.parent)
+        self.disk.create(path, size)
+        self._unsynced.add(path.parent)
+
+    def note_write(self, path: Path) -> None:
+        """Know that a file was written to just now: not before, or a ``sync`` of another thread might miss it."""
+        self._unsynced.add(path)
+
+    def sync(self) -> None:
+        """Return when all that was written before the call is on the disk; another thread may write meanwhile.
+
+        Raises:
+            WriteError: the disk failed.
+        """
+        taken: set[Path] = set()
+        with contextlib.suppress(KeyError):
+            while True:
+                taken.add(self._unsynced.pop())
+        for path in sorted(taken):
+            if path.exists():  # not removed meanwhile
+                (self.disk.sync_folder if path.is_dir() else self.disk.sync)(path)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+        self.disk.remove(path)
+        self._unsynced.discard(path)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+class LiveQueue:
+    """One queue with a unit of 20 bytes a message: the queue offset of a message is the place of its unit."""
+
+    __slots__ = (
+        "_files",
+        "_kept_since",
+        "_min_offset",
+        "_starts",
+        "_tail",
+        "file_size",
+        "folder",
+        "key",
+        "next_offset",
+        "topic",
+        "written",
+    )
+    is_batch = False
+    unit: struct.Struct = _UNIT
+
+    def __init__(self, key: QueueKey, folder: Path, files: QueueFiles) -> None:
+        """Take up a queue.
+
+        Args:
+            key: topic and queue id.
+            folder: of its files, which need not be there yet.
+            files: of all queues.
+
+        Raises:
+            RecoveryNeededError: its files are not what a broker starts with.
+        """
+        self.key = key
+        self.topic = topic_field(key[0])
+        self.folder = folder
+        self.file_size = files.batch_queue_size if self.is_batch else files.queue_size
+        self.next_offset = 0
+        """One past the queue offset of the last message: what a broker calls the maximum."""
+        self._files = files
+        self._starts: list[int] = []  # of its files, in bytes
+        self._tail = bytearray()  # units that are not in a file yet
+        self.written = 0
+        """Bytes up to which units are in files."""
+        self._min_offset = 0
+        self._kept_since = -1  # address of the log that the minimum belongs to
+
+    def load(self) -> None:
+        """Find the files and the last unit."""
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if not is_segment_name(entry.name) or entry.stat().st_size != self.file_size:
+                    raise RecoveryNeededError(f"{entry.path} is no file of {self.file_size:,} bytes of a queue")
+                self._starts.append(int(entry.name))
+        self._starts.sort()
+        if not self._starts:
+            return
+        if self._starts != list(range(self._starts[0], self._starts[-1] + 1, self.file_size)):
+            raise RecoveryNeededError(f"files are missing in {self.folder}")
+        first = self._starts[0] // self.unit.size
+        self.written = self._starts[-1] + self.file_size  # as if all were full
+        end = bisect.bisect_left(range(self.place_stop), True, first, key=lambda place: self._unit(place)[1] <= 0)
+        if any(self._bytes(end, _LOOK_BEHIND)):
+            raise RecoveryNeededError(f"something lies behind the last unit in {self.folder}")
+        self.written = end * self.unit.size
+        self._take_end(first, end)
+
+    def _take_end(self, first: int, end: int) -> None:  # noqa: ARG002
+        self.next_offset = end
+
+    # Adding
+
+    def append(
+        self,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        store_timestamp: int,  # noqa: ARG002 - siblings keep it
+        batch_size: int = 1,  # noqa: ARG002
+    ) -> None:
+        """Add the unit of a record."""
+        self._tail += _UNIT.pack(physical_offset, size, tags_code)
+        self.next_offset += 1
+
+    def write(self) -> None:
+        """Write the units that wait.
+
+        Raises:
+            WriteError: the disk is full, or fails; what is not written goes on waiting.
+        """
+        while self._tail:
+            start = self.written // self.file_size * self.file_size
+            path = self._path(start)
+            if not self._starts or start > self._starts[-1]:
+                self._files.create(path, self.file_size)
+                self._starts.append(start)
+            count = min(len(self._tail), start + self.file_size - self.written)
+            self._files.get(path).write(self.written - start, self._tail[:count])
+            self._files.note_write(path)
+            self.written += count
+            del self._tail[:count]
+
+    # Reading
+
+    def min_offset(self, log_start: int) -> int:
+        """Return the queue offset of the first message that the log, which begins at ``log_start``, still has."""
+        if self._kept_since != log_start:
+            first, stop = self._first_place(), self.place_stop
+            if first < stop and not self._is_kept(first, log_start):
+                first = bisect.bisect_left(range(stop), True, first, key=lambda place: self._is_kept(place, log_start))
+            self._min_offset = self._offset_of(first)
+            self._kept_since = log_start
+        return self._min_offset
+
+    def _is_kept(self, place: int, log_start: int) -> bool:
+        physical_offset, size, *_ = self._unit(place)
+        return size != consume_queue.PRE_BLANK_SIZE and bool(physical_offset >= log_start)
+
+    def _offset_of(self, place: int) -> int:
+        return place
+
+    def _first_place(self) -> int:
+        return self._starts[0] // self.unit.size if self._starts else 0
+
+    @property
+    def place_stop(self) -> int:
+        """One past the place of the last unit."""
+        return (self.written + len(self._tail)) // self.unit.size
+
+    def units(self, start: int, limit: int) -> list[Unit]:
+        """Return up to ``limit`` units from the one of the queue offset ``start`` on; fewer where a file ends."""
+        units = self.unit.iter_unpack(self._bytes(start, limit))
+        first = max(start, self._first_place())
+        return [Unit(place, at, size, code, 1) for place, (at, size, code) in enumerate(units, first)]
+
+    def files(self) -> list[tuple[int, int]]:
+        """Return the queue offsets of the first and last unit of each file."""
+        size, stop = self.unit.size, self.place_stop
+        edges = [*(start // size for start in self._starts), stop]
+        if self._tail and (not self._starts or self.written == self._starts[-1] + self.file_size):
+            edges.insert(-1, self.written // size)
+        return [(first, min(first + self.file_size // size, stop) - 1) for first in edges[:-1] if first < stop]
+
+    def _unit(self, place: int) -> tuple[int, ...]:
+        """Return the unit at a place; its first two numbers are address and size of the message."""
+        return self.unit.unpack(self._bytes(place, 1))
+
+    def _bytes(self, place: int, limit: int) -> bytes | bytearray:
+        """Return units from a place on as they lie in one file, or in memory."""
+        size = self.unit.size
+        at = max(place * size, self._starts[0] if self._starts else 0)
+        if at >= self.written:
+            return self._tail[at - self.written : at - self.written + limit * size]
+        start = at // self.file_size * self.file_size
+        count = min(limit * size, start + self.file_size - at, self.written - at)
+        return self._files.get(self._path(start)).read(at - start, count)
+
+    def _path(self, at: int) -> Path:
+        return self.folder / segment_name(at // self.file_size * self.file_size)
+
+    # Removing
+
+    def remove_expired(self, log_start: int) -> int:
+        """Remove the files all of whose messages are gone from the log, but for the last; return how many."""
+        count = 0
+        while len(self._starts) > 1:
+            last = (self._starts[0] + self.file_size) // self.unit.size - 1
+            if last >= self.place_stop or self._is_kept(last, log_start):
+                break
+            self._files.remove(self._path(self._starts.pop(0)))
+            count += 1
+        return count
+
+    def remove(self) -> None:
+        """Remove all files and the folder."""
+        while self._starts:
+            self._files.remove(self._path(self._starts.pop()))
+        if self.folder.exists():
+            self._files.disk.remove_folder(self.folder)
+
+
+class LiveBatchQueue(LiveQueue):
+    """One queue with a unit of 46 bytes a record, which may hold several messages."""
+
+    __slots__ = ()
+    is_batch = True
+    unit = _BATCH_UNIT
+
+    def _take_end(self, first: int, end: int) -> None:
+        if end > first:
+            *_, queue_offset, batch_size, _, _ = self._unit(end - 1)
+            self.next_offset = queue_offset + batch_size
+
+    def append(
+        self, physical_offset: int, size: int, tags_code: int, store_timestamp: int, batch_size: int = 1
+    ) -> None:
+        """Add the unit of a record that holds ``batch_size`` messages."""
+        self._tail += _BATCH_UNIT.pack(
+            physical_offset, size, tags_code, store_timestamp, self.next_offset, batch_size, -1, 0
+        )
+        self.next_offset += batch_size
+
+    def _offset_of(self, place: int) -> int:
+        return self._unit(place)[4] if place < self.place_stop else self.next_offset
+
+    def units(self, start: int, limit: int) -> list[Unit]:
+        """Return up to ``limit`` units from the one that holds the queue offset ``start`` on."""
+        first = self._first_place()
+        place = bisect.bisect_right(range(self.place_stop), start, first, key=self._offset_of) - 1
+        return [
+            Unit(offset, physical_offset, size, code, count)
+            for physical_offset, size, code, _, offset, count, _, _ in self.unit.iter_unpack(
+                self._bytes(max(place, first), limit)
+            )
+            if offset + count > start
+        ]

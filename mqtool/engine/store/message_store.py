@@ -1,0 +1,574 @@
+"""``MessageStore``: the store of a running broker. It appends, dispatches, flushes, reads and deletes.
+
+A message is written to the log before ``append`` returns, so that it survives the end of the process; that it survives
+the end of the machine is known when ``flush`` has reached it. Queues and index follow at each ``tick`` and are read
+right at once. (Rules: store.md 7 to 9. RocketMQ: ``DefaultMessageStore``, ``CommitLog``.)
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TypeVar
+
+from mqtool.engine.store import live_dispatch
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.engine.store.disk import Disk, DiskFullError
+from mqtool.engine.store.index_file import DEFAULT_SHAPE, Shape
+from mqtool.engine.store.live_index import LiveIndex
+from mqtool.engine.store.live_log import LiveLog
+from mqtool.engine.store.live_queue import LiveBatchQueue, LiveQueue, QueueFiles, QueueKey
+from mqtool.engine.store.locks import hold
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.retention import DiskUsage, Retention, disk_usage
+from mqtool.errors import FormatError, MqtoolError, RecoveryNeededError, WriteError
+from mqtool.formats import checkpoint, commit_log
+from mqtool.formats.layout import packer_of
+from mqtool.formats.new_message import (
+    MOST_PROPERTIES,
+    MOST_SHORT_TOPIC,
+    MOST_TOPIC,
+    NewMessage,
+    build_record,
+    fill_crc,
+    record_size,
+    split_batch,
+    with_crc_place,
+)
+from mqtool.formats.properties import (
+    CRC_NAME,
+    add_property,
+    build_properties,
+    find_property,
+    parse_properties,
+    probe_of,
+)
+from mqtool.formats.topics import RETRY_PREFIX
+
+Result = TypeVar("Result")
+
+_SEGMENT_SIZE = 1 << 30
+_QUEUE_FILE_UNITS = 300_000
+_PAGE = 4096
+_MOST_WAITING = 4096
+"""Messages whose units wait in memory at most."""
+_QUEUES_AT_ONCE = 200
+"""Queues that one tick looks through for files to delete."""
+_CHECKPOINT = packer_of(checkpoint.CHECKPOINT)
+_REST = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
+_WAIT, _CRC, _DELAY = probe_of("WAIT"), probe_of(CRC_NAME), probe_of("DELAY")
+_INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
+
+_ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
+_TOO_MANY_PROPERTIES = AppendResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+_REFUSED = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
+
+DISK_IS_FULL = "the broker's disk is full"
+
+
+class MessageStore:
+    """The store under one folder, while a broker runs on it.
+
+    One thread calls everything; only ``flush`` and ``flush_queues`` may be called in another, by one at a time. The
+    clock is the caller's: ``now`` is in ms. A disk that fails is fatal: what was not flushed then may be lost though a
+    later flush does not fail, so nothing is stored any more, and ``close`` leaves the store as one to be recovered.
+    """
+
+    def __init__(
+        self,
+        root: "Path | str | os.PathLike[str]",
+        config: StoreConfig | None = None,
+        *,
+        now: int,
+        disk: Disk | None = None,
+        usage: DiskUsage = disk_usage,
+        batch_topics: Collection[str] = (),
+    ) -> None:
+        """Open the store under ``root``, or make one.
+
+        Args:
+            root: its folder.
+            config: the broker's settings.
+            now: the time, in ms.
+            disk: through which everything is written.
+            usage: tells how full the disk is.
+            batch_topics: topics whose queues keep several messages in a unit; looked at when a queue is new.
+
+        Raises:
+            StoreInUseError: another process, a broker perhaps, has it open.
+            RecoveryNeededError: it was not closed, or its files disagree: ``recover`` it first.
+            NotPermittedError: this user may not write to it.
+            UsageError: a setting makes no sense.
+        """
+        self.root = Path(root)
+        self.config = config or StoreConfig()
+        self.failure: MqtoolError | None = None
+        """Why nothing can be stored any more, for good."""
+        self._disk = disk or Disk()
+        self._batch_topics = batch_topics
+        self._read_config()
+        with contextlib.ExitStack() as stack:
+            self._make_folders()
+            stack.enter_context(hold(self.root / "lock"))
+            self._open(now, usage)
+            stack.callback(self._let_go)
+            self._note_start()
+            self._stack = stack.pop_all()
+
+    def _read_config(self) -> None:
+        config = self.config
+        self.is_sync = config.settings.get("flushDiskType", "").upper() == "SYNC_FLUSH"
+        self.delay_levels = config.delay_levels()
+        self._most_body = config.number("maxMessageSize", 4 << 20)
+        self._flush_interval = config.number("flushIntervalCommitLog", 500)
+        self._flush_least = config.number("flushCommitLogLeastPages", 4) * _PAGE
+        self._flush_thorough = config.number("flushCommitLogThoroughInterval", 10_000)
+        self._queue_interval = config.number("flushIntervalConsumeQueue", 1000)
+        self._index_enabled = config.flag("messageIndexEnable", True)
+        self._with_crc = config.flag("enabledAppendPropCRC")
+        self._with_light_queues = config.flag("enableLmq") and config.flag("enableMultiDispatch")
+
+    def _make_folders(self) -> None:
+        """Make what a new store needs; its names are on the disk before anything is written."""
+        names = self.config.settings.get("storePathCommitLog", "commitlog")
+        folders = [self.root / name for name in names.split(",") if name]
+        for folder in folders:
+            missing = []
+            while not folder.exists():
+                missing.append(folder)
+                folder = folder.parent
+            for one in reversed(missing):
+                self._disk.make_folder(one)
+                self._disk.sync_folder(one.parent)
+        lock = self.root / "lock"
+        if not lock.exists():
+            self._disk.create(lock)
+            self._disk.write(lock, 0, b"lock")
+
+    def _open(self, now: int, usage: DiskUsage) -> None:
+        if (self.root / "abort").exists():
+            raise RecoveryNeededError(f"{self.root} was not closed by the broker that used it: recover it first")
+        reader = StoreReader(self.root, self.config)
+        if reader.paths.dledger or reader.rocksdb_queues:
+            raise RecoveryNeededError(
+                f"{self.root} keeps its log in DLedger or its queues in RocksDB: not written here"
+            )
+        found = reader.commit_log
+        read_only = self.config.settings.get("readOnlyCommitLogStorePaths", "").split(",")
+        folders = [folder for folder in sorted(reader.paths.commit_log) if folder.name not in read_only]
+        self.log = LiveLog(self._disk, folders, found.file_size or _SEGMENT_SIZE, found)
+        self._files = QueueFiles(self._disk, *self._queue_sizes(reader))
+        self._queues: dict[QueueKey, LiveQueue] = {}
+        self._waiting: dict[LiveQueue, None] = {}  # with units to be written
+        self._cleaning: list[LiveQueue] = []
+        try:
+            self._load_queues(reader)
+            self._load_index(reader)
+        except BaseException:
+            self._let_go()
+            raise
+        self._load_checkpoint(reader)
+        self.retention = Retention(self.config, folders, usage)
+        self._appended = 0  # since units were written
+        self._is_held_up = False  # a write failed: nothing is appended before the next tick
+        self._dispatched = (self.log.last_timestamp, self.log.last_start)
+        self._last_flush = self._last_thorough = self._last_queue_flush = now
+
+    def _queue_sizes(self, reader: StoreReader) -> tuple[int, int]:
+        sizes = []
+        for queues, unit, key in (
+            (reader.consume_queues, LiveQueue.unit, "mappedFileSizeConsumeQueue"),
+            (reader.batch_consume_queues, LiveBatchQueue.unit, "mapperFileSizeBatchConsumeQueue"),
+        ):
+            there = next((queue.file_size for queue in queues.values() if queue.file_size), None)
+            sizes.append(self.config.size(key) or there or _QUEUE_FILE_UNITS * unit.size)
+        return sizes[0], sizes[1]
+
+    def _load_queues(self, reader: StoreReader) -> None:
+        for kind, queues, folder in (
+            (LiveQueue, reader.consume_queues, reader.paths.consume_queue),
+            (LiveBatchQueue, reader.batch_consume_queues, reader.paths.batch_consume_queue),
+        ):
+            for key in queues:
+                queue = self._queues[key] = kind(key, folder / key[0] / str(key[1]), self._files)
+                queue.load()
+        last = {queue: queue.units(queue.next_offset - 1, 1) for queue in self._queues.values()}
+        self.log.find_end(max((units[0].physical_offset for units in last.values() if units), default=-1))
+        for queue, units in last.items():
+            if units and units[0].physical_offset >= self.log.min_offset:
+                self._check_last(queue, units[0].physical_offset)
+
+    def _check_last(self, queue: LiveQueue, physical_offset: int) -> None:
+        """Hold the last unit of a queue against its message: one that is left over from another life shows."""
+        with contextlib.suppress(MqtoolError):
+            message = commit_log.parse_message(self.log.record(physical_offset))
+            place = message.queue_offset + max(1, live_dispatch.batch_count(message.properties))
+            is_light = find_property(message.properties, live_dispatch.LIGHT_QUEUES)
+            if is_light or (message.topic.decode("utf-8", "replace"), message.queue_id, place) == (
+                *queue.key,
+                queue.next_offset,
+            ):
+                return
+        raise RecoveryNeededError(f"the last unit of {queue.folder} does not lead to its message")
+
+    def _load_index(self, reader: StoreReader) -> None:
+        slots, entries = self.config.size("maxHashSlotNum"), self.config.size("maxIndexNum")
+        shape = next((file.shape for file in reader.index_files if file.shape), None) or DEFAULT_SHAPE
+        shape = Shape(slots or shape.slots, entries or shape.entries)
+        has_tags = (self.root / "rocksdbstore").is_dir()  # as RocketMQ 5.4 and later make it
+        self.index = LiveIndex(reader.paths.index, self._files, shape, has_tags)
+        if self._index_enabled and self.index.is_empty and self.log.last_start >= 0:
+            raise RecoveryNeededError(f"{self.root} has messages, but no index")
+
+    def _load_checkpoint(self, reader: StoreReader) -> None:
+        found = reader.checkpoint
+        self._index_timestamp = found.index_timestamp if found else 0
+        self._master_flushed_offset = found.master_flushed_offset if found else 0
+        self._has_logics_offset = bool(found and found.logics_physical_offset)
+
+    def _note_start(self) -> None:
+        """Write what tells that the store was not closed, before anything else."""
+        checkpoint_file = self.root / "checkpoint"
+        if not checkpoint_file.exists():
+            self._disk.create(checkpoint_file, checkpoint.CHECKPOINT_SIZE)
+        abort = self.root / "abort"
+        self._disk.create(abort)
+        self._disk.write(abort, 0, str(os.getpid()).encode())
+        self._disk.sync(abort)
+        self._disk.sync_folder(self.root)
+
+    # Appending
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing is stored at the moment, None while messages are taken."""
+        if self.failure is not None:
+            return str(self.failure)
+        return DISK_IS_FULL if self.retention.is_full or self._is_held_up else None
+
+    def append(self, message: NewMessage, now: int) -> AppendResult:
+        """Store a message.
+
+        Returns:
+            Where it is stored, or why it is not.
+        """
+        if self._is_held_up or self.retention.is_full or self.failure is not None:
+            return _REFUSED
+        queue = self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
+        if queue is None:
+            return _ILLEGAL
+        properties, count = message.properties, 1
+        transaction = message.sys_flag & commit_log.TRANSACTION_MASK
+        has_unit = transaction in (0, commit_log.TRANSACTION_COMMIT)
+        queue_offset = queue.next_offset if has_unit else 0
+        light: list[LiveQueue] = []
+        if queue.is_batch or message.sys_flag & commit_log.INNER_BATCH:
+            count = live_dispatch.batch_count(properties)
+            if bool(count > 0) != bool(message.sys_flag & commit_log.INNER_BATCH) or (count and not queue.is_batch):
+                return _ILLEGAL
+            if count:
+                message.sys_flag |= _INNER
+                properties = add_property(properties, live_dispatch.BATCH_BASE, str(queue_offset))
+            count = max(1, count)
+        if self._with_light_queues and live_dispatch.LIGHT_QUEUES[1:] in properties:
+            properties, light = self._for_light_queues(message.topic, properties)
+        if self._with_crc:
+            properties = _with_crc_place(properties)
+        topic = queue.topic
+        size = record_size(message, topic, len(properties))
+        if len(properties) > MOST_PROPERTIES:
+            return _TOO_MANY_PROPERTIES
+        if not self._fits(len(message.body), size) or live_dispatch.ends_the_log(message.topic, properties):
+            return _ILLEGAL
+        log = self.log
+        try:
+            at = log.place(size)
+            record = build_record(message, topic, properties, size, queue_offset, at, now)
+            if self._with_crc:
+                record = fill_crc(record)
+            log.write(record, at, now)
+        except MqtoolError as error:
+            return self._hold_up(error)
+        if has_unit:
+            code = live_dispatch.tags_code(message.topic, properties, now, self.delay_levels)
+            queue.append(at, size, code, now, count)
+            self._waiting[queue] = None
+            for one in light:
+                one.append(at, size, code, now)
+                self._waiting[one] = None
+        if self._index_enabled:
+            self.index.waiting.append((message.topic, message.sys_flag, properties, at, now))
+        self._appended += 1
+        if self._appended >= _MOST_WAITING:
+            self.write_units()
+        end = at + size
+        wait = end if self.is_sync and find_property(properties, _WAIT) != b"false" else 0
+        return AppendResult(PutStatus.PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
+
+    def append_batch(self, batch: NewMessage, now: int) -> AppendResult:
+        """Store the messages of a batch one behind the other, all of them or none.
+
+        Args:
+            batch: whose body is a batch as clients send it. Its properties are added to those of each message, as
+                brokers before 5.3.4 do.
+            now: the time, in ms.
+
+        Returns:
+            Where they are stored, or why none is.
+        """
+        if self._is_held_up or self.retention.is_full or self.failure is not None:
+            return _REFUSED
+        queue = self._queues.get((batch.topic, batch.queue_id)) or self._new_queue(batch)
+        if queue is None or len(batch.body) > self._most_body or batch.sys_flag & commit_log.TRANSACTION_MASK:
+            return _ILLEGAL
+        try:
+            messages = split_batch(batch)
+        except FormatError:
+            return _ILLEGAL
+        if not messages or any(find_property(one.properties, _DELAY) for one in messages):
+            return _ILLEGAL
+        if self._with_crc:
+            for one in messages:
+                one.properties = _with_crc_place(one.properties)
+        if any(len(one.properties) > MOST_PROPERTIES for one in messages):
+            return _TOO_MANY_PROPERTIES
+        topic, log, first = queue.topic, self.log, queue.next_offset
+        sizes = [record_size(one, topic, len(one.properties)) for one in messages]
+        if not all(self._fits(len(one.body), size) for one, size in zip(messages, sizes, strict=True)):
+            return _ILLEGAL
+        if sum(sizes) + commit_log.BLANK_SIZE > log.file_size:
+            return _ILLEGAL
+        records, offsets = [], []
+        try:
+            at = log.place(sum(sizes))
+            for number, (one, size) in enumerate(zip(messages, sizes, strict=True)):
+                record = build_record(one, topic, one.properties, size, first + number, at, now)
+                records.append(fill_crc(record) if self._with_crc else record)
+                offsets.append(at)
+                at += size
+            log.write(b"".join(records), offsets[-1], now)
+        except MqtoolError as error:
+            return self._hold_up(error)
+        for one, size, offset in zip(messages, sizes, offsets, strict=True):
+            code = live_dispatch.tags_code(one.topic, one.properties, now, self.delay_levels)
+            queue.append(offset, size, code, now)
+            if self._index_enabled:
+                self.index.waiting.append((one.topic, one.sys_flag, one.properties, offset, now))
+        self._waiting[queue] = None
+        self._appended += len(messages)
+        if self._appended >= _MOST_WAITING:
+            self.write_units()
+        waits = self.is_sync and any(find_property(one.properties, _WAIT) != b"false" for one in messages)
+        return AppendResult(PutStatus.PUT_OK, tuple(offsets), at, first, now, batch.store_host, at if waits else 0)
+
+    def _fits(self, body_size: int, size: int) -> bool:
+        return (
+            body_size <= self._most_body
+            and size <= self._most_body + (1 << 16)
+            and size + commit_log.BLANK_SIZE <= self.log.file_size
+        )
+
+    def _hold_up(self, error: MqtoolError) -> AppendResult:
+        """Take nothing more before the next tick: a full disk may have room then."""
+        self._is_held_up = True
+        if not isinstance(error, DiskFullError):
+            self.failure = error
+        return _REFUSED
+
+    def _new_queue(self, message: NewMessage) -> LiveQueue | None:
+        """Return a new queue, None where no message can have this topic or queue id."""
+        topic, size = message.topic, len(message.topic.encode("utf-8", "replace"))
+        most = MOST_TOPIC if topic.startswith(RETRY_PREFIX) else MOST_SHORT_TOPIC
+        if not 0 < size <= most or message.queue_id < 0 or "/" in topic or topic in (".", ".."):
+            return None
+        return self._add_queue(topic, message.queue_id)
+
+    def _add_queue(self, topic: str, queue_id: int) -> LiveQueue:
+        is_batch = topic in self._batch_topics
+        kind = LiveBatchQueue if is_batch else LiveQueue
+        folder = self.root / ("batchconsumequeue" if is_batch else "consumequeue") / topic / str(queue_id)
+        queue = self._queues[topic, queue_id] = kind((topic, queue_id), folder, self._files)
+        return queue
+
+    def _for_light_queues(self, topic: str, properties: bytes) -> tuple[bytes, list[LiveQueue]]:
+        names = live_dispatch.light_queues(topic, properties)
+        if not names:
+            return properties, []
+        queues = [self._queues.get((name, 0)) or self._add_queue(name, 0) if name else None for name in names]
+        offsets = ",".join(str(queue.next_offset) if queue else "" for queue in queues)
+        return add_property(properties, live_dispatch.LIGHT_OFFSETS, offsets), [one for one in queues if one]
+
+    # At intervals
+
+    def tick(self, now: int) -> None:
+        """Do what is due: write units and keys, look at the disk, delete what is old. Call it some times a second."""
+        self.write_units()
+        self.log.release()
+        self.retention.look(now)
+        if self.failure is None:
+            try:
+                self._clean(now)
+            except WriteError as error:
+                self.failure = error
+
+    def write_units(self) -> None:
+        """Write the units and keys of all messages into their files; what fails is tried again at the next tick."""
+        self._appended = 0
+        self._is_held_up = False
+        if self.failure is not None:
+            return
+        end = self.log.last_timestamp, self.log.last_start
+        try:
+            for queue in list(self._waiting):
+                queue.write()
+                del self._waiting[queue]
+            if self._index_enabled:
+                self.index.write()
+        except MqtoolError as error:
+            self._hold_up(error)
+        else:
+            self._dispatched = end
+
+    def flush_is_due(self, now: int) -> bool:
+        """Tell whether it is time to ``flush`` a log whose producers do not wait for it, and begin to count anew."""
+        waiting = self.log.end_offset - self.log.flushed_offset
+        if now - self._last_thorough >= self._flush_thorough:
+            self._last_thorough = self._last_flush = now
+            return waiting > 0
+        if now - self._last_flush >= self._flush_interval and waiting >= self._flush_least:
+            self._last_flush = now
+            return True
+        return False
+
+    def flush(self) -> int:
+        """Return when everything that was appended before the call is on the disk, and the address where that ends.
+
+        Any thread may call this, one at a time, while messages are appended.
+
+        Raises:
+            WriteError: the disk failed, now or before: what was not on it is lost.
+        """
+        return self._fatal(self.log.flush)
+
+    def queue_flush_is_due(self, now: int) -> bool:
+        """Tell whether it is time to ``flush_queues``, and begin to count anew."""
+        if now - self._last_queue_flush < self._queue_interval:
+            return False
+        self._last_queue_flush = now
+        return True
+
+    def flush_queues(self) -> None:
+        """Return when the units and keys that were written are on the disk, and the checkpoint says so.
+
+        Any thread may call this, but not while ``flush`` runs in another.
+
+        Raises:
+            WriteError: the disk failed, now or before.
+        """
+        timestamp, last_start = self._dispatched
+        self._fatal(self._files.sync)
+        self._index_timestamp = max(self._index_timestamp, self.index.full_timestamp)
+        self._fatal(lambda: self._write_checkpoint(timestamp, last_start))
+
+    def _fatal(self, call: Callable[[], Result]) -> Result:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            return call()
+        except MqtoolError as error:
+            self.failure = error
+            raise
+
+    def _write_checkpoint(self, logics_timestamp: int, last_start: int) -> None:
+        path = self.root / "checkpoint"
+        flushed = self.log.flushed_timestamp  # the clock may have been set back: none of them is later than this
+        fields = (
+            flushed,
+            min(logics_timestamp, flushed),
+            min(self._index_timestamp, flushed),
+            self._master_flushed_offset,
+            max(0, last_start),
+            max(0, last_start) if self._has_logics_offset else 0,
+        )
+        self._disk.write(path, 0, _CHECKPOINT.pack(*fields, _REST))
+        self._disk.sync(path)
+
+    # Deleting
+
+    def _clean(self, now: int) -> None:
+        if self.retention.may_delete(self.log, now):
+            self.log.remove_first()
+            self._cleaning = list(self._queues.values())
+        if self._cleaning:
+            some, self._cleaning = self._cleaning[-_QUEUES_AT_ONCE:], self._cleaning[:-_QUEUES_AT_ONCE]
+            for queue in some:
+                queue.remove_expired(self.log.min_offset)
+            if not self._cleaning and self._index_enabled:
+                self.index.remove_expired(self.log.min_offset)
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove all queues of a topic and return how many there were; its messages stay in the log until it ends them.
+
+        Raises:
+            WriteError: the disk fails.
+        """
+        self.write_units()
+        keys = [key for key in self._queues if key[0] == topic]
+        for key in keys:
+            queue = self._queues.pop(key)
+            self._waiting.pop(queue, None)
+            queue.remove()
+        for kind in ("consumequeue", "batchconsumequeue"):
+            folder = self.root / kind / topic
+            if folder.is_dir() and not any(folder.iterdir()):
+                self._disk.remove_folder(folder)
+        self._cleaning = [queue for queue in self._cleaning if queue.key[0] != topic]
+        return len(keys)
+
+    # Reading
+
+    @property
+    def flushed_offset(self) -> int:
+        """Up to where the log is on the disk."""
+        return self.log.flushed_offset
+
+    def queue(self, topic: str, queue_id: int) -> LiveQueue | None:
+        """Return a queue, None where no message has come for it."""
+        return self._queues.get((topic, queue_id))
+
+    def queues(self) -> list[QueueKey]:
+        """Return topic and id of all queues."""
+        return list(self._queues)
+
+    # The end
+
+    def close(self) -> None:
+        """Write everything down to the disk and let go of the store; without ``abort`` if all of that went well.
+
+        Raises:
+            WriteError: the disk failed, now or before; the store must be recovered.
+        """
+        try:
+            self.write_units()
+            if self._is_held_up:
+                raise WriteError(f"{self.root} is left to be recovered: {DISK_IS_FULL}")
+            self.flush()
+            self.flush_queues()
+            abort = self.root / "abort"
+            self._disk.remove(abort)
+            self._disk.sync_folder(self.root)
+        finally:
+            self._stack.close()
+
+    def _let_go(self) -> None:
+        self.log.close()
+        self._files.close()
+
+
+def _with_crc_place(properties: bytes) -> bytes:
+    if _CRC[1:] in properties and find_property(properties, _CRC):  # a producer's own means nothing here
+        pairs = parse_properties(properties)
+        del pairs[CRC_NAME]
+        properties = build_properties(pairs)
+    return with_crc_place(properties)
