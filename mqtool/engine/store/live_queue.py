@@ -11,9 +11,10 @@ import contextlib
 import os
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool.engine.store.file_queue import is_segment_name, segment_name
+from mqtool.engine.store.time_search import Boundary, TimeSearch
 from mqtool.errors import RecoveryNeededError
 from mqtool.formats import batch_consume_queue, consume_queue
 from mqtool.formats.layout import packer_of
@@ -21,6 +22,7 @@ from mqtool.formats.new_message import topic_field
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk, OpenFile
+    from mqtool.engine.store.live_log import LiveLog
 
 QueueKey = tuple[str, int]
 
@@ -249,7 +251,18 @@ class LiveQueue:
             edges.insert(-1, self.written // size)
         return [(first, min(first + self.file_size // size, stop) - 1) for first in edges[:-1] if first < stop]
 
-    def _unit(self, place: int) -> tuple[int, ...]:
+    def offset_of_time(self, timestamp: int, boundary: Boundary, log: "LiveLog") -> int:
+        """Return the queue offset that belongs to a time (ms), as RocketMQ finds it; the queue may lack it."""
+        search = TimeSearch(
+            self.files(),
+            lambda offset: self._unit(offset)[:2],
+            lambda offset, _: log.store_timestamp(offset),
+            self.min_offset(log.min_offset),
+            log.min_offset,
+        )
+        return search.offset_at(timestamp, boundary)
+
+    def _unit(self, place: int) -> Any:
         """Return the unit at a place; its first two numbers are address and size of the message."""
         return self.unit.unpack(self._bytes(place, 1))
 
@@ -322,3 +335,24 @@ class LiveBatchQueue(LiveQueue):
             )
             if offset + count > start
         ]
+
+    def offset_of_time(self, timestamp: int, boundary: Boundary, log: "LiveLog") -> int:  # noqa: ARG002
+        """Return the first offset of the record that belongs to a time (ms), as RocketMQ finds it for such queues."""
+        files = [self._places_of(start) for start in self._starts] or [range(self.place_stop)]
+        begun = [file for file in files if file and self._time(file[0]) <= timestamp]
+        file = begun[-1] if begun else files[0]
+        if not file:
+            return 0
+        place = file[-1]
+        if timestamp < self._time(place):
+            place = bisect.bisect_left(file, timestamp, key=self._time) + file[0]
+        return self._offset_of(place)
+
+    def _time(self, place: int) -> int:
+        timestamp: int = self._unit(place)[3]
+        return timestamp
+
+    def _places_of(self, start: int) -> range:
+        size = self.unit.size
+        stop = self.place_stop if start == self._starts[-1] else (start + self.file_size) // size
+        return range(start // size, min(stop, self.place_stop))

@@ -22,9 +22,11 @@ from mqtool.engine.store.locks import hold
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.retention import DiskUsage, Retention, disk_usage
-from mqtool.errors import FormatError, MqtoolError, RecoveryNeededError, WriteError
+from mqtool.engine.store.time_search import Boundary
+from mqtool.errors import FormatError, MqtoolError, NotFoundError, RecoveryNeededError, WriteError
 from mqtool.formats import checkpoint, commit_log
 from mqtool.formats.layout import packer_of
+from mqtool.formats.message import Message, message_of
 from mqtool.formats.new_message import (
     MOST_PROPERTIES,
     MOST_SHORT_TOPIC,
@@ -43,6 +45,7 @@ from mqtool.formats.properties import (
     find_property,
     parse_properties,
     probe_of,
+    split_keys,
 )
 from mqtool.formats.topics import RETRY_PREFIX
 
@@ -540,6 +543,25 @@ class MessageStore:
     def queues(self) -> list[QueueKey]:
         """Return topic and id of all queues."""
         return list(self._queues)
+
+    def offset_at(self, queue: LiveQueue, timestamp: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """Return the queue offset that belongs to a time (ms), by the store times of messages."""
+        found = queue.offset_of_time(timestamp, boundary, self.log)
+        return min(max(found, queue.min_offset(self.log.min_offset)), queue.next_offset)
+
+    def earliest_timestamp(self) -> int:
+        """Return when the first message of the log was stored (ms), -1 without any."""
+        return self.log.store_timestamp(self.log.min_offset)
+
+    def find(self, topic: str, key: str, begin: int, end: int, most: int) -> list[Message]:
+        """Return the messages stored from ``begin`` to ``end`` (ms) that have a key, the newest first."""
+        found = []
+        for offset in self.index.find(topic, key, begin, end, most):
+            with contextlib.suppress(NotFoundError, FormatError):
+                message = message_of(bytes(self.log.record(offset)), offset)
+                if message.topic == topic and key in (message.unique_key, *split_keys(message.keys or "")):
+                    found.append(message)
+        return found
 
     # The end
 

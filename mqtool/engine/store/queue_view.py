@@ -25,6 +25,7 @@ from mqtool.engine.store.consume_queue import (
 )
 from mqtool.engine.store.mapped_file import MappedFile, reading
 from mqtool.engine.store.reader import QueueKey, StoreReader
+from mqtool.engine.store.time_search import TimeSearch
 from mqtool.formats import commit_log, consume_queue, consume_queue_ext
 from mqtool.formats import kernels as plain
 from mqtool.formats import rocksdb as rocksdb_layout
@@ -183,28 +184,11 @@ class FileQueueView(QueueView):
         return self._clamp(self._search(timestamp))
 
     def _search(self, timestamp: int) -> int:
-        segment = None
-        for segment in self._queue.segments:
-            _, last = self._places(segment)
-            if segment is self._queue.segments[-1] or self._time_of(last) >= timestamp:
-                break
-        if segment is None:
-            return 0
-        first, last = self._places(segment)
-        floor = max(first, self.min_offset)
-        if self._time_of(last) < timestamp:
-            return last + 1
-        if self._time_of(floor) > timestamp:
-            return first
-        found = self._bisect(timestamp, floor, last)
-        if found is None:
-            return 0
-        exact, _, right = found
-        if exact is None:
-            return first - 1 if right is None else right[0]
-        while exact > floor and self._time_of(exact - 1) == timestamp:
-            exact -= 1
-        return exact
+        return self._time_search().offset_at(timestamp)
+
+    def _time_search(self) -> TimeSearch:
+        files = [self._places(segment) for segment in self._queue.segments]
+        return TimeSearch(files, self._unit, self._store_time, self.min_offset, self._reader.commit_log.min_offset)
 
     def offset_at_4(self, timestamp: int) -> int:
         """Return the offset that RocketMQ 4 finds for a time: file by modification time, in it the nearest message."""
@@ -216,12 +200,12 @@ class FileQueueView(QueueView):
         if segment is None:
             return 0
         first, last = self._places(segment)
-        found = self._bisect(timestamp, max(first, self.min_offset), last)
-        if found is None:
+        hits = self._time_search().bisect(timestamp, max(first, self.min_offset), last)
+        if hits is None:
             return 0
-        exact, left, right = found
-        if exact is not None:
-            return exact
+        if hits.exact is not None:
+            return hits.exact
+        left, right = hits.left, hits.right
         if left and right and left[1] is not None:
             return right[0] if abs(timestamp - left[1]) > abs(timestamp - right[1]) else left[0]
         # Without a message on one side, whatever is on the other; -1 byte is RocketMQ's "nothing there".
@@ -239,39 +223,6 @@ class FileQueueView(QueueView):
             return -1, 0
         unit = consume_queue.UNIT.parse(data)
         return unit.physical_offset, unit.size
-
-    def _time_of(self, offset: int) -> int:
-        return self._store_time(*self._unit(offset))
-
-    def _bisect(
-        self, timestamp: int, low: int, high: int
-    ) -> tuple[int | None, tuple[int, int | None] | None, tuple[int, int] | None] | None:
-        """Search the units of one file as RocketMQ does.
-
-        Returns:
-            An exact hit, and the neighbours of the time with their times; None where a message cannot be read.
-        """
-        log_start = self._reader.commit_log.min_offset
-        left: tuple[int, int | None] | None = None
-        right: tuple[int, int] | None = None
-        left_time = None
-        while high >= low:
-            middle = (low + high) // 2
-            physical_offset, size = self._unit(middle)
-            if physical_offset < log_start:
-                low, left = middle + 1, (middle, left_time)
-                continue
-            time = self._store_time(physical_offset, size)
-            if time < 0:
-                return None
-            if time == timestamp:
-                return middle, left, right
-            if time > timestamp:
-                high, right = middle - 1, (middle, time)
-            else:
-                left_time = time
-                low, left = middle + 1, (middle, time)
-        return None, left, right
 
 
 class BatchQueueView(QueueView):

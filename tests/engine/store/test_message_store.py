@@ -1,5 +1,6 @@
 """The store of a running broker: its files are those that real brokers write for the same messages."""
 
+import contextlib
 import itertools
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from mqtool.formats.properties import parse_properties
 from tests import builders
 from tests.engine.store.live import ADDED, NOW, SMALL, append_all, half_full, of_draft, of_record, opened
 from tests.engine.store.test_dispatch import dispatched
-from tests.formats.golden_bytes import records
+from tests.formats.golden_bytes import queue_units, records
 from tests.golden import golden_store, manifest
 
 REPLAYED = [
@@ -214,3 +215,28 @@ def test_rebuild_makes_the_same_queues_and_index(
             for name in ("store", "again")
         )
         assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["mixed-533-clean", "many-533-clean", "special-533-clean", "batchcq-533-clean"])
+def test_reads_answer_what_java_answers(name: str, tmp_path: Path) -> None:
+    config = replayed(name, tmp_path / "store")
+
+    with contextlib.closing(MessageStore(tmp_path / "store", config, now=0, usage=half_full)) as store:
+        for topic, queue_id, timestamp, offset in manifest(name)["offset_by_time"]:
+            queue = store.queue(topic, queue_id)
+            assert queue is not None
+            assert store.offset_at(queue, timestamp) == offset, (topic, queue_id, timestamp)
+        for topic, key, offsets in manifest(name)["index_queries"]:
+            assert store.index.find(topic, key, 0, 1 << 60, 64) == offsets
+        for (topic, queue_id), units in (queue_units(name) | queue_units(name, "BatchConsumeQueue")).items():
+            queue = store.queue(topic, queue_id)
+            assert queue is not None
+            found, offset = [], queue.min_offset(store.log.min_offset)
+            while offset < queue.next_offset:
+                read = queue.units(offset, 3)
+                found += [list(unit) if queue.is_batch else list(unit[:4]) for unit in read]
+                offset = read[-1].queue_offset + read[-1].batch_size
+            assert found[: len(units)] == units  # of batches Java told only the first file
+        for told, record in records(name):
+            assert store.log.record(told["phy"]) == record
+        assert store.earliest_timestamp() == manifest(name)["messages"][0]["store_timestamp"]
