@@ -18,7 +18,7 @@ from typing import Any
 from mqtool.engine.repair.journal import Journal, State, cut_off, home_of, journals, undo
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.plan import Change, Mend, MendFailedError, Plan, carry_out, plan_mend
-from mqtool.engine.store.disk import CrossDeviceError, Disk
+from mqtool.engine.store.disk import CrossDeviceError, Disk, OpenFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, WriteError
@@ -56,12 +56,28 @@ class WatchedDisk(Disk):
         self.apart = apart
         self.count = 0
 
+    def open(self, path: Path) -> OpenFile:
+        """Give a file whose writes and syncs are calls of this disk."""
+        return _WatchedFile(self, path)
+
     def call(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Carry out one call."""
         if self.apart and name == "rename" and len({path.is_relative_to(self.apart) for path in arguments}) == 2:
             raise CrossDeviceError("another file system")
         if not name.startswith("sync"):  # a test that does not cut the power waits for no disk
             getattr(Disk, name)(self, *arguments)
+
+
+class _WatchedFile(OpenFile):
+    def __init__(self, disk: WatchedDisk, path: Path) -> None:
+        super().__init__(path)
+        self._disk = disk
+
+    def write(self, at: int, data: bytes | bytearray) -> None:
+        self._disk.write(self.path, at, bytes(data))
+
+    def sync(self) -> None:
+        self._disk.sync(self.path)
 
 
 def _watched(name: str) -> Callable[..., None]:

@@ -299,11 +299,11 @@ def _index_is_wrong(reader: StoreReader, plan: LogPlan, judge: _IndexView, files
 
 def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
     """Return the checkpoint that belongs to the log, None where the old one may stay."""
-    if plan.last_start < 0:
-        return None if reader.paths.checkpoint.exists() else bytes(checkpoint.CHECKPOINT_SIZE)
     old = None
     with contextlib.suppress(BadDataError):  # too short
         old = reader.checkpoint
+    if plan.last_start < 0:
+        return bytes(checkpoint.CHECKPOINT_SIZE) if old is None else None
     fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT_DTYPE.names or (), 0)
     if old is not None:
         fields = {name: old[name] for name in fields}

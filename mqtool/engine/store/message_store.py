@@ -235,6 +235,7 @@ class MessageStore:
         checkpoint_file = self.root / "checkpoint"
         if not checkpoint_file.exists():
             self._disk.create(checkpoint_file, checkpoint.CHECKPOINT_SIZE)
+            self._disk.sync(checkpoint_file)
         abort = self.root / "abort"
         self._disk.create(abort)
         self._disk.write(abort, 0, str(os.getpid()).encode())

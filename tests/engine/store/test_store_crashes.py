@@ -1,0 +1,165 @@
+"""A store whose broker was killed, or whose machine lost power: all that was acknowledged is there once, in order."""
+
+import contextlib
+import itertools
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.repair.plan import carry_out, plan_mend
+from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.append_result import PutStatus
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.message_store import MessageStore
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import RecoveryNeededError
+from mqtool.formats.commit_log import parse_message
+from tests.crash import STEP, RecordingDisk
+from tests.engine.store.live import NOW, SMALL, half_full, new_message
+
+SETTINGS = {**SMALL.settings, "flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s 5s 10s"}
+CONFIG = StoreConfig(SETTINGS)
+Acknowledged = tuple[str, int, int, bytes]
+"""Topic, queue, queue offset and body."""
+
+
+def reopened(root: Path) -> MessageStore:
+    """Open a store as a broker does: it is recovered first where that is needed."""
+    with contextlib.suppress(RecoveryNeededError):
+        return MessageStore(root, CONFIG, now=NOW, usage=half_full)
+    plan = plan_mend(root, CONFIG, "recover", {})
+    carry_out(root, CONFIG, plan, Disk())
+    return MessageStore(root, CONFIG, now=NOW, usage=half_full)
+
+
+def stored(store: MessageStore) -> list[Acknowledged]:
+    """Return all messages as consumers would get them, queue by queue."""
+    found = []
+    for topic, queue_id in sorted(store.queues()):
+        queue = store.queue(topic, queue_id)
+        assert queue is not None
+        offset = queue.min_offset(store.log.min_offset)
+        while offset < queue.next_offset:
+            for unit in queue.units(offset, 32):
+                record = parse_message(store.log.record(unit.physical_offset))
+                assert (record.topic.decode(), record.queue_id, record.queue_offset) == (topic, queue_id, offset)
+                found.append((topic, queue_id, offset, bytes(record.body)))
+                offset += 1
+    return found
+
+
+def check(root: Path, acknowledged: list[Acknowledged], sent: list[Acknowledged], where: object) -> None:
+    """Open what is left of a store, and hold what it has against what a producer knows."""
+    store = reopened(root)
+    with contextlib.closing(store):
+        found = stored(store)
+        assert [one for one in found if one in set(acknowledged)] == sorted(acknowledged), where
+        assert set(found) <= set(sent), where
+        assert len(found) == len(set(found)), where
+        again = store.append(new_message(body=b"after it all"), NOW + 9999)
+        assert again.status is PutStatus.PUT_OK, where
+    assert [one for one in verify_store(StoreReader(root, CONFIG)) if one.code != "CONFIG-MISSING"] == [], where
+
+
+def filled(root: Path, disk: RecordingDisk) -> tuple[list[tuple[int, Acknowledged]], list[Acknowledged]]:
+    """Fill a store in groups that are flushed together.
+
+    Returns:
+        The messages that were acknowledged, with the number of calls of the disk until then, and all that were sent.
+    """
+    chance = random.Random(5)
+    acknowledged: list[tuple[int, Acknowledged]] = []
+    sent: list[Acknowledged] = []
+    store = MessageStore(root, CONFIG, now=NOW, disk=disk, usage=half_full)
+    for number in range(12):
+        group = []
+        for _ in range(chance.randrange(1, 5)):
+            body = f"message {len(sent)} ".encode() * chance.randrange(1, 60)
+            message = new_message(chance.choice(["A", "B"]), body, queue_id=chance.randrange(2), pairs={"KEYS": "k"})
+            result = store.append(message, NOW + len(sent))
+            assert result.flush_offset == result.end_offset
+            group.append((message.topic, message.queue_id, result.queue_offset, body))
+            sent.append(group[-1])
+        assert store.flush() == store.flushed_offset == store.log.end_offset
+        acknowledged += [(len(disk.calls), one) for one in group]
+        if number % 3 == 1:
+            store.tick(NOW + len(sent))
+        if number % 4 == 3:
+            store.flush_queues()
+    store.close()
+    return acknowledged, sent
+
+
+@pytest.mark.parametrize("sample", range(4))
+def test_a_power_loss_at_any_call_loses_no_message_that_was_acknowledged(tmp_path: Path, sample: int) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    disk = RecordingDisk(base)
+    acknowledged, sent = filled(base / "store", disk)
+    assert len(list((base / "store" / "commitlog").iterdir())) > 2
+
+    for cut in [*range(sample, len(disk.calls), STEP), len(disk.calls)]:
+        left = tmp_path / "left"
+        disk.leave(cut, random.Random(f"{sample} {cut}") if sample else None, left)
+        known = [one for calls, one in acknowledged if calls <= cut]
+        if known or (left / "store" / "commitlog").exists():
+            check(left / "store", known, sent, cut)
+        shutil.rmtree(left)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from mqtool.engine.store.message_store import MessageStore
+from mqtool.engine.store.paths import StoreConfig
+from tests.engine.store.live import NOW, half_full, new_message
+from tests.engine.store.test_store_crashes import CONFIG
+
+store = MessageStore(Path(sys.argv[1]), CONFIG, now=NOW, usage=half_full)
+number = 0
+while True:
+    group = []
+    for _ in range(5):
+        message = new_message("T", f"{number}".encode() * 50, queue_id=number % 3)
+        group.append((number % 3, store.append(message, NOW + number), number))
+        number += 1
+    store.flush()
+    for queue_id, result, one in group:
+        print(queue_id, result.queue_offset, one)
+    sys.stdout.flush()
+    store.tick(NOW + number)
+"""
+
+
+@pytest.mark.parametrize("lines", [1, 40, 333])
+def test_a_killed_process_has_stored_each_acknowledged_message_once(tmp_path: Path, lines: int) -> None:
+    root = tmp_path / "store"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
+    ) as process:
+        assert process.stdout is not None
+        told = list(itertools.islice(process.stdout, lines))
+        process.kill()
+        told += process.stdout.readlines()
+    acknowledged = []
+    for line in told:
+        queue_id, queue_offset, number = map(int, line.split())
+        acknowledged.append(("T", queue_id, queue_offset, f"{number}".encode() * 50))
+    assert (root / "abort").exists()
+
+    store = reopened(root)
+
+    with contextlib.closing(store):
+        found = stored(store)
+    assert set(acknowledged) <= set(found)
+    bodies = [body for _, _, _, body in found]
+    assert len(bodies) == len(set(bodies))
+    assert sorted(bodies, key=lambda body: int(body[: len(body) // 50])) == [
+        f"{number}".encode() * 50 for number in range(len(bodies))
+    ]
+    assert [one for one in verify_store(StoreReader(root, CONFIG)) if one.code != "CONFIG-MISSING"] == []
