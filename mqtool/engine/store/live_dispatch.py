@@ -12,9 +12,11 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 
-_TAGS, _DELAY, _INNER_NUM = probe_of("TAGS"), probe_of("DELAY"), probe_of("INNER_NUM")
+_TAGS, _DELAY = probe_of("TAGS"), probe_of("DELAY")
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,18}")
 
+BATCH_COUNT = probe_of("INNER_NUM")
+"""The property that tells how many messages an inner batch holds."""
 LIGHT_QUEUES = probe_of("INNER_MULTI_DISPATCH")
 """The property that names the light queues of a message."""
 LIGHT_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
@@ -42,7 +44,7 @@ def ends_the_log(topic: str, properties: bytes) -> bool:
 
 def batch_count(properties: bytes) -> int:
     """Return how many messages an inner batch says it holds, 0 where it says nothing."""
-    return _number(properties, _INNER_NUM)
+    return _number(properties, BATCH_COUNT)
 
 
 def light_queues(topic: str, properties: bytes) -> list[str]:

@@ -61,6 +61,7 @@ _QUEUES_AT_ONCE = 200
 _CHECKPOINT = packer_of(checkpoint.CHECKPOINT)
 _REST = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
 _WAIT, _CRC, _DELAY = probe_of("WAIT"), probe_of(CRC_NAME), probe_of("DELAY")
+_NOT_IN_BATCHES = (_DELAY, live_dispatch.BATCH_COUNT)
 _INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
@@ -267,14 +268,15 @@ class MessageStore:
         has_unit = transaction in (0, commit_log.TRANSACTION_COMMIT)
         queue_offset = queue.next_offset if has_unit else 0
         light: list[LiveQueue] = []
-        if queue.is_batch or message.sys_flag & commit_log.INNER_BATCH:
+        is_batch = bool(message.sys_flag & commit_log.INNER_BATCH)
+        if is_batch != bool(find_property(properties, live_dispatch.BATCH_COUNT)) or (is_batch and not queue.is_batch):
+            return _ILLEGAL
+        if is_batch:
             count = live_dispatch.batch_count(properties)
-            if bool(count > 0) != bool(message.sys_flag & commit_log.INNER_BATCH) or (count and not queue.is_batch):
+            if count <= 0:
                 return _ILLEGAL
-            if count:
-                message.sys_flag |= _INNER
-                properties = add_property(properties, live_dispatch.BATCH_BASE, str(queue_offset))
-            count = max(1, count)
+            message.sys_flag |= _INNER
+            properties = add_property(properties, live_dispatch.BATCH_BASE, str(queue_offset))
         if self._with_light_queues and live_dispatch.LIGHT_QUEUES[1:] in properties:
             properties, light = self._for_light_queues(message.topic, properties)
         if self._with_crc:
@@ -330,7 +332,7 @@ class MessageStore:
             messages = split_batch(batch)
         except FormatError:
             return _ILLEGAL
-        if not messages or any(find_property(one.properties, _DELAY) for one in messages):
+        if not messages or any(find_property(one.properties, name) for one in messages for name in _NOT_IN_BATCHES):
             return _ILLEGAL
         if self._with_crc:
             for one in messages:

@@ -2,7 +2,12 @@
 
 import contextlib
 import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,18 +16,21 @@ from hypothesis import strategies as st
 from mqtool.engine.repair.rebuild import build
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.append_result import PutStatus
-from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError, RecoveryNeededError, StoreInUseError, WriteError
 from mqtool.formats import kernels as plain
 from mqtool.formats.commit_log import parse_message
+from mqtool.formats.message import message_of
 from mqtool.formats.properties import parse_properties
 from tests import builders
-from tests.engine.store.live import ADDED, NOW, SMALL, append_all, half_full, of_draft, of_record, opened
+from tests.damage import snapshot
+from tests.engine.store.live import ADDED, NOW, SMALL, append_all, half_full, new_message, of_draft, of_record, opened
 from tests.engine.store.test_dispatch import dispatched
 from tests.formats.golden_bytes import queue_units, records
-from tests.golden import golden_store, manifest
+from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
 REPLAYED = [
     "mixed-497-clean",
@@ -240,3 +248,320 @@ def test_reads_answer_what_java_answers(name: str, tmp_path: Path) -> None:
         for told, record in records(name):
             assert sorted(store.log.record(told["phy"])) == sorted(record)  # what a broker adds stands elsewhere
         assert store.earliest_timestamp() == manifest(name)["messages"][0]["store_timestamp"]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({"topic": "t" * 127}, PutStatus.PUT_OK),
+        ({"topic": "t" * 128}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "订" * 43}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "%RETRY%" + "g" * 248}, PutStatus.PUT_OK),
+        ({"topic": "%RETRY%" + "g" * 249}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": ""}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "../outside"}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": ".."}, PutStatus.MESSAGE_ILLEGAL),
+        ({"queue_id": -1}, PutStatus.MESSAGE_ILLEGAL),
+        ({"body": bytes(1000)}, PutStatus.PUT_OK),
+        ({"body": bytes(1001)}, PutStatus.MESSAGE_ILLEGAL),
+        ({"properties": bytes(32_767)}, PutStatus.PUT_OK),
+        ({"properties": bytes(32_768)}, PutStatus.PROPERTIES_SIZE_EXCEEDED),
+        ({"topic": "SCHEDULE_TOPIC_XXXX", "pairs": {"DELAY": "x"}}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "TopicTest", "pairs": {"DELAY": "x"}}, PutStatus.PUT_OK),
+        ({"sys_flag": 0x80, "pairs": {"INNER_NUM": "2"}}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "Batched", "sys_flag": 0x80}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "Batched", "pairs": {"INNER_NUM": "2"}}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "Batched", "sys_flag": 0x80, "pairs": {"INNER_NUM": "2"}}, PutStatus.PUT_OK),
+        ({"topic": "Batched"}, PutStatus.PUT_OK),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_and_leaves_no_trace(
+    tmp_path: Path, given: dict[str, Any], status: PutStatus
+) -> None:
+    settings = {"maxMessageSize": "1000", "mappedFileSizeCommitLog": "65536"}
+    if "properties" in given:
+        settings["maxMessageSize"] = "65536"
+    with opened(tmp_path / "store", settings=settings, batch_topics={"Batched"}) as store:
+        before = store.log.end_offset
+
+        result = store.append(new_message(**given), NOW)
+
+        assert result.status is status
+        assert (store.log.end_offset > before) == (status is PutStatus.PUT_OK)
+
+
+@pytest.mark.parametrize(("left", "status"), [(7, PutStatus.MESSAGE_ILLEGAL), (8, PutStatus.PUT_OK)])
+def test_a_message_must_fit_a_segment_and_leave_room_for_a_blank_record(
+    tmp_path: Path, left: int, status: PutStatus
+) -> None:
+    message = new_message(body=b"")
+    message.body = bytes(4096 - left - len(builders.record(topic=message.topic)))
+
+    with opened(tmp_path / "store") as store:
+        assert store.append(message, NOW).status is status
+        assert store.append(new_message(), NOW).status is PutStatus.PUT_OK
+        assert store.log.last_start == (4096 if status is PutStatus.PUT_OK else 0)
+
+
+# Batches
+
+
+@given(
+    parts=st.lists(st.tuples(st.binary(max_size=200), builders.properties_texts, builders.i32), min_size=1, max_size=6),
+    before=st.integers(0, 3900),
+    has_crc=st.booleans(),
+)
+def test_a_batch_is_stored_as_so_many_messages_in_one_segment(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[bytes, bytes, int]], before: int, has_crc: bool
+) -> None:
+    parts = [part for part in parts if b"DELAY" not in part[1] and b"INNER_NUM" not in part[1]]
+    settings = {"enabledAppendPropCRC": str(has_crc).lower()}
+    root = tmp_path_factory.mktemp("store")
+    with opened(root, settings=settings) as store:
+        store.append(new_message(body=bytes(before)), NOW)
+
+        batch = new_message(body=b"".join(builders.batch_element(*part) for part in parts), queue_id=2)
+        result = store.append_batch(batch, NOW + 1)
+
+        if not parts:
+            assert result.status is PutStatus.MESSAGE_ILLEGAL
+            return
+        assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 0)
+        messages = [message_of(bytes(store.log.record(offset)), offset) for offset in result.physical_offsets]
+        assert result.message_id == ",".join(one.message_id for one in messages)
+        assert result.end_offset == messages[-1].position + messages[-1].size == store.log.end_offset
+    assert [(one.body, one.flag, one.queue_id, one.queue_offset) for one in messages] == [
+        (body, flag, 2, number) for number, (body, _, flag) in enumerate(parts)
+    ]
+    assert len({one.position // 4096 for one in messages}) == 1
+    assert findings(root, StoreConfig({**SMALL.settings, **settings})) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"body": b""},
+        {"body": b"no batch"},
+        {"body": builders.batch_element(b"x") + b"rest"},
+        {"body": builders.batch_element(b"x", builders.properties({"DELAY": "3"}))},
+        {"body": builders.batch_element(b"x", builders.properties({"INNER_NUM": "2"}))},
+        {"body": builders.batch_element(b"x"), "sys_flag": 0x4},
+        {"body": builders.batch_element(bytes(3000)) * 2},
+    ],
+)
+def test_a_batch_that_cannot_be_stored_whole_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+    with opened(tmp_path / "store") as store:
+        assert store.append_batch(new_message(**given), NOW).status is PutStatus.MESSAGE_ILLEGAL
+        assert store.log.end_offset == 0
+
+
+# Flushing
+
+
+def test_a_message_waits_for_the_flush_that_reaches_its_end(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", settings={"flushDiskType": "SYNC_FLUSH"}) as store:
+        first, unwaited, batch = (
+            store.append(new_message(), NOW),
+            store.append(new_message(pairs={"WAIT": "false"}), NOW),
+            store.append_batch(new_message(body=builders.batch_element(b"x")), NOW),
+        )
+        assert first.flush_offset == first.end_offset > store.flushed_offset
+        assert unwaited.flush_offset == 0
+        assert batch.flush_offset == batch.end_offset
+
+        assert store.flush() == batch.end_offset == store.flushed_offset
+
+
+def test_without_sync_flush_nothing_waits_and_pages_are_flushed_in_time(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", settings={"mappedFileSizeCommitLog": "65536"}) as store:
+        assert store.append(new_message(), NOW).flush_offset == 0
+        assert not store.flush_is_due(NOW + 9_999)
+        assert store.flush_is_due(NOW + 10_000)  # thoroughly
+        assert not store.flush_is_due(NOW + 10_001)
+        store.append(new_message(body=bytes(17_000)), NOW + 10_001)
+        assert not store.flush_is_due(NOW + 10_499)
+        assert store.flush_is_due(NOW + 10_500)  # four pages
+        store.flush()
+        assert not store.flush_is_due(NOW + 40_000)
+
+
+class _FailingDisk(Disk):
+    """A disk whose syncs, or writes, fail when told so."""
+
+    sync_error: MqtoolError | None = None
+    write_error: MqtoolError | None = None
+
+    def open(self, path: Path) -> OpenFile:
+        return _FailingFile(self, path)
+
+    def sync(self, path: Path) -> None:
+        if self.sync_error:
+            raise self.sync_error
+        super().sync(path)
+
+
+class _FailingFile(OpenFile):
+    def __init__(self, disk: _FailingDisk, path: Path) -> None:
+        super().__init__(path)
+        self.disk = disk
+
+    def write(self, at: int, data: bytes | bytearray) -> None:
+        if self.disk.write_error:
+            super().write(at, data[: len(data) // 2])
+            raise self.disk.write_error
+        super().write(at, data)
+
+    def sync(self) -> None:
+        if self.disk.sync_error:
+            raise self.disk.sync_error
+        super().sync()
+
+
+def test_a_failed_flush_is_never_made_good(tmp_path: Path) -> None:
+    disk = _FailingDisk()
+    store = MessageStore(tmp_path / "store", StoreConfig(SMALL.settings), now=NOW, disk=disk, usage=half_full)
+    kept = store.append(new_message(), NOW).end_offset
+    store.flush()
+    store.append(new_message(), NOW)
+    disk.sync_error = WriteError("the disk fails")
+
+    with pytest.raises(WriteError, match="the disk fails"):
+        store.flush()
+    disk.sync_error = None
+
+    with pytest.raises(WriteError, match="the disk fails"):
+        store.flush()
+    assert store.flushed_offset == kept
+    assert store.append(new_message(), NOW).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.refusal == "the disk fails"
+    with pytest.raises(WriteError, match="the disk fails"):
+        store.close()
+    with pytest.raises(RecoveryNeededError, match="was not closed"):
+        MessageStore(tmp_path / "store", StoreConfig(SMALL.settings), now=NOW)
+
+
+@given(fails=st.sets(st.integers(0, 30), max_size=8))
+def test_a_full_disk_refuses_messages_until_there_is_room(
+    tmp_path_factory: pytest.TempPathFactory, fails: set[int]
+) -> None:
+    root, disk = tmp_path_factory.mktemp("store"), _FailingDisk()
+    store = MessageStore(root, StoreConfig(SMALL.settings), now=NOW, disk=disk, usage=half_full)
+    taken = []
+    for number in range(30):
+        disk.write_error = DiskFullError("no space left") if number in fails else None
+        if number % 3 == 0:
+            store.tick(NOW + number)
+        body = f"{number}".encode() * 70
+        result = store.append(new_message(body=body, pairs={"KEYS": f"k{number}"}, queue_id=number % 2), NOW + number)
+        if result.status is PutStatus.PUT_OK:
+            taken.append(body)
+        else:
+            assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+            assert store.refusal == "the broker's disk is full"
+    disk.write_error = None
+    store.tick(NOW + 100)
+    assert store.refusal is None
+    store.close()
+
+    assert len(taken) >= 30 - 4 * len(fails)
+    reader = StoreReader(root, StoreConfig(SMALL.settings))
+    assert [message.body for message in reader.messages()] == taken
+    assert findings(root, StoreConfig(SMALL.settings)) == []
+    with opened(root) as again:
+        assert [
+            one.body for number in range(30) for one in again.find("TopicTest", f"k{number}", 0, 1 << 60, 9)
+        ] == taken
+
+
+# Opening and closing
+
+
+def test_a_store_is_open_in_one_place_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path / "store"), pytest.raises(StoreInUseError), opened(tmp_path / "store"):
+        pass
+    with opened(tmp_path / "store"):
+        assert (tmp_path / "store" / "lock").read_bytes() == b"lock"
+        assert (tmp_path / "store" / "abort").read_text() == str(os.getpid())
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+# As Java's FileChannel.tryLock: an exclusive lock on the first byte, or none.
+LOCKER = """
+import fcntl, os, sys
+file = open(sys.argv[1], "r+b")
+try:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+    print("held", flush=True)
+except OSError:
+    print("refused", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def locker(root: Path) -> Iterator[str]:
+    """Let another process try for the lock, and give what it says."""
+    command = [sys.executable, "-c", LOCKER, str(root / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.communicate("")
+
+
+def test_a_running_broker_keeps_us_out_and_we_it(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with opened(root), locker(root) as answer:
+        assert answer == "refused"
+    with locker(root) as answer:
+        assert answer == "held"
+        with pytest.raises(StoreInUseError), opened(root):
+            pass
+        assert not (root / "abort").exists()
+    with opened(root):
+        pass
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN_NAMES if name.endswith("kill")])
+def test_a_store_whose_broker_was_killed_must_be_recovered_first(name: str, tmp_path: Path) -> None:
+    store = copy_of(name, tmp_path)
+    before = snapshot(store)
+
+    with pytest.raises(RecoveryNeededError):
+        MessageStore(store, StoreConfig(settings_of(name)), now=NOW)
+
+    assert {path: state[:2] for path, state in snapshot(store).items()} == {
+        path: state[:2] for path, state in before.items()
+    }
+
+
+CONTINUED = [
+    name for name in GOLDEN_NAMES if name.endswith("clean") and not name.startswith(("dledger", "rocksdb", "ext"))
+]
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_a_store_that_a_broker_closed_is_continued(name: str, tmp_path: Path) -> None:
+    root = copy_of(name, tmp_path)
+    config = StoreConfig(settings_of(name))
+    before = [message.position for message in StoreReader(root, config).messages()]
+    ends = {key: queue.max_offset() for key, queue in StoreReader(root, config).consume_queues.items()}
+    last = manifest(name)["messages"][-1]["store_timestamp"]
+
+    with contextlib.closing(MessageStore(root, config, now=last, usage=half_full)) as store:
+        results = [
+            store.append(new_message(topic, body=bytes(500), queue_id=queue_id, pairs={"KEYS": "new"}), last + 1)
+            for topic, queue_id in ends
+            if not topic.startswith("%LMQ%")
+        ]
+        assert [one.queue_offset for one in results] == [
+            end for (topic, _), end in ends.items() if not topic.startswith("%LMQ%")
+        ]
+
+    assert [message.position for message in StoreReader(root, config).messages()] == [
+        *before,
+        *(one.physical_offsets[0] for one in results),
+    ]
+    assert [one for one in findings(root, config) if one not in findings(golden_store(name), config)] == []
