@@ -62,6 +62,7 @@ _CHECKPOINT = packer_of(checkpoint.CHECKPOINT)
 _REST = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
 _WAIT, _CRC, _DELAY = probe_of("WAIT"), probe_of(CRC_NAME), probe_of("DELAY")
 _NOT_IN_BATCHES = (_DELAY, live_dispatch.BATCH_COUNT)
+_MAY_HAVE_COUNT = live_dispatch.BATCH_COUNT[1:]
 _INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
@@ -268,15 +269,17 @@ class MessageStore:
         has_unit = transaction in (0, commit_log.TRANSACTION_COMMIT)
         queue_offset = queue.next_offset if has_unit else 0
         light: list[LiveQueue] = []
-        is_batch = bool(message.sys_flag & commit_log.INNER_BATCH)
-        if is_batch != bool(find_property(properties, live_dispatch.BATCH_COUNT)) or (is_batch and not queue.is_batch):
-            return _ILLEGAL
-        if is_batch:
-            count = live_dispatch.batch_count(properties)
-            if count <= 0:
+        if message.sys_flag & commit_log.INNER_BATCH or _MAY_HAVE_COUNT in properties:
+            is_batch = bool(message.sys_flag & commit_log.INNER_BATCH)
+            has_count = bool(find_property(properties, live_dispatch.BATCH_COUNT))
+            if is_batch != has_count or (is_batch and not queue.is_batch):
                 return _ILLEGAL
-            message.sys_flag |= _INNER
-            properties = add_property(properties, live_dispatch.BATCH_BASE, str(queue_offset))
+            if is_batch:
+                count = live_dispatch.batch_count(properties)
+                if count <= 0:
+                    return _ILLEGAL
+                message.sys_flag |= _INNER
+                properties = add_property(properties, live_dispatch.BATCH_BASE, str(queue_offset))
         if self._with_light_queues and live_dispatch.LIGHT_QUEUES[1:] in properties:
             properties, light = self._for_light_queues(message.topic, properties)
         if self._with_crc:

@@ -1,5 +1,6 @@
 """The store of a running broker: its files are those that real brokers write for the same messages."""
 
+import bisect
 import contextlib
 import itertools
 import os
@@ -20,6 +21,7 @@ from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.time_search import Boundary
 from mqtool.errors import MqtoolError, RecoveryNeededError, StoreInUseError, WriteError
 from mqtool.formats import kernels as plain
 from mqtool.formats.commit_log import parse_message
@@ -565,3 +567,78 @@ def test_a_store_that_a_broker_closed_is_continued(name: str, tmp_path: Path) ->
         *(one.physical_offsets[0] for one in results),
     ]
     assert [one for one in findings(root, config) if one not in findings(golden_store(name), config)] == []
+
+
+# What it takes
+
+
+def _resources(root: Path) -> tuple[int, int]:
+    """Return how many files below a folder this process has open, and how many it has mapped."""
+    links = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return sum(link.startswith(f"{root}/") for link in links), sum(f" {root}/" in line for line in maps)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what a process has open")
+def test_hundreds_of_segments_and_queues_take_few_files_and_maps_and_none_when_closed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with opened(root) as store, opened(tmp_path / "other") as other:
+        results = append_all(store, [new_message(body=bytes(900), queue_id=number % 300) for number in range(1500)])
+        append_all(other, [new_message()])
+        store.tick(NOW)
+        store.flush()
+        store.tick(NOW)
+        assert len(store.log.segments) > 300
+        view = store.log.record(0)
+        for result in results:
+            assert len(store.log.record(result.physical_offsets[0])) == result.end_offset - result.physical_offsets[0]
+
+        for key in store.queues():
+            queue = store.queue(*key)
+            assert queue is not None
+            assert len(queue.units(0, 5)) == 5
+
+        files, maps = _resources(root)
+        assert files <= 64 + 8 + 3  # of queues; behind maps; of log and index, the lock
+        assert maps <= 8 + 1
+        assert bytes(view) == bytes(store.log.record(0))
+    assert bytes(view[-4:])  # who still reads may go on
+    del view
+
+    assert _resources(root) == (0, 0)
+    assert _resources(tmp_path / "other") == (0, 0)
+
+
+def test_messages_are_in_their_queues_before_any_tick(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as store:
+        append_all(store, [new_message(body=f"{number}".encode(), pairs={"KEYS": "k"}) for number in range(23)])
+
+        queue = store.queue("TopicTest", 0)
+        assert queue is not None
+        units = queue.units(0, 100)
+        assert [store.log.record(unit.physical_offset)[88 : 88 + 1].tobytes() for unit in units[:10]] == [
+            f"{number}".encode() for number in range(10)
+        ]
+        assert queue.units(22, 100) == units[22:]
+        assert queue.units(23, 100) == []
+        assert [one.body for one in store.find("TopicTest", "k", 0, 1 << 60, 3)] == [b"22", b"21", b"20"]
+        assert not (tmp_path / "store" / "consumequeue").exists()
+
+
+@given(times=st.lists(st.integers(0, 12), min_size=1, max_size=30).map(sorted), asked=st.integers(-2, 14))
+def test_a_time_leads_to_the_first_message_or_the_last_before_it(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], asked: int
+) -> None:
+    with opened(tmp_path_factory.mktemp("store")) as store:
+        for number, moment in enumerate(times):
+            store.append(new_message(), NOW + moment)
+            if number == 11:
+                store.tick(NOW)
+        queue = store.queue("TopicTest", 0)
+        assert queue is not None
+
+        lower = store.offset_at(queue, NOW + asked)
+        upper = store.offset_at(queue, NOW + asked, Boundary.UPPER)
+
+    assert lower == bisect.bisect_left(times, asked)
+    assert upper == max(0, bisect.bisect_right(times, asked) - 1)
