@@ -53,7 +53,16 @@ def light_queues(topic: str, properties: bytes) -> list[str]:
     if not names or topic.startswith(_WITHOUT_LIGHT_QUEUES):
         return []
     listed = names.decode("utf-8", "replace").split(",")
-    return [name if name.startswith(LIGHT_QUEUE_PREFIX) and "/" not in name else "" for name in listed]
+    return [name if name.startswith(LIGHT_QUEUE_PREFIX) and is_folder_name(name, 255) else "" for name in listed]
+
+
+def is_folder_name(name: str, most: int) -> bool:
+    """Tell whether a queue of this name can have a folder, and the name no more than ``most`` bytes."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < size <= most and "/" not in name and "\0" not in name and name not in (".", "..")
 
 
 def _number(properties: bytes, probe: bytes) -> int:

@@ -241,7 +241,8 @@ class LiveIndex:
         """Remove the files all of whose messages are gone from the log, but for the last; return how many."""
         count = 0
         while len(self._all) > 1 and self._all[0].end_offset < log_start:
-            self._files.remove(self._all.pop(0).path)
+            self._files.remove(self._all[0].path)
+            del self._all[0]
             count += 1
         return count
 
@@ -251,31 +252,38 @@ def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> "list[_Entry]":
     entries: list[_Entry] = []
     texts: list[bytes] = []  # that are hashed together
     places: list[int] = []
+    prefixes: dict[str, bytes] = {}
     for topic, sys_flag, properties, offset, timestamp in waiting:
         entries.append((None, offset, timestamp))
         if sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_ROLLBACK:
             continue
+        prefix = prefixes.get(topic)
+        if prefix is None:
+            prefix = prefixes[topic] = f"{topic}#".encode("utf-8", "replace")
         for key in _keys(properties, has_tags):
-            text = topic.encode("utf-8", "replace") + b"#" + key
+            text = prefix + key
             if len(text) <= _WIDTH and text.isascii():
-                texts.append(text.rjust(_WIDTH, b"\0"))
                 places.append(len(entries))
+                texts.append(text.rjust(_WIDTH, b"\0"))
                 entries.append((0, offset, timestamp))
             else:
                 seed = java_hash(f"{topic}#") & 0xFFFFFFFF
                 hashed = plain.index_hash(plain.java_hash(key, 0, len(key), seed))
                 entries.append((hashed, offset, timestamp))
     for place, hashed in zip(places, _hashes(texts), strict=True):
-        entries[place] = hashed, *entries[place][1:]
+        _, offset, timestamp = entries[place]
+        entries[place] = hashed, offset, timestamp
     return entries
 
 
 def _keys(properties: bytes, has_tags: bool) -> list[bytes]:
-    unique_key = find_property(properties, _UNIQ_KEY)
-    keys = [unique_key] if unique_key else []
-    keys += [key for key in find_property(properties, _KEYS).split(b" ") if key]
-    tags = find_property(properties, _TAGS) if has_tags else b""
-    return [*keys, b"T#" + tags] if tags else keys
+    unique_key, keys = find_property(properties, _UNIQ_KEY), find_property(properties, _KEYS)
+    found = [unique_key] if unique_key else []
+    if keys:
+        found += [key for key in keys.split(b" ") if key]
+    if has_tags and (tags := find_property(properties, _TAGS)):
+        found.append(b"T#" + tags)
+    return found
 
 
 def _hashes(texts: list[bytes]) -> list[int]:

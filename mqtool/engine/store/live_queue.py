@@ -244,12 +244,9 @@ class LiveQueue:
         return [Unit(place, at, size, code, 1) for place, (at, size, code) in enumerate(units, first)]
 
     def files(self) -> list[tuple[int, int]]:
-        """Return the queue offsets of the first and last unit of each file."""
-        size, stop = self.unit.size, self.place_stop
-        edges = [*(start // size for start in self._starts), stop]
-        if self._tail and (not self._starts or self.written == self._starts[-1] + self.file_size):
-            edges.insert(-1, self.written // size)
-        return [(first, min(first + self.file_size // size, stop) - 1) for first in edges[:-1] if first < stop]
+        """Return the first and last place of each file, those that are still to be made included."""
+        step, stop = self.file_size // self.unit.size, self.place_stop
+        return [(first, min(first + step, stop) - 1) for first in range(self._first_place(), stop, step)]
 
     def offset_of_time(self, timestamp: int, boundary: Boundary, log: "LiveLog") -> int:
         """Return the queue offset that belongs to a time (ms), as RocketMQ finds it; the queue may lack it."""
@@ -288,14 +285,16 @@ class LiveQueue:
             last = (self._starts[0] + self.file_size) // self.unit.size - 1
             if last >= self.place_stop or self._is_kept(last, log_start):
                 break
-            self._files.remove(self._path(self._starts.pop(0)))
+            self._files.remove(self._path(self._starts[0]))
+            del self._starts[0]
             count += 1
         return count
 
     def remove(self) -> None:
         """Remove all files and the folder."""
         while self._starts:
-            self._files.remove(self._path(self._starts.pop()))
+            self._files.remove(self._path(self._starts[-1]))
+            del self._starts[-1]
         if self.folder.exists():
             self._files.disk.remove_folder(self.folder)
 
@@ -338,11 +337,10 @@ class LiveBatchQueue(LiveQueue):
 
     def offset_of_time(self, timestamp: int, boundary: Boundary, log: "LiveLog") -> int:  # noqa: ARG002
         """Return the first offset of the record that belongs to a time (ms), as RocketMQ finds it for such queues."""
-        files = [self._places_of(start) for start in self._starts] or [range(self.place_stop)]
-        begun = [file for file in files if file and self._time(file[0]) <= timestamp]
-        file = begun[-1] if begun else files[0]
-        if not file:
+        files = [range(first, last + 1) for first, last in self.files()]
+        if not files:
             return 0
+        file = next((file for file in reversed(files) if self._time(file[0]) <= timestamp), files[0])
         place = file[-1]
         if timestamp < self._time(place):
             place = bisect.bisect_left(file, timestamp, key=self._time) + file[0]
@@ -351,8 +349,3 @@ class LiveBatchQueue(LiveQueue):
     def _time(self, place: int) -> int:
         timestamp: int = self._unit(place)[3]
         return timestamp
-
-    def _places_of(self, start: int) -> range:
-        size = self.unit.size
-        stop = self.place_stop if start == self._starts[-1] else (start + self.file_size) // size
-        return range(start // size, min(stop, self.place_stop))

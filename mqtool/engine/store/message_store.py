@@ -7,6 +7,7 @@ right at once. (Rules: store.md 7 to 9. RocketMQ: ``DefaultMessageStore``, ``Com
 
 import contextlib
 import os
+import struct
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
@@ -110,6 +111,8 @@ class MessageStore:
         self.config = config or StoreConfig()
         self.failure: MqtoolError | None = None
         """Why nothing can be stored any more, for good."""
+        self.clean_failure: MqtoolError | None = None
+        """Why the last tick could not delete what is old; the next one tries again."""
         self._disk = disk or Disk()
         self._batch_topics = batch_topics
         self._read_config()
@@ -297,6 +300,8 @@ class MessageStore:
             if self._with_crc:
                 record = fill_crc(record)
             log.write(record, at, now)
+        except struct.error:  # a number is too large for its field
+            return _ILLEGAL
         except MqtoolError as error:
             return self._hold_up(error)
         if has_unit:
@@ -357,6 +362,8 @@ class MessageStore:
                 offsets.append(at)
                 at += size
             log.write(b"".join(records), offsets[-1], now)
+        except struct.error:  # a number is too large for its field
+            return _ILLEGAL
         except MqtoolError as error:
             return self._hold_up(error)
         for one, size, offset in zip(messages, sizes, offsets, strict=True):
@@ -387,9 +394,9 @@ class MessageStore:
 
     def _new_queue(self, message: NewMessage) -> LiveQueue | None:
         """Return a new queue, None where no message can have this topic or queue id."""
-        topic, size = message.topic, len(message.topic.encode("utf-8", "replace"))
+        topic = message.topic
         most = MOST_TOPIC if topic.startswith(RETRY_PREFIX) else MOST_SHORT_TOPIC
-        if not 0 < size <= most or message.queue_id < 0 or "/" in topic or topic in (".", ".."):
+        if not live_dispatch.is_folder_name(topic, most) or not 0 <= message.queue_id < 1 << 31:
             return None
         return self._add_queue(topic, message.queue_id)
 
@@ -415,11 +422,11 @@ class MessageStore:
         self.write_units()
         self.log.release()
         self.retention.look(now)
-        if self.failure is None:
-            try:
-                self._clean(now)
-            except WriteError as error:
-                self.failure = error
+        try:
+            self.clean_failure = None
+            self._clean(now)
+        except MqtoolError as error:
+            self.clean_failure = error
 
     def write_units(self) -> None:
         """Write the units and keys of all messages into their files; what fails is tried again at the next tick."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,12 @@ def test_reads_answer_what_java_answers(name: str, tmp_path: Path) -> None:
         ({"topic": ""}, PutStatus.MESSAGE_ILLEGAL),
         ({"topic": "../outside"}, PutStatus.MESSAGE_ILLEGAL),
         ({"topic": ".."}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "a\0b"}, PutStatus.MESSAGE_ILLEGAL),
+        ({"topic": "\ud800"}, PutStatus.MESSAGE_ILLEGAL),
+        ({"queue_id": 1 << 31}, PutStatus.MESSAGE_ILLEGAL),
+        ({"flag": 1 << 31}, PutStatus.MESSAGE_ILLEGAL),
+        ({"born_timestamp": 1 << 63}, PutStatus.MESSAGE_ILLEGAL),
+        ({"pairs": {"INNER_MULTI_DISPATCH": "%LMQ%" + "x" * 251 + ",%LMQ%a\0,%LMQ%/../..,%LMQ%a"}}, PutStatus.PUT_OK),
         ({"queue_id": -1}, PutStatus.MESSAGE_ILLEGAL),
         ({"body": bytes(1000)}, PutStatus.PUT_OK),
         ({"body": bytes(1001)}, PutStatus.MESSAGE_ILLEGAL),
@@ -283,7 +290,7 @@ def test_reads_answer_what_java_answers(name: str, tmp_path: Path) -> None:
 def test_what_cannot_be_stored_is_refused_and_leaves_no_trace(
     tmp_path: Path, given: dict[str, Any], status: PutStatus
 ) -> None:
-    settings = {"maxMessageSize": "1000", "mappedFileSizeCommitLog": "65536"}
+    settings = {**LIGHT, "maxMessageSize": "1000", "mappedFileSizeCommitLog": "65536"}
     if "properties" in given:
         settings["maxMessageSize"] = "65536"
     with opened(tmp_path / "store", settings=settings, batch_topics={"Batched"}) as store:
@@ -388,6 +395,27 @@ def test_without_sync_flush_nothing_waits_and_pages_are_flushed_in_time(tmp_path
         assert store.flush_is_due(NOW + 10_500)  # four pages
         store.flush()
         assert not store.flush_is_due(NOW + 40_000)
+
+
+def _flush_all(store: MessageStore) -> int:
+    end = store.flush()
+    store.flush_queues()
+    return end
+
+
+def test_another_thread_flushes_while_messages_are_appended(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as store, ThreadPoolExecutor(1) as pool:
+        flushing, before = pool.submit(_flush_all, store), 0
+        for number in range(3000):
+            end = store.append(new_message(body=bytes(100), queue_id=number % 5), NOW + number).end_offset
+            if flushing.done():
+                assert before <= flushing.result() == store.flushed_offset <= end
+                before = flushing.result()
+                store.tick(NOW + number)
+                flushing = pool.submit(_flush_all, store)
+        flushing.result()
+        assert store.flush() == end
+    assert findings(tmp_path / "store", StoreConfig(SMALL.settings)) == []
 
 
 class _FailingDisk(Disk):
