@@ -509,6 +509,136 @@ class Trial:
         return base.resolve()
 
 
+class MakingTrial:
+    """The making of something new, a store or a file, to be disturbed; methods and ``step`` as those of ``Trial``.
+
+    Whatever happens, what is left is nothing, or something that shows that it is not whole, or all of it.
+
+    Args:
+        make: makes the new thing at a path, through a disk.
+        sees_unfinished: tells whether something of an unfinished making is left at a path, for everybody to see.
+        place: an empty folder to work in.
+        name: of the new thing in its folder; it may lie in folders that are not there yet.
+    """
+
+    def __init__(
+        self, make: Callable[[Path, Disk], object], sees_unfinished: Callable[[Path], bool], place: Path, name: str
+    ) -> None:
+        self.make = make
+        self.sees_unfinished = sees_unfinished
+        self.place = place
+        self.name = name
+        self._numbers = itertools.count()
+        with self._base() as base:
+            disk = WatchedDisk()
+            make(base / name, disk)
+            self.calls = disk.count
+            self.whole = content(base)
+
+    def fails_once(self, step: int = 1) -> int:
+        """Let each call fail once: nothing is left, not even a folder, or the thing was made."""
+        for number in self._calls(step):
+            with self._base() as base:
+                try:
+                    self.make(base / self.name, FailingDisk(number))
+                except WriteError:
+                    assert not list(base.iterdir()), number
+                else:
+                    assert content(base) == self.whole, number
+        return len(self._calls(step))
+
+    def fails_for_good(self, step: int = 1) -> int:
+        """Let the disk fail from each call on: what is left is told."""
+        for number in self._calls(step):
+            with self._base() as base:
+                try:
+                    self.make(base / self.name, FailingDisk(number, for_good=True))
+                except MqtoolError as error:
+                    self._is_safe(base, number)
+                    if (base / self.name).exists():
+                        assert "remove it" in str(error), number
+                else:
+                    assert content(base) == self.whole, number
+        return len(self._calls(step))
+
+    def is_killed(self, step: int = 1) -> int:
+        """Kill it in each call: what is left is safe, and another attempt makes it."""
+        for number in self._calls(step):
+            with self._base() as base:
+                with contextlib.suppress(KilledError):
+                    self.make(base / self.name, DyingDisk(number))
+                self._is_safe(base, number)
+                self._goes_on(base, number)
+        return len(self._calls(step))
+
+    def is_killed_removing(self, step: int = 1, removal_step: int = 1) -> int:
+        """Let each call fail, and kill each call of the removal that follows."""
+        count = 0
+        for number in self._calls(step):
+            for second in itertools.count(number + 1, removal_step):
+                with self._base() as base:
+                    disk = _FailingThenDyingDisk(number, second)
+                    with contextlib.suppress(KilledError, MqtoolError):
+                        self.make(base / self.name, disk)
+                    self._is_safe(base, (number, second))
+                count += disk.count >= second
+                if disk.count < second:
+                    break
+        return count
+
+    def loses_power(self, samples: int, step: int = 1, seed: int = 4) -> int:
+        """Cut the power after each call: what is left is safe, and after the last call it is there for good."""
+        with self._base() as base:
+            disk = RecordingDisk(base)
+            self.make(base / self.name, disk)
+        cuts = [*range(0, len(disk.calls), step), len(disk.calls)]
+        for cut, sample in itertools.product(cuts, range(samples)):
+            with self._base() as base:
+                base.rmdir()
+                disk.leave(cut, random.Random(f"{seed} {cut} {sample}") if sample else None, base)
+                self._is_safe(base, (cut, sample))
+                if cut == len(disk.calls):
+                    assert content(base) == self.whole, sample
+        return len(cuts) * samples
+
+    def _calls(self, step: int) -> range:
+        return range(1, self.calls + 1, step)
+
+    def _is_safe(self, base: Path, where: object) -> None:
+        target = base / self.name
+        is_nothing = not target.exists() or (target.is_dir() and not any(target.iterdir()))
+        assert is_nothing or self.sees_unfinished(target) or content(base) == self.whole, where
+
+    def _goes_on(self, base: Path, where: object) -> None:
+        target = base / self.name
+        if target.is_dir() and any(target.iterdir()):
+            shutil.rmtree(target)
+        if not target.is_file():
+            self.make(target, WatchedDisk())
+        assert content(base) == self.whole, where
+
+    @contextlib.contextmanager
+    def _base(self) -> Iterator[Path]:
+        base = self.place / str(next(self._numbers))
+        base.mkdir(parents=True)
+        yield base.resolve()
+        shutil.rmtree(base)
+
+
+class _FailingThenDyingDisk(DyingDisk):
+    """A disk that fails once, and in a later call of which the process is killed."""
+
+    def __init__(self, fail_at: int, die_at: int) -> None:
+        super().__init__(die_at)
+        self.first = fail_at
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Carry out one call, or fail, or die."""
+        if self.count == self.first:
+            raise WriteError("no space left: a test")
+        super().call(name, arguments)
+
+
 def take_back(root: Path, disk: Disk) -> None:
     """Undo the last mend, if one has begun."""
     if any(info.state is not State.UNDONE for info in journals(root)):

@@ -63,6 +63,7 @@ def _known_topics(reader: "StoreReader") -> set[str]:
 def _build_into(
     reader: "StoreReader", into: Path, target: str, topics: list[str] | None, version: str | None, mending: Mending
 ) -> int:
+    from mqtool.engine.repair.new_store import making, refuse_used
     from mqtool.engine.repair.rebuild import build
     from mqtool.engine.store.disk import Disk
 
@@ -70,15 +71,15 @@ def _build_into(
         raise UsageError("--into goes with queues, index and all")
     if into.resolve().is_relative_to(reader.root.resolve()):
         raise UsageError(f"{into} lies in the store: give another folder")
-    if into.exists() and any(into.iterdir()):
-        raise UsageError(f"{into} is not empty: give a new folder")
+    refuse_used(into)
     output, total = mending.output, reader.commit_log.total_size
     output.tell_compiling(total)
-    with progress(total, "rebuild") as advance:
+    disk = Disk()
+    with progress(total, "rebuild") as advance, making(into, disk):
         built = build(
             reader,
             into,
-            Disk(),
+            disk,
             queues=target != "index",
             index=target != "queues",
             topics=topics,

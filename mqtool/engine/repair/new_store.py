@@ -1,6 +1,6 @@
 """A store made of messages: the log is written, and all that follows from it is built as after a clean stop.
 
-Until it is whole it holds an ``abort`` file, as if its broker were still at work.
+Until it is whole and on the disk it holds an ``abort`` file, as if its broker were still at work (``making``).
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import numpy as np
 
 from mqtool.engine.repair import rebuild_config
 from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.plan import MendFailedError
 from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.repair.rebuild import Built, build
 from mqtool.engine.store.disk import Disk
@@ -50,28 +51,53 @@ def refuse_lack_of_room(path: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def making(root: Path, disk: Disk) -> Iterator[None]:
-    """Make the folder of a new store; what is in it is removed again if anything fails.
+    """Make the folder of a new store, with an ``abort`` file until all that is made in it is whole and synced.
+
+    What is in it is removed again if anything fails. Only a kill, a power loss or a disk that lets nothing be removed
+    leaves something behind, and then ``abort`` with it.
 
     Raises:
         UsageError: it holds something.
+        MendFailedError: something failed, and what was made cannot be removed.
     """
     refuse_used(root)
+    abort = root / "abort"
     missing = [one for one in (root, *root.parents) if not one.exists()]
     try:
         for one in reversed(missing):
             disk.make_folder(one)
+            disk.sync_folder(one.parent)
+        disk.create(abort)
+        disk.sync_folder(root)
         yield
-    except BaseException:
-        with contextlib.suppress(MqtoolError, OSError):
-            if root.is_dir():
-                for path in sorted(root.iterdir()):
-                    disk.remove_tree(path)
-            for one in missing:
-                if one.is_dir():
-                    disk.remove_folder(one)
+        disk.sync_folder(root)
+        disk.remove(abort)
+        disk.sync_folder(root)
+    except BaseException as error:
+        try:
+            _remove_made(root, missing, disk)
+        except (MqtoolError, OSError) as second:
+            if isinstance(error, MqtoolError | OSError):
+                then = f"what was made of {root} could not be removed again ({second}): remove it"
+                raise MendFailedError(error, then) from error
         raise
-    for one in missing:
-        disk.sync_folder(one.parent)
+
+
+def _remove_made(root: Path, folders: Sequence[Path], disk: Disk) -> None:
+    """Remove what is in a folder, ``abort`` last, as it tells that the rest is not whole; then ``folders``."""
+    abort = root / "abort"
+    if root.is_dir() and any(root.iterdir()):
+        if not abort.exists():
+            disk.create(abort)
+            disk.sync_folder(root)
+        for path in sorted(root.iterdir()):
+            if path != abort:
+                disk.remove_tree(path)
+        disk.sync_folder(root)
+        disk.remove(abort)
+    for one in folders:
+        if one.is_dir():
+            disk.remove_folder(one)
 
 
 class NewStore:
@@ -105,9 +131,7 @@ class NewStore:
         self.batch_topics = set(batch_topics)
         self.placeholders: dict[str, int] = {}
         self.last_timestamp = 0
-        disk.create(root / "abort")
         disk.make_folder(root / "commitlog")
-        disk.sync_folder(root)
         self.log = LogWriter(disk, root / "commitlog", file_size, start_offset)
 
     def put(
@@ -204,9 +228,6 @@ class NewStore:
             self._write(path, one.text)
         if (self.root / "config").exists():
             self.disk.sync_folder(self.root / "config")
-        self.disk.sync_folder(self.root)
-        self.disk.remove(self.root / "abort")
-        self.disk.sync_folder(self.root)
         return built
 
     def write(self, name: str, text: bytes) -> None:

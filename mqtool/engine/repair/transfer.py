@@ -9,6 +9,7 @@ import binascii
 import contextlib
 import io
 import itertools
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,7 @@ import orjson
 from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.parts import Progress, Span, spans_of
 from mqtool.engine.repair.queue_order import Missing
-from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.disk import Disk, scraps
 from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import BadDataError, MissingExtraError, MqtoolError, NotFoundError, UsageError
@@ -182,21 +183,27 @@ def row_of(message: Message) -> Row:
 
 @contextlib.contextmanager
 def writing_file(disk: Disk, path: Path) -> Iterator[File]:
-    """Make a file, and see that it is on the disk at the end, or gone if anything fails.
+    """Make a file, and see that it is whole and on the disk before it gets its name, or gone if anything fails.
+
+    Until then it is called as ``scraps`` says; what an export that was killed has left there is removed.
 
     Raises:
         UsageError: it is there already.
     """
-    if path.exists():
+    if os.path.lexists(path):
         raise UsageError(f"{path} is there already: give another name")
-    file = File(disk, path)
+    made, _ = scraps(path)
+    disk.remove_tree(made)
+    file = File(disk, made)
     try:
         yield file
-        disk.sync(path)
+        disk.sync(made)
+        disk.rename(made, path)
+        made = path
         disk.sync_folder(path.absolute().parent)
     except BaseException:
         with contextlib.suppress(MqtoolError):
-            disk.remove(path)
+            disk.remove(made)
         raise
 
 
