@@ -6,6 +6,7 @@ against the store as it was (undo) and against an undisturbed run (the same mend
 
 import contextlib
 import dataclasses
+import enum
 import hashlib
 import itertools
 import os
@@ -131,6 +132,19 @@ class DyingDisk(FailingDisk):
 # Power loss
 
 
+class Left(enum.Enum):
+    """What a power loss leaves of all that was not synced; by chance it is anything between."""
+
+    NOTHING = enum.auto()
+    LATEST = enum.auto()
+    """The latest change of each file, and none that came before."""
+    FIRST_SECTORS = enum.auto()
+    """The first sector of every write; lengths are as they should be, the rest is zeros."""
+
+
+Chance = random.Random | Left
+
+
 @dataclasses.dataclass
 class _File:
     """A file, or a folder without ``data``: what is on the disk, and what the disk has not been told to keep."""
@@ -172,11 +186,8 @@ class RecordingDisk(WatchedDisk):
         named = tuple(self._name(one) if isinstance(one, Path) else one for one in arguments)
         self.calls.append((name, named, times))
 
-    def leave(self, cut: int, chance: random.Random | None, into: Path) -> None:
-        """Make below ``into`` what may be on the disk when the power goes after ``cut`` calls.
-
-        Without ``chance`` all is lost that may be.
-        """
+    def leave(self, cut: int, chance: Chance, into: Path) -> None:
+        """Make below ``into`` what may be on the disk when the power goes after ``cut`` calls."""
         image = self.initial.copy()
         for name, arguments, times in self.calls[:cut]:
             image.apply(name, arguments, times)
@@ -243,14 +254,14 @@ class _Image:
             if touched in self.names and self._file(touched).times[-1:] != [time]:
                 self._file(touched).times.append(time)
 
-    def leave(self, chance: random.Random | None, into: Path) -> None:
+    def leave(self, chance: Chance, into: Path) -> None:
         """Make what may be on the disk below the new folder ``into``."""
         folders: dict[int, dict[str, int]] = {}
         for path, number in self.first.items():
             if path != ".":
                 folders.setdefault(self.first[_parent(path)], {})[Path(path).name] = number
         for naming in self.namings:
-            if not naming.folders or (chance and chance.random() < 0.5):
+            if not naming.folders or _is_kept(chance):
                 for folder, name, file in naming.entries:
                     if file is None:
                         folders.get(folder, {}).pop(name, None)
@@ -258,7 +269,7 @@ class _Image:
                         folders.setdefault(folder, {})[name] = file
         self._leave(0, folders, chance, into)
 
-    def _leave(self, number: int, folders: dict[int, dict[str, int]], chance: random.Random | None, path: Path) -> None:
+    def _leave(self, number: int, folders: dict[int, dict[str, int]], chance: Chance, path: Path) -> None:
         file = self.files[number]
         if file.data is None:
             path.mkdir()
@@ -266,10 +277,10 @@ class _Image:
                 self._leave(inside, folders, chance, path / name)
         else:
             data = bytearray(file.data)
-            for pending in file.pending if chance else ():
+            for pending in _left_of(file.pending, chance):
                 _do(data, pending, chance)
             path.write_bytes(data)
-        time = chance.choice(file.times) if chance else file.times[0]
+        time = chance.choice(file.times) if isinstance(chance, random.Random) else file.times[0]
         os.utime(path, ns=(time, time))
 
     def _file(self, path: str) -> _File:
@@ -301,9 +312,17 @@ def _parent(path: str) -> str:
     return str(Path(path).parent)
 
 
-def _do(data: bytearray, pending: tuple[str, Any, Any], chance: random.Random | None) -> None:
-    """Carry out a write or truncation, or by chance only some of it."""
-    fate = chance.choice(["done", "lost", "part"]) if chance else "done"
+def _is_kept(chance: Chance) -> bool:
+    return chance.random() < 0.5 if isinstance(chance, random.Random) else chance is not Left.NOTHING
+
+
+def _left_of(pending: list[tuple[str, Any, Any]], chance: Chance) -> list[tuple[str, Any, Any]]:
+    return {Left.NOTHING: [], Left.LATEST: pending[-1:]}.get(chance, pending) if isinstance(chance, Left) else pending
+
+
+def _do(data: bytearray, pending: tuple[str, Any, Any], chance: Chance | None) -> None:
+    """Carry out a write or truncation, or only some of it."""
+    fate = chance.choice(["done", "lost", "part"]) if isinstance(chance, random.Random) else "done"
     if fate == "lost":
         return
     if pending[0] == "truncate":
@@ -312,8 +331,10 @@ def _do(data: bytearray, pending: tuple[str, Any, Any], chance: random.Random | 
         data += bytes(size - len(data))
         return
     _, at, new = pending
+    if chance is Left.FIRST_SECTORS:
+        new = new[:SECTOR].ljust(len(new), b"\0")
     if fate == "part":
-        assert chance
+        assert isinstance(chance, random.Random)
         new = new[: chance.randrange(len(new) + 1)] if chance.random() < 0.5 else _some_sectors(data, at, new, chance)
     data += bytes(max(0, at + len(new) - len(data)))
     data[at : at + len(new)] = new
@@ -444,7 +465,7 @@ class Trial:
             self.mend(root, disk)
         cuts = range(0, len(disk.calls) + 1, step)
         for cut, sample in itertools.product(cuts, range(samples)):
-            with self._left(disk, cut, sample, seed, root.name) as left:
+            with self._left(disk, cut, _chance(f"{seed} {cut}", sample // 2, sample), root.name) as left:
                 if sample % 2:
                     self._goes_on(left, (cut, sample))
                 else:
@@ -459,7 +480,7 @@ class Trial:
             undo(root, disk)
         cuts = range(0, len(disk.calls) + 1, step)
         for cut, sample in itertools.product(cuts, range(samples)):
-            with self._left(disk, cut, sample + 1, seed, root.name) as left:
+            with self._left(disk, cut, _chance(f"{seed} {cut}", sample, sample), root.name) as left:
                 self._goes_back(left, (cut, sample))
         return len(cuts) * samples
 
@@ -495,11 +516,11 @@ class Trial:
         shutil.rmtree(base)
 
     @contextlib.contextmanager
-    def _left(self, disk: RecordingDisk, cut: int, sample: int, seed: int, name: str) -> Iterator[Path]:
-        """Make what a power loss left: in the first two samples the least that may be there, in others by chance."""
+    def _left(self, disk: RecordingDisk, cut: int, chance: Chance, name: str) -> Iterator[Path]:
+        """Make what a power loss left."""
         base = self._base()
         base.rmdir()
-        disk.leave(cut, random.Random(f"{seed} {cut} {sample}") if sample > 1 else None, base)
+        disk.leave(cut, chance, base)
         yield base / name
         shutil.rmtree(base)
 
@@ -507,6 +528,11 @@ class Trial:
         base = self.place / str(next(self._numbers))
         base.mkdir(parents=True)
         return base.resolve()
+
+
+def _chance(seed: str, kind: int, sample: int) -> Chance:
+    """Return what ``Left`` tells first, then chances."""
+    return dict(enumerate(Left)).get(kind, random.Random(f"{seed} {sample}"))
 
 
 class MakingTrial:
@@ -555,7 +581,7 @@ class MakingTrial:
                     self.make(base / self.name, FailingDisk(number, for_good=True))
                 except MqtoolError as error:
                     self._is_safe(base, number)
-                    if (base / self.name).exists():
+                    if (base / self.name).exists() and content(base) != self.whole:
                         assert "remove it" in str(error), number
                 else:
                     assert content(base) == self.whole, number
@@ -595,7 +621,7 @@ class MakingTrial:
         for cut, sample in itertools.product(cuts, range(samples)):
             with self._base() as base:
                 base.rmdir()
-                disk.leave(cut, random.Random(f"{seed} {cut} {sample}") if sample else None, base)
+                disk.leave(cut, _chance(f"{seed} {cut}", sample, sample), base)
                 self._is_safe(base, (cut, sample))
                 if cut == len(disk.calls):
                     assert content(base) == self.whole, sample

@@ -27,7 +27,7 @@ TRIALS: dict[str, Callable[[MakingTrial], int]] = {
     "the disk fails for good": lambda trial: trial.fails_for_good(_some(trial)),
     "it is killed": lambda trial: trial.is_killed(_some(trial)),
     "the removal is killed": lambda trial: trial.is_killed_removing(5 if STEP == 1 else trial.calls // 3, 2 * STEP + 1),
-    "power is lost": lambda trial: trial.loses_power(5, _some(trial)),
+    "power is lost": lambda trial: trial.loses_power(6, _some(trial)),
 }
 
 
