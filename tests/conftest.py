@@ -1,12 +1,15 @@
 """What holds for every test: how hypothesis draws, and that golden stores are only read."""
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.golden import changes_since_unpacking, opened_stores
+from tests.machine import Mounts, leave_mounts
 
 # A machine may be slow without a test being wrong: no deadlines, and no complaint about slow examples.
 settings.register_profile("quick", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,3 +28,22 @@ def golden_stores_are_only_read() -> Iterator[None]:
     yield
     changed = {name: paths for name in sorted(opened_stores()) if (paths := changes_since_unpacking(name))}
     assert not changed, f"written to golden stores that all tests share (use copy_of): {changed}"
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """Make a folder that every user may write to; pytest keeps its own from others."""
+    with tempfile.TemporaryDirectory(prefix="mqtool-open-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name).resolve()
+
+
+@pytest.fixture
+def mounts() -> Iterator[Mounts]:
+    """Make mounts; where the machine lets nobody, the test is skipped, and says why."""
+    why_not = leave_mounts()
+    if why_not:
+        pytest.skip(why_not)
+    made = Mounts()
+    yield made
+    made.end()

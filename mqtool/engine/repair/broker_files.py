@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mqtool.engine.store.disk import inside
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile, reading
 from mqtool.errors import WriteError
@@ -224,7 +225,7 @@ def queue_folders(folder: Path) -> Iterator[tuple[str, int, Path]]:
     if not folder.is_dir():
         return
     with reading(folder):
-        for topic in sorted(path for path in folder.iterdir() if path.is_dir()):
+        for topic in filter(Path.is_dir, inside(folder)):
             for queue in sorted(path for path in topic.iterdir() if path.is_dir()):
                 if _LONG.fullmatch(queue.name) and -1 << 31 <= int(queue.name) < 1 << 31:
                     yield topic.name, int(queue.name), queue

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.store.disk import CHUNK, Disk, chunks, scraps, take_owner
+from mqtool.engine.store.disk import CHUNK, LOST_AND_FOUND, Disk, chunks, inside, mount_points, scraps, take_owner
 from mqtool.engine.store.locks import hold, hold_folder
 from mqtool.engine.store.mapped_file import read_file, reading
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, StoreChangedError, UsageError, WriteError
@@ -100,6 +100,8 @@ def _add_tree(digest: Any, folder: Path, name: str, seen: set[tuple[int, int]]) 
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
         path = f"{name}/{entry.name}"
+        if entry.name == LOST_AND_FOUND:  # for root alone to read
+            continue
         if entry.is_dir():
             digest.update(os.fsencode(f"{path}/\0"))
             _add_tree(digest, Path(entry.path), path, seen)
@@ -245,8 +247,15 @@ class Journal:
             self._change(lambda: self._make_folders(path))
 
     def remove(self, path: Path) -> None:
-        """Take a file or folder out of the store; undo can put it back, without the space of a copy."""
+        """Take a file or folder out of the store; undo can put it back, without the space of a copy.
+
+        Of a folder where a file system is mounted, which cannot be renamed, all that is in it.
+        """
         path = path.resolve()
+        if self._is_mount_point(path):
+            for one in inside(path):
+                self.remove(one)
+            return
         self._folders[path.parent] = None
         if self._is_ours(path):
             self._change(lambda: self.disk.remove_tree(path))
@@ -256,6 +265,11 @@ class Journal:
     def move_in(self, new: Path, path: Path) -> None:
         """Put a file or folder made in the workspace in a place of the store; what stands there is taken out first."""
         path = path.resolve()
+        if self._is_mount_point(path):
+            self.remove(path)
+            for one in inside(new):
+                self.move_in(one, path / one.name)
+            return
         self.make_folder(path.parent)
         if self._is_ours(path):
             self._change(lambda: self.disk.remove_tree(path))
@@ -312,6 +326,9 @@ class Journal:
 
     def _is_ours(self, path: Path) -> bool:
         return any(one in self._ours for one in (path, *path.parents)) or path.is_relative_to(self.workspace)
+
+    def _is_mount_point(self, path: Path) -> bool:
+        return path.is_dir() and path in mount_points()
 
     def _note_was(self, path: Path) -> None:
         """Note length and times of a file, or the times of a folder, the first time that it is about to change."""

@@ -16,7 +16,7 @@ from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.plan import MendFailedError
 from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.repair.rebuild import Built, build
-from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.disk import Disk, inside
 from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, field_at, put_numbers
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -34,7 +34,7 @@ _AT_ONCE = 1000
 def refuse_used(root: Path) -> None:
     """Raise ``UsageError`` where something is in the way of a new store."""
     try:
-        is_used = root.exists() and (not root.is_dir() or any(root.iterdir()))
+        is_used = root.exists() and (not root.is_dir() or bool(inside(root)))
     except PermissionError as error:
         raise NotPermittedError(f"{root} may not be read by this user") from error
     if is_used:
@@ -86,11 +86,11 @@ def making(root: Path, disk: Disk) -> Iterator[None]:
 def _remove_made(root: Path, folders: Sequence[Path], disk: Disk) -> None:
     """Remove what is in a folder, ``abort`` last, as it tells that the rest is not whole; then ``folders``."""
     abort = root / "abort"
-    if root.is_dir() and any(root.iterdir()):
+    if root.is_dir() and inside(root):
         if not abort.exists():
             disk.create(abort)
             disk.sync_folder(root)
-        for path in sorted(root.iterdir()):
+        for path in inside(root):
             if path != abort:
                 disk.remove_tree(path)
         disk.sync_folder(root)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mqtool.engine.repair.journal import Journal, cut_off, fingerprint, holding, home_of
 from mqtool.engine.repair.parts import Progress
-from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.disk import Disk, allocated, mount_of, mount_points
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import (
@@ -159,9 +159,16 @@ def plan_mend(
     _refuse_cut_off(reader.root)
     looks = fingerprint(reader.root, _further(reader))  # before the plan: a change meanwhile must show
     plan = MENDS[command].plan(reader, options, jobs, progress)
-    remarks = tuple(dict.fromkeys([*reader.remarks, *plan.remarks]))
-    store = str(reader.root.resolve())
-    return dataclasses.replace(plan, remarks=remarks, store=store, settings=dict(config.settings), fingerprint=looks)
+    copied, remark = _copied(reader.root, plan)
+    remarks = tuple(dict.fromkeys([*reader.remarks, *plan.remarks, *remark]))
+    return dataclasses.replace(
+        plan,
+        remarks=remarks,
+        journal_size=plan.journal_size + copied,
+        store=str(reader.root.resolve()),
+        settings=dict(config.settings),
+        fingerprint=looks,
+    )
 
 
 def carry_out(
@@ -232,8 +239,20 @@ def _refuse_cut_off(root: Path) -> None:
         raise StoreChangedError(f"the mend {info.name} was cut off: take it back with `mqtool undo` first")
 
 
+def _copied(root: Path, plan: Plan) -> tuple[int, list[str]]:
+    """Return how much of what a plan takes out must be copied, as it lies on another disk, and what to say of that."""
+    points = mount_points()
+    home = mount_of(home_of(root), points)
+    taken = {root / change.file for change in plan.changes if change.what in ("remove", "replace")}
+    far = [path for path in taken if mount_of(path, points) != home]
+    if not far:
+        return 0, []
+    size = sum(allocated(path) for path in far)
+    return size, [f"what is taken out is copied, {size:,} bytes: {home_of(root)} lies on another file system"]
+
+
 def _check_room(root: Path, plan: Plan) -> None:
-    place = home_of(root).parent
+    place = next(one for one in (home_of(root), home_of(root).parent) if one.exists())
     free = shutil.disk_usage(place).free
     if plan.journal_size > free:
         raise WriteError(

@@ -7,13 +7,17 @@ Tests put a disk in its place that fails, dies or forgets.
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from mqtool.errors import MqtoolError, NotPermittedError, ReadError, WriteError
 
 CHUNK = 1 << 20
 """How much is copied at once."""
+LOST_AND_FOUND = "lost+found"
+"""A folder that file systems keep where they are mounted."""
+_MOUNTS = Path("/proc/self/mountinfo")
 _ZEROS = bytes(CHUNK)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -235,6 +239,40 @@ class Disk:
 def scraps(path: Path) -> tuple[Path, Path]:
     """Return the names beside ``path`` under which ``move`` keeps what is not yet whole, and what is to go."""
     return path.with_name(f"{path.name}.mqtool-part"), path.with_name(f"{path.name}.mqtool-gone")
+
+
+def inside(folder: Path) -> list[Path]:
+    """Return what is in a folder, but for what the file system itself keeps where it is mounted, for root alone."""
+    return sorted(path for path in folder.iterdir() if path.name != LOST_AND_FOUND)
+
+
+def mount_points() -> frozenset[Path]:
+    """Return where file systems, or parts of them, are mounted; none where the system does not tell."""
+    try:
+        lines = _MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(Path(os.fsdecode(_unescaped(line.split(b" ")[4]))) for line in lines)
+
+
+def _unescaped(name: bytes) -> bytes:
+    return re.sub(rb"\\(\d{3})", lambda code: bytes([int(code[1], 8)]), name)
+
+
+def mount_of(path: Path, points: Collection[Path]) -> Path:
+    """Return which of ``mount_points`` holds what is, or would be, at ``path``.
+
+    Nothing is renamed from one to another, also where both are parts of one file system.
+    """
+    path = path.resolve()
+    return next((one for one in (path, *path.parents) if one in points), Path(path.anchor))
+
+
+def allocated(path: Path) -> int:
+    """Return how many bytes of the disk a file takes, or a folder with all that is in it; holes take none."""
+    if path.is_dir():
+        return sum(map(allocated, inside(path)))
+    return path.stat().st_blocks * 512 if path.exists() else 0
 
 
 def chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:

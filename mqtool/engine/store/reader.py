@@ -11,6 +11,7 @@ from typing import Any
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt
+from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.index_file import DEFAULT_SHAPE, IndexFile, Shape, infer_shape
 from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
@@ -317,7 +318,7 @@ def _queue_folders(folder: Path) -> list[tuple[QueueKey, Path]]:
     if folder.is_dir():
         with reading(folder), os.scandir(folder) as topics:
             for topic in topics:
-                if topic.is_dir():
+                if topic.is_dir() and topic.name != LOST_AND_FOUND:
                     with os.scandir(topic.path) as queues:
                         found += [
                             ((topic.name, int(queue.name)), Path(queue.path))
