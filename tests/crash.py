@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.repair.journal import Journal, State, cut_off, home_of, journals, undo
+from mqtool.engine.repair.journal import Journal, MendFailedError, State, cut_off, home_of, journals, undo
 from mqtool.engine.repair.parts import Progress
-from mqtool.engine.repair.plan import Change, Mend, MendFailedError, Plan, carry_out, plan_mend
+from mqtool.engine.repair.plan import Change, Mend, Plan, carry_out, plan_mend
 from mqtool.engine.store.disk import CrossDeviceError, Disk, OpenFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -122,7 +122,13 @@ class FailingDisk(WatchedDisk):
 
 
 class DyingDisk(FailingDisk):
-    """A disk in whose ``fail_at``-th call the process is killed."""
+    """A disk in whose ``fail_at``-th call the process is killed; after that nobody calls it."""
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Carry out one call, or die."""
+        if self.count > self.fail_at:
+            self.end()
+        super().call(name, arguments)
 
     def end(self) -> None:
         """Die."""
