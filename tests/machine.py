@@ -39,6 +39,15 @@ class Mounts:
         path.mkdir(parents=True, exist_ok=True)
         return self._mount(path, "-t", "tmpfs", "-o", f"size={size}", "none")
 
+    def ext4(self, path: Path, size: int = 64 << 20) -> Path:
+        """Mount an empty file system of ``size`` bytes, in a file beside the folder, that is as those of servers."""
+        path.mkdir(parents=True, exist_ok=True)
+        image = path.with_name(f"{path.name}.img")
+        with image.open("wb") as file:
+            file.truncate(size)
+        subprocess.run(["mkfs.ext4", "-q", "-b", "4096", "-O", "^has_journal", "-m", "0", str(image)], check=True)
+        return self._mount(path, "-o", "loop", str(image))
+
     def over(self, path: Path) -> Path:
         """Mount a folder that has something in it on itself: nothing can be renamed into it or out of it any more."""
         return self._mount(path, "--bind", str(path))
@@ -48,16 +57,24 @@ class Mounts:
         self.over(path)
         return self._mount(path, "-o", "remount,ro,bind")
 
+    def again(self, path: Path, option: str) -> Path:
+        """Mount a file system with another option."""
+        return self._mount(path, "-o", f"remount,{option}")
+
     def _mount(self, path: Path, *options: str) -> Path:
         subprocess.run(["mount", *options, str(path)], check=True)
-        self.made.append(path)
+        if not any(option.startswith("remount") for option in options):
+            self.made.append(path)
         return path
+
+    def end_last(self) -> None:
+        """Unmount what was mounted last."""
+        subprocess.run(["umount", "--lazy", str(self.made.pop())], check=True)
 
     def end(self) -> None:
         """Unmount everything."""
-        for path in reversed(list(dict.fromkeys(self.made))):
-            subprocess.run(["umount", "--lazy", str(path)], check=True)
-        self.made.clear()
+        while self.made:
+            self.end_last()
 
 
 _AS_SOMEBODY = """

@@ -151,7 +151,9 @@ def mend_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @store_names
     @click.option(
-        "--save-plan", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan to a file for `apply`."
+        "--save-plan",
+        type=click.Path(path_type=Path, dir_okay=False, readable=False),
+        help="Write the plan to a file for `apply`.",
     )
     @jobs_option
     @question_options

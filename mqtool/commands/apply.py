@@ -10,9 +10,12 @@ from mqtool.commands._output import Output
 
 
 @click.command(short_help="Carry out a plan saved with --save-plan.")
-@click.argument("plan", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("plan", type=click.Path(path_type=Path, dir_okay=False, readable=False))
 @click.option(
-    "-s", "--store", type=click.Path(path_type=Path), help="The store, if it lies elsewhere than when it was planned."
+    "-s",
+    "--store",
+    type=click.Path(path_type=Path, readable=False),
+    help="The store, if it lies elsewhere than when it was planned.",
 )
 @jobs_option
 @question_options

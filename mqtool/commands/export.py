@@ -33,7 +33,7 @@ _LISTED = 10
 
 @click.command(short_help="Write messages to JSON lines or Parquet.")
 @click.option(
-    "--into", type=click.Path(path_type=Path), metavar="FILE",
+    "--into", type=click.Path(path_type=Path, readable=False), metavar="FILE",
     help="The file to make. Default: standard output, for JSON lines.",
 )  # fmt: skip
 @click.option(

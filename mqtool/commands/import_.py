@@ -10,13 +10,15 @@ from mqtool.errors import Status
 
 
 @click.command(short_help="Make a new store of exported messages.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path, readable=False))
 @click.option(
-    "--into", required=True, type=click.Path(path_type=Path), metavar="DIR",
+    "--into", required=True, type=click.Path(path_type=Path, readable=False), metavar="DIR",
     help="Folder of the new store: empty, or not there yet.",
 )  # fmt: skip
 @click.option("--renumber", is_flag=True, help="Number the messages of each queue from 0 on, without gaps.")
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="The broker's configuration file.")
+@click.option(
+    "-c", "--config", type=click.Path(path_type=Path, readable=False), help="The broker's configuration file."
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats.")
 @jobs_option
 def command(

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 @click.command(short_help="Make queues, index or config again from the commit log.")
 @click.argument("target", type=click.Choice(["queues", "index", "config", "all"]))
 @topic_filter
-@click.option("--into", type=click.Path(path_type=Path, file_okay=False), help="Make them in a folder of their own.")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
+    help="Make them in a folder of their own.",
+)
 @click.option(
     "--for",
     "version",

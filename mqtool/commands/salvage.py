@@ -18,7 +18,7 @@ _LISTED = 10
 
 @click.command(short_help="Copy every readable message into a new store.")
 @click.option(
-    "--into", required=True, type=click.Path(path_type=Path), metavar="DIR",
+    "--into", required=True, type=click.Path(path_type=Path, readable=False), metavar="DIR",
     help="Folder of the new store: empty, or not there yet.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only tell what would be copied and what would be lost.")

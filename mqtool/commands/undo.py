@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Take the last mend back.")
 @click.argument("name", required=False)
-@click.option("-s", "--store", type=click.Path(path_type=Path), help="The store's directory.")
+@click.option("-s", "--store", type=click.Path(path_type=Path, readable=False), help="The store's directory.")
 @click.option("--list", "listing", is_flag=True, help="List the mends of this store.")
 @click.option("--force", is_flag=True, help="Also when the store has changed since the mend.")
 @question_options

@@ -147,7 +147,7 @@ def test_the_plan_tells_what_must_be_copied_to_another_disk_and_that_room_is_lac
     assert needed(far.remarks) == needed(near.remarks) + copied
     assert "is copied" not in near.remarks
     assert tried.status == Status.IO_ERROR
-    assert f"no space left in {home_of(store)} for what undo needs" in tried.remarks
+    assert f"no space left for {home_of(store)}: undo needs" in tried.remarks
     assert snapshot(store) == before
     assert not list(other.iterdir())
 

@@ -37,7 +37,16 @@ from typing import Any
 from mqtool.engine.store.disk import CHUNK, LOST_AND_FOUND, Disk, chunks, inside, mount_points, scraps, take_owner
 from mqtool.engine.store.locks import hold, hold_folder
 from mqtool.engine.store.mapped_file import read_file, reading
-from mqtool.errors import BadDataError, MqtoolError, NotFoundError, StoreChangedError, UsageError, WriteError
+from mqtool.errors import (
+    BadDataError,
+    MqtoolError,
+    NotFoundError,
+    NotPermittedError,
+    Status,
+    StoreChangedError,
+    UsageError,
+    WriteError,
+)
 
 _FRAME = struct.Struct(">II")
 _MOST_WAITING = 16 << 20
@@ -56,6 +65,15 @@ class State(enum.StrEnum):
     TAKING_BACK = "u"
     """``undo`` works, or was killed."""
     UNDONE = "x"
+
+
+class MendFailedError(MqtoolError):
+    """A mend failed; the sentence says why and what became of the store, the status is that of its cause."""
+
+    def __init__(self, cause: Exception, then: str) -> None:
+        self.cause = cause
+        self.exit_code = cause.exit_code if isinstance(cause, MqtoolError) else Status.IO_ERROR
+        super().__init__(f"{cause}; {then}")
 
 
 @dataclass(frozen=True)
@@ -442,11 +460,26 @@ def holding(root: Path, disk: Disk) -> Iterator[None]:
     top = home_of(root)
     with hold(root / "lock"):
         if not top.exists():
-            disk.make_folder(top)
-            take_owner(top, root)  # who mends next may be the broker's user
-            disk.sync_folder(top.parent)
+            _make_top(top, root, disk)
         with hold_folder(top):
-            yield
+            try:
+                yield
+            finally:
+                if not any(top.iterdir()) and not top.is_symlink():
+                    with contextlib.suppress(MqtoolError):
+                        disk.remove_folder(top)
+
+
+def _make_top(top: Path, root: Path, disk: Disk) -> None:
+    try:
+        disk.make_folder(top)
+    except NotPermittedError as error:
+        raise NotPermittedError(
+            f"{top}, which undo needs, cannot be made: have somebody who may write to {top.parent} make that folder "
+            f"for this user, or a link to one elsewhere"
+        ) from error
+    take_owner(top, root)  # who mends next may be the broker's user
+    disk.sync_folder(top.parent)
 
 
 def journals(root: Path) -> list[JournalInfo]:
@@ -473,6 +506,7 @@ def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -
         The journal, and whether the store is now as it was before the mend in every name, size and time.
 
     Raises:
+        MendFailedError: something could not be changed; the sentence says why and what to do.
         NotFoundError: there is no such mend.
         UsageError: a later mend must be taken back first.
         StoreInUseError: a broker holds the store.
@@ -484,7 +518,11 @@ def undo(root: Path, disk: Disk, name: str | None = None, force: bool = False) -
     with holding(root, disk):
         if not force:
             _refuse_changed(root, info)
-        exact = _take_back(root, info.home, disk)
+        try:
+            exact = _take_back(root, info.home, disk)
+        except (WriteError, NotPermittedError) as error:
+            then = "not all is taken back: run `mqtool undo` again when the cause is gone"
+            raise MendFailedError(error, then) from error
         _sweep(info.home, disk)
     return info, exact
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from mqtool.engine.repair import rebuild_config
+from mqtool.engine.repair.journal import MendFailedError
 from mqtool.engine.repair.parts import Progress
-from mqtool.engine.repair.plan import MendFailedError
 from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.repair.rebuild import Built, build
 from mqtool.engine.store.disk import Disk, inside

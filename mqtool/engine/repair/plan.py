@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mqtool.engine.repair.journal import Journal, cut_off, fingerprint, holding, home_of
+from mqtool.engine.repair.journal import Journal, MendFailedError, cut_off, fingerprint, holding, home_of
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.store.disk import Disk, allocated, mount_of, mount_points
 from mqtool.engine.store.paths import StoreConfig
@@ -119,15 +119,6 @@ MENDS = {
     "recover-as-broker": _in_module("as_broker", "as_broker"),
     "rebuild": _in_module("rebuild", "rebuild"),
 }
-
-
-class MendFailedError(MqtoolError):
-    """A mend failed; the sentence says why and what became of the store, the status is that of its cause."""
-
-    def __init__(self, cause: Exception, then: str) -> None:
-        self.cause = cause
-        self.exit_code = cause.exit_code if isinstance(cause, MqtoolError) else WriteError.exit_code
-        super().__init__(f"{cause}; {then}")
 
 
 def plan_mend(
@@ -252,10 +243,10 @@ def _copied(root: Path, plan: Plan) -> tuple[int, list[str]]:
 
 
 def _check_room(root: Path, plan: Plan) -> None:
-    place = next(one for one in (home_of(root), home_of(root).parent) if one.exists())
-    free = shutil.disk_usage(place).free
+    home = home_of(root)
+    free = shutil.disk_usage(home).free
     if plan.journal_size > free:
         raise WriteError(
-            f"no space left in {place} for what undo needs: {plan.journal_size:,} bytes, and {free:,} are free; "
+            f"no space left for {home}: undo needs {plan.journal_size:,} bytes there, {free:,} are free; "
             f"the store was not touched"
         )

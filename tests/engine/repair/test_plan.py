@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair.journal import Journal, State, cut_off, fingerprint, holding, home_of, journals, undo
-from mqtool.engine.repair.plan import MENDS, Change, Loss, Mend, MendFailedError, Plan, carry_out, plan_mend
+from mqtool.engine.repair.journal import (
+    Journal,
+    MendFailedError,
+    State,
+    cut_off,
+    fingerprint,
+    holding,
+    home_of,
+    journals,
+    undo,
+)
+from mqtool.engine.repair.plan import MENDS, Change, Loss, Mend, Plan, carry_out, plan_mend
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -261,7 +271,7 @@ def test_a_fault_and_an_interruption_are_taken_back_and_say_so(
 def test_a_disk_without_room_for_the_journal_is_refused_first(store: Path) -> None:
     huge = dataclasses.replace(plan_mend(store, CONFIG, "everything", {}), journal_size=1 << 60)
 
-    with pytest.raises(WriteError, match=r"no space left in .* for what undo needs"):
+    with pytest.raises(WriteError, match=r"no space left for .*: undo needs 1,152,921,504,606,846,976 bytes there"):
         carry_out(store, CONFIG, huge, Disk())
 
     assert not journals(store)
