@@ -78,6 +78,7 @@ def _build_into(
     refuse_used(into)
     output, total = mending.output, reader.commit_log.total_size
     output.tell_compiling(total)
+    is_live = reader.is_live
     disk = Disk()
     with progress(total, "rebuild") as advance, making(into, disk):
         built = build(
@@ -93,6 +94,11 @@ def _build_into(
         )
     for remark in reader.remarks:
         output.remark(remark)
+    if is_live:
+        output.remark(
+            f"a broker is at work on this store: messages from {built.end_offset:,} on are left out; "
+            "stop it to make all of it"
+        )
     _tell(built, into, mending)
     return Status.GIVEN_UP if built.unplaced else Status.OK
 

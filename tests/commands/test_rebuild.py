@@ -1,10 +1,15 @@
 """``mqtool rebuild``: what it asks, what it makes, and how it ends."""
 
+import re
 import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status
 from tests.commands.running import run
 from tests.damage import cases, snapshot
@@ -70,6 +75,40 @@ def test_into_leaves_the_store_alone_and_lists_the_queues(tmp_path: Path) -> Non
     assert files_below(tmp_path / "new", "consumequeue") == files_below(store, "consumequeue")
     assert sum(row["units"] for row in ran.rows) == len(manifest("many-533-clean")["messages"])
     assert len(list((tmp_path / "new" / "index").iterdir())) == 5
+
+
+def test_of_a_store_that_a_broker_writes_to_what_is_made_has_an_end_that_is_told(tmp_path: Path) -> None:
+    source, store = golden_store("mixed-533-clean"), copy_of("mixed-533-clean", tmp_path)
+    for folder in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(store / folder)
+    (store / "commitlog").mkdir()
+    (store / "commitlog" / f"{0:020}").write_bytes(bytes(65536))
+    whole = {key: queue.units(0, queue.max_offset()) for key, queue in StoreReader(source).consume_queues.items()}
+    ends: list[int] = []
+    command = [sys.executable, "-m", "tests.engine.repair.broker_at_work", str(source), str(store)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout
+        assert broker.stdin
+        broker.stdout.readline()
+        done = threading.Thread(target=broker.stdout.readline)
+        done.start()
+        while done.is_alive():
+            into = tmp_path / str(len(ends))
+            ran = run("rebuild", "all", "-s", store, "--into", into, *settings_of("mixed-533-clean"))
+            assert ran.status == Status.OK
+            assert "damaged" not in ran.remarks
+            (end,) = re.findall(r"a broker is at work on this store: messages from ([\d,]+) on", ran.remarks)
+            ends.append(int(end.replace(",", "")))
+            made = {(row["topic"], row["queue_id"]): row["max_offset"] for row in ran.rows}
+            assert made == {
+                key: count
+                for key, units in whole.items()
+                if (count := int((units["physical_offset"] < ends[-1]).sum()))
+            }
+        broker.stdin.close()
+
+    assert ends == sorted(ends)
+    assert len(set(ends)) > 3
 
 
 def test_an_index_for_5_5_has_entries_by_tag(tmp_path: Path) -> None:

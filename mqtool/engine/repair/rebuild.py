@@ -20,7 +20,17 @@ import numpy as np
 from mqtool.engine.repair import rebuild_config
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.journal import Journal
-from mqtool.engine.repair.parts import Part, PartReport, Progress, in_order, part_size, parts_of, spans_of, walk_part
+from mqtool.engine.repair.parts import (
+    Part,
+    PartReport,
+    Progress,
+    in_order,
+    part_size,
+    parts_below,
+    parts_of,
+    spans_of,
+    walk_part,
+)
 from mqtool.engine.repair.plan import Change, Loss, Plan
 from mqtool.engine.repair.rebuild_index import IndexBuilder, shape_of
 from mqtool.engine.repair.rebuild_queues import (
@@ -34,7 +44,7 @@ from mqtool.engine.repair.rebuild_queues import (
     tell,
 )
 from mqtool.engine.repair.verify_index import IndexJudge
-from mqtool.engine.repair.verify_log import LogJudge, Run
+from mqtool.engine.repair.verify_log import LogJudge, Run, last_start
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, dispatch
 from mqtool.engine.store.express import Express, express
@@ -224,6 +234,8 @@ def _build(rules: _Rules, into: Path, disk: Disk, jobs: int, progress: Progress)
         if rules.index:
             index = IndexBuilder(into / "index", disk, shape_of(reader), rules.kernels)
         parts = list(parts_of(reader.commit_log, part_size(PART, jobs)))
+        if reader.is_live:  # what a broker writes meanwhile may be there by half
+            parts = parts_below(parts, last_start(reader.commit_log, rules.kernels))
         for report in in_order(pool, functools.partial(_walk, rules), parts, jobs + 2):
             for event in log.take(report):
                 if isinstance(event, Derived):
