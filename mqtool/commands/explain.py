@@ -8,20 +8,23 @@ from click.shell_completion import CompletionItem
 from mqtool.commands._options import matching, output_option
 from mqtool.commands._output import Output
 from mqtool.engine.repair.checks import CHECKS
+from mqtool.engine.repair.doctor_pages import PAGES
+
+_ALL = CHECKS | PAGES
 
 
 def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(code, help=CHECKS[code].title) for code in CHECKS if code.startswith(incomplete.upper())]
+    return [CompletionItem(code, help=_ALL[code].title) for code in _ALL if code.startswith(incomplete.upper())]
 
 
 @click.command(short_help="Tell what a check means and what to do.")
 @click.argument("codes", metavar="[CODE]...", nargs=-1, shell_complete=_complete)
 @output_option
 def command(codes: tuple[str, ...], output: Output) -> int:
-    """Tell what a check means, how it comes about, and what to do; without CODE, list all checks."""
-    chosen = [code for code in CHECKS if code in matching((code.upper() for code in codes), CHECKS, "check")]
-    for code in chosen or CHECKS:
-        check = CHECKS[code]
+    """Tell what a code of `verify` or `doctor` means, how it comes about, and what to do; without CODE, list all."""
+    chosen = [code for code in _ALL if code in matching((code.upper() for code in codes), _ALL, "check")]
+    for code in chosen or _ALL:
+        check = _ALL[code]
         if not chosen:
             output.columns = ("code", "severity", "title")
             output.row({"code": code, "severity": check.severity, "title": check.title})

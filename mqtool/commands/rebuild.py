@@ -73,6 +73,8 @@ def _build_into(
 
     if target == "config":
         raise UsageError("--into goes with queues, index and all")
+    if mending.question.dry_run or mending.save_plan:
+        raise UsageError("--into makes a folder of its own and plans nothing: leave --dry-run and --save-plan out")
     if into.resolve().is_relative_to(reader.root.resolve()):
         raise UsageError(f"{into} lies in the store: give another folder")
     refuse_used(into)

@@ -138,6 +138,8 @@ def test_a_message_that_cannot_be_placed_is_told_and_has_its_status(tmp_path: Pa
     [
         (["all", "--topic", "OrderEvents"], Status.USAGE),
         (["config", "--into", "new"], Status.USAGE),
+        (["queues", "--into", "new", "--dry-run"], Status.USAGE),
+        (["queues", "--into", "new", "--save-plan", "plan"], Status.USAGE),
         (["queues", "--topic", "OrderEvent"], Status.NO_INPUT),
         (["nothing"], Status.USAGE),
     ],

@@ -29,16 +29,15 @@ _DAMAGED_LOG = (
     "and may pass by. "
 )
 _REST_IS_READABLE = (
-    "`mqtool dump commitlog`, `find` and `pull` read on behind the damage, so all other messages can be had from "
-    "the copy. What is damaged cannot be made again from this store: take it from a slave, a backup or the "
-    "producers."
+    "`mqtool recover` bridges the place with placeholders, so that a broker keeps all messages behind it, and `mqtool "
+    "salvage` copies what can be read into a new store. What is damaged cannot be made again from this store: take it "
+    "from a slave, a backup or the producers."
 )
 _REBUILD = (
-    "A broker makes queues and index again from the log: stop it, delete the folders consumequeue, "
-    "batchconsumequeue and index and the file checkpoint, create an empty file abort, and start it. Do so only when "
-    "verify tells of no error of the log (LOG-..), for the recovery cuts the log at the first record it cannot "
-    "read. RocketMQ 5.4 and later read only the last ten segments, and lose what is older from the queues, unless "
-    "broker.conf sets commitLogRecoverMaxNum above the number of segments."
+    "`mqtool rebuild all` makes queues and index again from the log, with the broker stopped, and `mqtool undo` "
+    "takes that back. Run `mqtool recover` first when verify tells of an error of the log (LOG-..). A broker does "
+    "it too when the folders are gone, but cuts the log at the first record it cannot read, and RocketMQ 5.4 and "
+    "later read only the last ten segments."
 )
 _RENAME = "Move it out of the folder, to another place, while the broker is stopped. "
 

@@ -9,6 +9,7 @@ from mqtool.engine.repair import doctor_start as start
 from mqtool.engine.repair.checks import CHECKS
 from mqtool.engine.repair.doctor_case import ALL, FIVE, Case, Effect, Sign
 from mqtool.engine.repair.doctor_log import cuts, of_findings
+from mqtool.engine.repair.doctor_pages import PAGES
 from mqtool.engine.repair.findings import Severity
 from mqtool.errors import MqtoolError
 
@@ -67,56 +68,56 @@ _UPDATE_TOPIC = "mqadmin updateTopic {admin} -c {cluster} -t {topic}"
 # In each effect the likelier cause, and what brings others about, comes first.
 CAUSES: dict[str, Cause] = {
     # Place and machine.
-    "STORE-IN-USE": Cause(STOPS, "Another process has this store: a second broker ends at once.", start.in_use),
+    "STORE-IN-USE": Cause(STOPS, PAGES["STORE-IN-USE"].title, start.in_use),
     "NOT-PERMITTED": Cause(
-        STOPS, "Files do not belong to the broker's user, or may not be used by it.", start.not_permitted
+        STOPS, PAGES["NOT-PERMITTED"].title, start.not_permitted
     ),
     "STORE-TWO-BROKERS": Cause(
-        LOSES, "Two brokers work on one store: each overwrites what the other writes.", start.noted_process
+        LOSES, PAGES["STORE-TWO-BROKERS"].title, start.noted_process
     ),
-    "DISK-FULL": Cause(LOSES, "The disk is full, or nearly so.", start.disk),
+    "DISK-FULL": Cause(LOSES, PAGES["DISK-FULL"].title, start.disk),
     # Settings.
-    "SETTING-IGNORED": Cause(STOPS, "A setting is malformed, so that the default holds.", start.ignored_settings),
+    "SETTING-IGNORED": Cause(STOPS, PAGES["SETTING-IGNORED"].title, start.ignored_settings),
     "SETTING-FILE-SIZE": Cause(
-        STOPS, "A size in the settings is not that of the files: all of them look damaged.", start.file_sizes
+        STOPS, PAGES["SETTING-FILE-SIZE"].title, start.file_sizes
     ),
-    "SETTING-SLAVE-ID": Cause(STOPS, "A slave needs a number of its own.", start.slave_without_id),
+    "SETTING-SLAVE-ID": Cause(STOPS, PAGES["SETTING-SLAVE-ID"].title, start.slave_without_id),
     "SETTING-LOG-PATH": Cause(
-        LOSES, "The settings name another folder for the log: a broker without its log deletes the queues.",
+        LOSES, PAGES["SETTING-LOG-PATH"].title,
         start.log_elsewhere,
     ),
-    "SETTING-DLEDGER": Cause(LOSES, "The log is a DLedger log, and DLedger is off.", start.dledger_off),
+    "SETTING-DLEDGER": Cause(LOSES, PAGES["SETTING-DLEDGER"].title, start.dledger_off),
     "SETTING-FORCED-CRC": Cause(
-        LOSES, "Records are held against a CRC property that they do not have.", start.forced_crc, versions=FIVE
+        LOSES, PAGES["SETTING-FORCED-CRC"].title, start.forced_crc, versions=FIVE
     ),
-    "SETTING-STORE-PATH": Cause(HIDES, "The settings name another store.", start.store_elsewhere),
+    "SETTING-STORE-PATH": Cause(HIDES, PAGES["SETTING-STORE-PATH"].title, start.store_elsewhere),
     # Files of the log and the queues.
     "LOG-MISSING": Cause(LOSES, "The log is gone: a broker that starts deletes the queues as well.", log.log_missing),
     "LOG-STRAY": Cause(STOPS, CHECKS["LOG-STRAY"].title, log.log_strays, (_ASIDE,)),
     "EMPTY-FILE": Cause(
-        STOPS, "A file was created and never filled: brokers before 5.1.3 do not take it.", log.empty_files, (_ASIDE,),
+        STOPS, PAGES["EMPTY-FILE"].title, log.empty_files, (_ASIDE,),
         versions=("4.9",),
     ),
     "LOG-FILE-SIZE": Cause(STOPS, CHECKS["LOG-FILE-SIZE"].title, log.file_size),
     "QUEUE-STRAY": Cause(STOPS, CHECKS["QUEUE-STRAY"].title, log.queue_strays, (_ASIDE,)),
     "QUEUE-FILE-SIZE": Cause(STOPS, CHECKS["QUEUE-FILE-SIZE"].title, log.queue_file_sizes, (_QUEUES,)),
     "QUEUE-TYPE": Cause(
-        STOPS, "Queues are of another type than topics.json says.", log.queue_type, (_CONFIG,), versions=FIVE
+        STOPS, PAGES["QUEUE-TYPE"].title, log.queue_type, (_CONFIG,), versions=FIVE
     ),
     "TIMER-FILE-SIZE": Cause(STOPS, CHECKS["TIMER-FILE-SIZE"].title, log.timer_files, (_ASIDE,), versions=FIVE),
     "LOG-OUT-OF-MEMORY": Cause(
-        STOPS, "A damaged size makes 4.9 end with an OutOfMemoryError.", log.out_of_memory, (_RECOVER,),
+        STOPS, PAGES["LOG-OUT-OF-MEMORY"].title, log.out_of_memory, (_RECOVER,),
         versions=("4.9",),
     ),
     "CONFIG-UNREADABLE": Cause(LOSES, CHECKS["CONFIG-UNREADABLE"].title, delivery.unreadable_tables),
     # The log.
     "LOG-SECOND-KIND": Cause(
-        LOSES, "Records of 5.1 and later: 4.9 takes them for damage.", log.second_kind, (_EXPORT,), versions=("4.9",)
+        LOSES, PAGES["LOG-SECOND-KIND"].title, log.second_kind, (_EXPORT,), versions=("4.9",)
     ),
     "LOG-NAME": Cause(LOSES, CHECKS["LOG-NAME"].title, of_findings("LOG-NAME"), (_RECOVER,)),
     "LOG-GAP": Cause(LOSES, CHECKS["LOG-GAP"].title, of_findings("LOG-GAP"), (_RECOVER,)),
     "LOG-DAMAGED": Cause(
-        LOSES, "A record is damaged: recovery takes the log to end there.",
+        LOSES, PAGES["LOG-DAMAGED"].title,
         cuts("LOG-MAGIC", "LOG-SIZES", "LOG-BLANK", "LOG-CRC", "LOG-PROPERTIES", "LOG-PROPERTY-CRC", "LOG-ENTRY"),
         (_RECOVER,),
     ),
@@ -125,15 +126,15 @@ CAUSES: dict[str, Cause] = {
     "QUEUE-BEYOND": Cause(LOSES, CHECKS["QUEUE-BEYOND"].title, of_findings("QUEUE-BEYOND"), (_RECOVER,)),
     # Delivery: what hides most first.
     "SETTING-ROCKSDB": Cause(
-        HIDES, "The queues lie in RocksDB, and the broker reads files.", start.rocksdb_setting
+        HIDES, PAGES["SETTING-ROCKSDB"].title, start.rocksdb_setting
     ),
-    "SETTING-PERMISSION": Cause(HIDES, "The whole broker is closed for reading or writing.", start.broker_permission),
-    "SETTING-TIMER": Cause(HIDES, "The timer is off.", start.timer_off, versions=FIVE),
+    "SETTING-PERMISSION": Cause(HIDES, PAGES["SETTING-PERMISSION"].title, start.broker_permission),
+    "SETTING-TIMER": Cause(HIDES, PAGES["SETTING-TIMER"].title, start.timer_off, versions=FIVE),
     "BATCH-QUEUES": Cause(
-        HIDES, "Topics with queues of batches: 4.9 does not know them.", log.batch_queues,
+        HIDES, PAGES["BATCH-QUEUES"].title, log.batch_queues,
         (_EXPORT,), versions=("4.9",),
     ),
-    "QUEUES-LOST": Cause(HIDES, "Queues are gone: consumers do not get their messages.", log.queues_lost, (_QUEUES,)),
+    "QUEUES-LOST": Cause(HIDES, PAGES["QUEUES-LOST"].title, log.queues_lost, (_QUEUES,)),
     "QUEUE-NAME": Cause(HIDES, CHECKS["QUEUE-NAME"].title, of_findings("QUEUE-NAME"), (_QUEUES,)),
     "QUEUE-GAP": Cause(HIDES, CHECKS["QUEUE-GAP"].title, of_findings("QUEUE-GAP"), (_QUEUES,)),
     "QUEUE-MISSING": Cause(HIDES, CHECKS["QUEUE-MISSING"].title, log.queue_ends, (_QUEUES,)),
@@ -144,18 +145,18 @@ CAUSES: dict[str, Cause] = {
         HIDES, CHECKS["CONFIG-NO-TOPIC"].title, of_findings("CONFIG-NO-TOPIC"), (_CONFIG,)
     ),
     "TOPIC-PERMISSION": Cause(
-        HIDES, "A topic is closed for reading or writing.", delivery.topic_permissions,
+        HIDES, PAGES["TOPIC-PERMISSION"].title, delivery.topic_permissions,
         ("mqadmin updateTopicPerm {admin} -c {cluster} -t {topic} -p {expected}",),
     ),
     "TOPIC-QUEUES": Cause(
-        HIDES, "A topic has no queues, or some that nobody reads.", delivery.topic_queues,
+        HIDES, PAGES["TOPIC-QUEUES"].title, delivery.topic_queues,
         (_UPDATE_TOPIC + " -r {expected} -w {expected}",),
     ),
     "CONFIG-QUEUE-COUNT": Cause(
         HIDES, CHECKS["CONFIG-QUEUE-COUNT"].title, of_findings("CONFIG-QUEUE-COUNT"), (_CONFIG,)
     ),
     "GROUP-DISABLED": Cause(
-        HIDES, "A group of consumers is switched off.", delivery.disabled_groups,
+        HIDES, PAGES["GROUP-DISABLED"].title, delivery.disabled_groups,
         ("mqadmin updateSubGroup {admin} -c {cluster} -g {group} -s true",),
     ),
     "CONFIG-OFFSET": Cause(
@@ -170,21 +171,21 @@ CAUSES: dict[str, Cause] = {
         HIDES, CHECKS["CONFIG-DELAY-OFFSET"].title, of_findings("CONFIG-DELAY-OFFSET"), (_CONFIG,)
     ),
     "HALF-STUCK": Cause(
-        HIDES, "Transactions wait for a decision that nobody asks for any more.", delivery.stuck_half_messages,
+        HIDES, PAGES["HALF-STUCK"].title, delivery.stuck_half_messages,
         ("mqtool pull --topic {topic} --queue 0 {at}",),
     ),
     "TIMER-MISSING": Cause(HIDES, CHECKS["TIMER-MISSING"].title, of_findings("TIMER-MISSING"), (_TIMER,), FIVE),
     "TIMER-DAMAGED": Cause(
-        HIDES, "Wheel or log of the timer are damaged: messages are not delivered in time.", delivery.timer_damage,
+        HIDES, PAGES["TIMER-DAMAGED"].title, delivery.timer_damage,
         (_TIMER,), FIVE,
     ),
     # What misbehaves.
-    "OFFSETS-LOST": Cause(HINDERS, "The consumer offsets are gone.", delivery.offsets_lost, (_CONFIG,)),
+    "OFFSETS-LOST": Cause(HINDERS, PAGES["OFFSETS-LOST"].title, delivery.offsets_lost, (_CONFIG,)),
     "DELAY-LOST": Cause(
-        HINDERS, "How far delayed messages were delivered is lost.", delivery.delay_offsets_lost, (_CONFIG,)
+        HINDERS, PAGES["DELAY-LOST"].title, delivery.delay_offsets_lost, (_CONFIG,)
     ),
     "CONFIG-FROM-BACKUP": Cause(HINDERS, CHECKS["CONFIG-FROM-BACKUP"].title, delivery.tables_from_backup),
-    "CLOCK-AHEAD": Cause(HINDERS, "The store has messages of a time to come.", log.clock),
+    "CLOCK-AHEAD": Cause(HINDERS, PAGES["CLOCK-AHEAD"].title, log.clock),
     "CHECKPOINT-SIZE": Cause(HINDERS, CHECKS["CHECKPOINT-SIZE"].title, of_findings("CHECKPOINT-SIZE"), (_RECOVER,)),
     "CHECKPOINT-MISSING": Cause(
         HINDERS, CHECKS["CHECKPOINT-MISSING"].title, of_findings("CHECKPOINT-MISSING"), (_RECOVER,)

@@ -16,6 +16,7 @@ from mqtool.engine.repair.doctor_case import (
     log_folders,
     sizes_of,
 )
+from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.mapped_file import read_file
 from mqtool.formats.properties import CRC_NAME
 from mqtool.formats.topics import TIMER_TOPIC
@@ -58,6 +59,7 @@ def _files(case: Case) -> Iterator[tuple[Path, Path, os.stat_result]]:
     logs = [folder for folder in case.reader.paths.commit_log if not folder.is_relative_to(root)]
     for top in [root, *logs]:
         for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if name != LOST_AND_FOUND]
             if Path(folder) == root:
                 folders[:] = [name for name in folders if _is_of_broker(name)]
                 names = [name for name in names if _is_of_broker(name)]
@@ -263,7 +265,7 @@ def rocksdb_setting(case: Case) -> Iterator[Sign]:
     kind = case.settings.get("storeType", "default" if case.are_settings_known else "defaultRocksDB")
     if case.wanted == "4.9":
         text = "the queues lie in RocksDB, which 4.9 knows nothing of"
-        commands = (case.fill("mqtool rebuild queues {at}", Sign("")),)
+        commands = (case.fill("mqtool rebuild queues --into {aside} {at}", Sign("")),)
         yield Sign(text, file=case.reader.paths.relative(folder), commands=commands)
     elif kind != "defaultRocksDB":
         text = f"the queues lie in RocksDB ({case.reader.paths.relative(folder)}), which a broker does not read so"

@@ -13,14 +13,18 @@ from typing import Any
 
 import pytest
 
+from mqtool.engine.repair.checks import CHECKS
 from mqtool.engine.repair.doctor import CAUSES, SEVERITIES, Diagnosis, diagnose
 from mqtool.engine.repair.doctor_case import Case, Effect, open_store
+from mqtool.engine.repair.doctor_pages import PAGES
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.surroundings import Disk, User, look_around
 from mqtool.engine.store.paths import StoreConfig
+from mqtool.errors import Status
 from mqtool.formats import config_tables
 from mqtool.formats import timer as timer_layout
 from mqtool.formats.settings import parse_settings
+from tests.commands.running import run
 from tests.damage import Case as Damage
 from tests.damage import apply_ops, cases
 from tests.golden import GOLDEN_NAMES, copy_of, manifest
@@ -655,6 +659,43 @@ def test_the_printed_commands_can_be_pasted_and_cure(name: str, tmp_path: Path) 
     patient.settings = parse_settings((folder / "broker.conf").read_text())
 
     assert [one.code for one in patient.diagnose() if one.severity is not Severity.NOTE] == []
+
+
+PROGRAMS = {
+    "chmod", "chown", "cp", "df", "fuser", "kill", "mkdir", "mqadmin", "mqtool", "mv", "printf", "ps", "sed",
+    "timedatectl", "truncate",
+}  # fmt: skip
+CHANGING = {"recover", "rebuild"}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_every_printed_command_is_taken_as_it_is_printed(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a folder's name"
+    folder.mkdir()
+    patient = patient_of(PLANTS[name], folder)
+
+    with patient.children:
+        PLANTS[name].change(patient)
+        first = patient.diagnose()[0]
+
+        for command in first.next:
+            subprocess.run(["sh", "-n", "-c", command], check=True)
+            words = shlex.split(command)
+            assert words[0] in PROGRAMS
+            if words[0] == "mqtool":
+                ran = run(*words[1:], *["--dry-run"] * (words[1] in CHANGING and "--into" not in words))
+                assert ran.status in (Status.OK, Status.DAMAGE, Status.WARNINGS), (command, ran.remarks)
+
+
+def test_every_cause_is_explained_with_the_title_and_the_gravity_that_doctor_gives_it() -> None:
+    for code, cause in CAUSES.items():
+        (row,) = run("explain", code).rows
+        if code in PAGES:
+            assert (row["title"], row["severity"]) == (cause.title, SEVERITIES[cause.effect])
+        else:
+            assert row["title"] == CHECKS[code].title
+    assert CHECKS.keys().isdisjoint(PAGES)
+    assert PAGES.keys() <= CAUSES.keys()
 
 
 def test_every_cause_that_hits_no_meant_version_is_a_note(tmp_path: Path) -> None:
