@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mqtool.engine.repair import verify_index
+from mqtool.engine.repair import older_brokers, verify_index
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, run_of, survey
 from mqtool.engine.repair.parts import Progress
@@ -393,7 +393,7 @@ def _size_changes(reader: StoreReader) -> Iterator[Change]:
 
 def _remarks(found: Recovery) -> list[str]:
     log = found.log
-    remarks = [*found.reader.remarks, *log.remarks]
+    remarks = [*found.reader.remarks, *log.remarks, *older_brokers.remarks(found.reader, log.kept, log.end_offset)]
     for (topic, queue_id), offset in log.unplaced:
         remarks.append(
             f"there is no room for a placeholder of {topic} {queue_id} {offset}: a broker that makes its queues again "
