@@ -2,7 +2,9 @@
 
 import functools
 import itertools
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._options import default_store, jobs_option, output_option, parse_settings, store_names
-from mqtool.commands._output import Output, progress
+from mqtool.commands._output import Output, printable, progress
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.plan import Change, Plan
     from mqtool.engine.store.paths import StoreConfig
 
+_NUMBER = re.compile(r"\d[\d,]*")
 _MOST_SHOWN = 5
 """So many changes of one kind are listed each; of more, a table shows the sum."""
 
@@ -200,17 +203,21 @@ def _row(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _show_to_people(plan: "Plan", output: Output) -> None:
     def kind(change: "Change") -> tuple[str, str, str]:
-        return change.what, change.file.partition("/")[0], change.reason
+        """Return what changes of one kind have in common: of their reasons all but the numbers."""
+        return change.what, change.file.partition("/")[0], _NUMBER.sub("..", change.reason)
 
-    for (what, folder, reason), group in itertools.groupby(sorted(plan.changes, key=kind), kind):
+    in_order = sorted(plan.changes, key=lambda change: (kind(change), change.file))
+    for (what, folder, reason), group in itertools.groupby(in_order, kind):
         changes = list(group)
         if len(changes) <= _MOST_SHOWN:
             for change in changes:
-                output.line(_row("change", vars(change)), _sentence(change))
+                _tell(output, _sentence(change))
         else:
             size = sum(change.size or 0 for change in changes)
             of = f", {size:,} bytes" if size else ""
-            output.text(f"{what:8}{len(changes):,} places below {folder}{of}: {reason}")
+            is_same = len({change.reason for change in changes}) == 1
+            why = changes[0].reason if is_same else reason
+            _tell(output, f"{what:8}{len(changes):,} places below {folder}{of}: {why}")
     if plan.losses:
         output.text()
         output.text(click.style("This is lost:", fg="red", bold=True))
@@ -220,6 +227,13 @@ def _show_to_people(plan: "Plan", output: Output) -> None:
         output.text()
     elif plan.changes:
         output.text("No message is lost.")
+
+
+def _tell(output: Output, text: str) -> None:
+    """Write a sentence as a paragraph that leaves its first word free."""
+    fill = textwrap.TextWrapper(output.width, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
+    first, _, rest = printable(text).partition(" ")
+    output.text(fill.fill(f"{first:8}{rest.lstrip()}"))
 
 
 def _sentence(change: "Change") -> str:

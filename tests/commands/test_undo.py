@@ -11,6 +11,7 @@ import pytest
 
 from mqtool import cli
 from mqtool.commands._mend import Mending, mend_options
+from mqtool.commands._output import Output
 from mqtool.engine.repair.journal import State, home_of, journals
 from mqtool.engine.repair.plan import MENDS, Change, Loss, Mend, Plan, carry_out, plan_mend
 from mqtool.engine.store.paths import StoreConfig
@@ -159,6 +160,32 @@ def test_people_see_many_changes_summed_up_and_what_is_lost(store: Path, monkeyp
         "       1      5  (unknown)  unreadable",
         "",
     ]
+
+
+def test_changes_whose_reasons_differ_in_numbers_alone_are_summed_up_too(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [Change("cut", f"consumequeue/T/{i}", f"units from {i:,} on have no message") for i in range(1000, 1020)]
+    few = [Change("cut", f"commitlog/{i}", f"message {i} is torn", i, 5) for i in (3, 2)]
+    planned(monkeypatch, *many, *few)
+
+    shown = run("everything", "-s", store, "--dry-run", "-o", "table").output.splitlines()
+
+    assert shown == [
+        "cut     commitlog/2@2, 5 bytes: message 2 is torn",
+        "cut     commitlog/3@3, 5 bytes: message 3 is torn",
+        "cut     20 places below consumequeue: units from .. on have no message",
+        "No message is lost.",
+    ]
+
+
+def test_a_plan_keeps_the_width_of_the_terminal(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Output, "width", 40)
+    planned(monkeypatch, Change("write", "commitlog/0", "a reason that takes more than one line", 10, 20))
+
+    shown = run("everything", "-s", store, "--dry-run", "-o", "table").output.splitlines()
+
+    assert shown[:2] == ["write   commitlog/0@10, 20 bytes: a", "        reason that takes more than one"]
 
 
 def test_people_are_told_that_nothing_is_lost(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
