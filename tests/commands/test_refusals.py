@@ -222,7 +222,7 @@ def test_a_disk_that_becomes_full_leaves_everything_as_it_was(
         refused(ran, Status.IO_ERROR, "no space left", before, after)
         tried += 1
     assert ran.status < Status.BAD_DATA
-    assert tried > (1 if STEP > 1 else 9)
+    assert tried > (1 if STEP > 1 else 5)
 
 
 def test_an_undo_needs_no_room(damaged: Path, mounts: Mounts, tmp_path: Path) -> None:

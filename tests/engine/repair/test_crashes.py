@@ -26,7 +26,7 @@ TRIALS: dict[str, Callable[[Trial], int]] = {
     "the disk fails for good": lambda trial: trial.fails_for_good(_some(trial)),
     "the mend is killed": lambda trial: trial.is_killed(_some(trial)),
     "undo is killed": lambda trial: trial.is_killed_undoing(2 * trial.mend_calls // 3 if STEP > 1 else 9),
-    "power is lost": lambda trial: trial.loses_power(8, _some(trial)),
+    "power is lost": lambda trial: trial.loses_power(6 if STEP > 1 else 8, _some(trial)),
     "power is lost in undo": lambda trial: trial.loses_power_undoing(4, _some(trial)),
 }
 
