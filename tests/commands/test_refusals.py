@@ -225,6 +225,19 @@ def test_a_disk_that_becomes_full_leaves_everything_as_it_was(
     assert tried > (1 if STEP > 1 else 5)
 
 
+@pytest.mark.parametrize("command", ["salvage", "import"])
+def test_room_for_a_new_store_is_asked_for_before_it_is_begun(
+    command: str, damaged: Path, mounts: Mounts, tmp_path: Path
+) -> None:
+    place = Place(mounts, damaged, tmp_path, command)
+    fill(place.disk, 20 * BLOCK)
+    before = snapshot(place.disk)
+
+    ran = run(*place.arguments())
+
+    refused(ran, Status.IO_ERROR, "are free; nothing was written", before, snapshot(place.disk))
+
+
 def test_an_undo_needs_no_room(damaged: Path, mounts: Mounts, tmp_path: Path) -> None:
     place = Place(mounts, damaged, tmp_path, "undo")
     fill(place.disk, 0)
