@@ -21,7 +21,7 @@ from mqtool.errors import RecoveryNeededError
 from mqtool.formats.commit_log import parse_message
 from mqtool.formats.placeholder import LOST
 from mqtool.formats.properties import parse_properties
-from tests.crash import STEP, RecordingDisk
+from tests.crash import STEP, Chance, Left, RecordingDisk
 from tests.engine.store.live import NOW, SMALL, half_full, new_message
 
 SETTINGS = {**SMALL.settings, "flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s 5s 10s"}
@@ -98,8 +98,10 @@ def filled(root: Path, disk: RecordingDisk) -> tuple[list[tuple[int, Acknowledge
     return acknowledged, sent
 
 
-@pytest.mark.parametrize("sample", range(4))
-def test_a_power_loss_at_any_call_loses_no_message_that_was_acknowledged(tmp_path: Path, sample: int) -> None:
+@pytest.mark.parametrize(("sample", "chance"), [*enumerate([*Left, *map(random.Random, range(1, 4))])])
+def test_a_power_loss_at_any_call_loses_no_message_that_was_acknowledged(
+    tmp_path: Path, sample: int, chance: Chance
+) -> None:
     base = tmp_path / "base"
     base.mkdir()
     disk = RecordingDisk(base)
@@ -108,7 +110,7 @@ def test_a_power_loss_at_any_call_loses_no_message_that_was_acknowledged(tmp_pat
 
     for cut in [*range(sample, len(disk.calls), STEP), len(disk.calls)]:
         left = tmp_path / "left"
-        disk.leave(cut, random.Random(f"{sample} {cut}") if sample else None, left)
+        disk.leave(cut, chance, left)
         known = [one for calls, one in acknowledged if calls <= cut]
         if known or (left / "store" / "commitlog").exists():
             check(left / "store", known, sent, cut)
