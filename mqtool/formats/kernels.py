@@ -560,7 +560,7 @@ def agree(
         if (
             int32(entries, place + hash_at) != hashes[i]
             or int64(entries, place + offset_at) != offsets[i]
-            or int32(entries, place + seconds_at) != (timestamps[i] - begin) // 1000
+            or int32(entries, place + seconds_at) != (int(timestamps[i]) - begin) // 1000
         ):
             return i
     return len(hashes)
