@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.repair.parts import (
-    PART,
     Part,
     PartReport,
     Progress,
@@ -43,6 +42,7 @@ from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
 Bools = npt.NDArray[np.bool_]
+_PART = 64 << 20  # what is done once for each queue of a part weighs less the larger it is
 _UNITS_AT_ONCE = 1 << 18
 _WITHOUT_UNIT = (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK)
 
@@ -164,7 +164,7 @@ def survey(
         tags_in_index: also derive the entries by tag.
     """
     log = reader.commit_log
-    parts = [part for part in parts_of(log, part_size(PART, jobs)) if part.segment.start_offset >= start_offset]
+    parts = [part for part in parts_of(log, part_size(_PART, jobs)) if part.segment.start_offset >= start_offset]
     total = sum(part.stop - part.start for part in parts)
     forced = reader.config.flag("forceVerifyPropCRC")
     rules = Rules(reader, scan.kernels_for(total), reader.delay_levels, forced, tags_in_index)

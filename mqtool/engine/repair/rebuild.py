@@ -57,7 +57,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
-PART = 16 << 20
+PART = 32 << 20
 VERSIONS = ("4.9", "5.3", "5.5")
 TAGS_SINCE = "5.5"
 """Of ``VERSIONS``, the first whose index holds entries by tag."""
