@@ -27,6 +27,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import scan
 
 RUNS = 7
+LARGE = (8 << 30) - (4 << 20)
 STORES = {"1 KiB bodies": (1024, 2 << 30), "100 B bodies": (100, 1 << 30)}
 
 
@@ -143,7 +144,11 @@ def main(keep: Path | None) -> None:
                 make_store(root, body_size, log_size - (4 << 20))
             rows += measure_scan(name, root)
         rows += measure_start(folder / "store-1024")
-        rows += measure_mends(folder / "store-1024")
+        rows += measure_mends("2 GiB, 1 KiB bodies", folder / "store-1024")
+        large = folder / "store-large"
+        if not (large / "checkpoint").exists():
+            make_store(large, 1024, LARGE)
+        rows += measure_mends("8 GiB, 1 KiB bodies", large)
     table = Table("what", "store", "figure", "ratio", "goal")
     for row in rows:
         table.add_row(*row)

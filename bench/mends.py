@@ -25,8 +25,8 @@ _DERIVED = ("consumequeue", "index", "checkpoint")
 _TRACES = ("abort", "lock", "config")
 
 
-def measure_mends(root: Path) -> list[Row]:
-    """Return the rows of one store, which is as before afterwards; none of the broker's where Java is missing."""
+def measure_mends(name: str, root: Path) -> list[Row]:
+    """Return the rows of one store, which is as before afterwards; none where Java is missing."""
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
         work = Path(folder)
         try:
@@ -34,11 +34,11 @@ def measure_mends(root: Path) -> list[Row]:
         except JavaMissingError as error:
             return [Row(f"recover, rebuild: not compared, {error}", "", "", "", "")]
         with _kept(root, work) as clear:
-            rows = _compare(root, "recover --abnormal", java, lambda: _kill(root, work, clear))
-            return rows + _compare(root, "rebuild all", java, lambda: _strip(root, clear))
+            rows = _compare(name, root, "recover --abnormal", java, lambda: _kill(root, work, clear))
+            return rows + _compare(name, root, "rebuild all", java, lambda: _strip(root, clear))
 
 
-def _compare(root: Path, what: str, java: list[str], prepare: Callable[[], None]) -> list[Row]:
+def _compare(store: str, root: Path, what: str, java: list[str], prepare: Callable[[], None]) -> list[Row]:
     cores = os.sched_getaffinity(0)
     one, all_cores = {min(cores)}, cores
     runs: dict[str, tuple[list[str], set[int]]] = {
@@ -56,14 +56,12 @@ def _compare(root: Path, what: str, java: list[str], prepare: Callable[[], None]
             seconds[name] = min(seconds[name], _time(words, where))
     size = StoreReader(root).commit_log.total_size
     rows = [
-        Row(f"{what}: the store of {VERSION}", "1 KiB bodies", rate(size, seconds["java"]), "1.00 x", ""),
-        Row(
-            f"{what} -j 1", "1 KiB bodies", rate(size, seconds["one"]), _ratio(seconds["java"], seconds["one"]), "≥ 4 x"
-        ),
+        Row(f"{what}: the store of {VERSION}", store, rate(size, seconds["java"]), "1.00 x", ""),
+        Row(f"{what} -j 1", store, rate(size, seconds["one"]), _ratio(seconds["java"], seconds["one"]), "≥ 4 x"),
     ]
     if "two" in runs:
         ratio = _ratio(seconds["one"], seconds["two"])
-        rows.append(Row(f"{what} -j 2 against -j 1", "1 KiB bodies", rate(size, seconds["two"]), ratio, "≥ 1.6 x"))
+        rows.append(Row(f"{what} -j 2 against -j 1", store, rate(size, seconds["two"]), ratio, "≥ 1.6 x"))
     return rows
 
 
