@@ -10,8 +10,8 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
 PART = 32 << 20
+_MOST_WAITING = 4  # tables whose entries are written to the index
 VERSIONS = ("4.9", "5.3", "5.5")
 TAGS_SINCE = "5.5"
 """Of ``VERSIONS``, the first whose index holds entries by tag."""
@@ -227,7 +228,9 @@ def _build(rules: _Rules, into: Path, disk: Disk, jobs: int, progress: Progress)
     log = LogJudge(reader, live=False)
     built, shown = Built(), set[str]()
     done, segment = 0, None
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(1) as beside:
+        # Whoever may use one thread only wants things done in order.
+        index_work = _Backlog(beside if jobs > 1 else None)
         queues = index = None
         if rules.queues:
             queues = QueueBuilder(reader, into, disk, Sizes.of(reader), rules.batch_topics, pool, jobs)
@@ -252,18 +255,41 @@ def _build(rules: _Rules, into: Path, disk: Disk, jobs: int, progress: Progress)
                     if queues:
                         queues.add(event.pieces)
                     if index:
-                        index.add(event.entries, event.last_timestamp, event.more)
+                        index_work.add(functools.partial(index.add, event.entries, event.last_timestamp, event.more))
             done += report.part.stop - report.part.start
             progress(done)
         if queues:
             queues.finish()
             built.queues, built.unplaced, built.filled = queues.ranges(), queues.unplaced, queues.filled
+        index_work.finish()
         if index:
             index.finish()
             built.index_names, built.entries = [path.name for path in index.paths], index.entries
             built.index_timestamp = index.end_timestamp
     built.messages, built.end_offset = log.count, log.end_offset
     return built, shown
+
+
+class _Backlog:
+    """Work that another thread does in order; so much waits at most."""
+
+    def __init__(self, pool: ThreadPoolExecutor | None) -> None:
+        self._pool = pool
+        self._waiting: collections.deque[Future[None]] = collections.deque()
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Do it, or have it done; an error of earlier work is raised here."""
+        if self._pool is None:
+            work()
+            return
+        self._waiting.append(self._pool.submit(work))
+        if len(self._waiting) > _MOST_WAITING:
+            self._waiting.popleft().result()
+
+    def finish(self) -> None:
+        """Return when all is done."""
+        while self._waiting:
+            self._waiting.popleft().result()
 
 
 def _is_apart(before: MappedFile | None, after: MappedFile) -> bool:
