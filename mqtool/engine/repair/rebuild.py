@@ -258,12 +258,13 @@ def _build(rules: _Rules, into: Path, disk: Disk, jobs: int, progress: Progress)
                         index_work.add(functools.partial(index.add, event.entries, event.last_timestamp, event.more))
             done += report.part.stop - report.part.start
             progress(done)
+        if index:
+            index_work.add(index.finish)
         if queues:
             queues.finish()
             built.queues, built.unplaced, built.filled = queues.ranges(), queues.unplaced, queues.filled
         index_work.finish()
         if index:
-            index.finish()
             built.index_names, built.entries = [path.name for path in index.paths], index.entries
             built.index_timestamp = index.end_timestamp
     built.messages, built.end_offset = log.count, log.end_offset
