@@ -21,7 +21,7 @@ from mqtool.engine.repair.broker_files import RULES, DraftFile, Scratch
 from mqtool.engine.repair.broker_index import BrokerIndex
 from mqtool.engine.repair.broker_log import Checks, Outcome, Walk, judge
 from mqtool.engine.repair.broker_queues import BrokerQueue
-from mqtool.engine.repair.broker_start import BrokerStart, BrokerView
+from mqtool.engine.repair.broker_start import BrokerStart
 from mqtool.engine.repair.journal import undo
 from mqtool.engine.repair.plan import carry_out, plan_mend
 from mqtool.engine.store.disk import Disk
@@ -33,91 +33,39 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import checkpoint, consume_queue, index_file, scan
 from tests.damage import Case, apply_ops, cases, flips, snapshot
+from tests.engine.repair.recorded import TIMES, VERSIONS, config_of, index_names, seen, states_of, without_chance
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
-VERSIONS = {"4.9.7": "4.9", "5.3.3": "5.3", "5.5.0": "5.5"}
 VERDICTS = [(case, version) for case in cases() for version in VERSIONS]
 STARTED = [(case, version) for case, version in VERDICTS if case.verdicts[version].get("load_result")]
 NOT_COVERED = [name for name in GOLDEN_NAMES if name.startswith(("dledger", "rocksdb"))]
 COVERED = [name for name in GOLDEN_NAMES if name not in NOT_COVERED]
-TIMES = (
-    "physicMsgTimestamp",
-    "logicsMsgTimestamp",
-    "indexMsgTimestamp",
-    "masterFlushedOffset",
-    "confirmPhyOffset",
-    "logicsPhysicalOffset",
-)
 
 
 def _name(value: object) -> str:
     return value.name if isinstance(value, Case) else str(value)
 
 
-def _config(base: str) -> StoreConfig:
-    settings = manifest(base)["config"]
-    return StoreConfig({key: str(value) for key, value in settings.items() if key != "commitLogPaths"})
-
-
-def _seen(view: BrokerView) -> dict[str, Any]:
-    """Return a view in the form of the recorded verdicts."""
-    queues: dict[str, dict[str, list[Any]]] = {}
-    for (topic, queue_id), queue in view.queues.items():
-        if queue.max_offset or queue.count:
-            row = [queue.min_offset, queue.max_offset, queue.count, queue.digest]
-            queues.setdefault(topic, {})[str(queue_id)] = row
-    return {
-        "max_phy_offset": view.max_physical_offset,
-        "min_phy_offset": view.min_physical_offset,
-        "queues": queues,
-        "index": [
-            [
-                head.name,
-                head.begin_timestamp,
-                head.end_timestamp,
-                head.begin_physical_offset,
-                head.end_physical_offset,
-                head.slot_count,
-                head.entry_count,
-            ]
-            for head in view.index
-        ],
-        "checkpoint": dict(zip(TIMES, view.times, strict=True)),
-    }
-
-
-def _without_chance(seen: dict[str, Any], old: set[str], version: str) -> dict[str, Any]:
-    known = {"4.9.7": 3, "5.3.3": 5, "5.5.0": 6}[version]
-    times = {name: seen["checkpoint"][name] for name in TIMES[:known] if name != "indexMsgTimestamp"}
-    index = [[row[0] if row[0] in old else None, *row[1:]] for row in seen["index"]]
-    return {**seen, "index": index, "checkpoint": times}
-
-
-def _index_names(store: Path) -> set[str]:
-    return {path.name for path in (store / "index").glob("*")}
-
-
 @pytest.mark.parametrize(("case", "version"), VERDICTS, ids=_name)
 def test_the_verdict_is_that_of_the_broker(case: Case, version: str, tmp_path: Path) -> None:
     store, recorded = case.store(tmp_path), case.verdicts[version]
     before = snapshot(store)
-    old = _index_names(store)
+    old = index_names(store)
 
-    verdict = recover_as(StoreReader(store, _config(case.base)), VERSIONS[version], losses=False, digests=True)
+    verdict = recover_as(StoreReader(store, config_of(case.base)), VERSIONS[version], losses=False, digests=True)
 
     assert verdict.last_exit_ok == recorded["last_exit_ok"]
     assert verdict.starts == bool(recorded.get("load_result"))
     assert snapshot(store) == before
     if verdict.after_load and verdict.after_start:
-        after_start = recorded["after_load"] if recorded["after_start"] == "same" else recorded["after_start"]
-        for ours, theirs in ((verdict.after_load, recorded["after_load"]), (verdict.after_start, after_start)):
-            assert _without_chance(_seen(ours), old, version) == _without_chance(theirs, old, version)
+        for ours, theirs in zip((verdict.after_load, verdict.after_start), states_of(recorded), strict=True):
+            assert without_chance(seen(ours), old, version) == without_chance(theirs, old, version)
 
 
 @pytest.mark.parametrize(("case", "version"), STARTED, ids=_name)
 def test_a_mend_leaves_the_files_that_the_broker_left(case: Case, version: str, tmp_path: Path) -> None:
-    store, config = case.store(tmp_path), _config(case.base)
-    old = _index_names(store)
+    store, config = case.store(tmp_path), config_of(case.base)
+    old = index_names(store)
 
     plan = plan_mend(store, config, "recover-as-broker", {"version": VERSIONS[version]})
     carry_out(store, config, plan, Disk())
@@ -157,7 +105,7 @@ def test_each_store_is_loaded_as_the_version_that_wrote_it_loads_it(name: str) -
     recorded = manifest(name)["load"]
     recorded = recorded.get("after_load", recorded)
     version = manifest(name)["rocketmq_version"]
-    broker = BrokerStart(StoreReader(golden_store(name), _config(name)), VERSIONS[version])
+    broker = BrokerStart(StoreReader(golden_store(name), config_of(name)), VERSIONS[version])
 
     broker.load()
 
@@ -172,10 +120,10 @@ def test_each_store_is_loaded_as_the_version_that_wrote_it_loads_it(name: str) -
             # Of a queue of batch units the manifest has the first file only.
             assert list(_units(ours))[: len(queue["units"])] == [unit[:4] for unit in queue["units"]]
             assert len(list(_units(ours))) == len(queue["units"]) or queue["type"] == "BatchConsumeQueue"
-    old = _index_names(golden_store(name))
+    old = index_names(golden_store(name))
     index = [list(row.values()) for row in recorded["index"]]
-    ours_seen = _without_chance(_seen(broker.view()), old, version)
-    assert ours_seen["index"] == _without_chance({**recorded, "index": index}, old, version)["index"]
+    ours_seen = without_chance(seen(broker.view()), old, version)
+    assert ours_seen["index"] == without_chance({**recorded, "index": index}, old, version)["index"]
     assert broker.times._asdict() == {**broker.times._asdict(), **_times(recorded["checkpoint"])}
     broker.close()
 
@@ -196,7 +144,7 @@ def _units(queue: BrokerQueue) -> Iterator[list[int]]:
 @pytest.mark.parametrize("name", NOT_COVERED)
 def test_a_kind_of_store_that_is_not_covered_is_said_to_be_so(name: str) -> None:
     with pytest.raises(UsageError, match="is not known here"):
-        recover_as(StoreReader(golden_store(name), _config(name)), "5.3")
+        recover_as(StoreReader(golden_store(name), config_of(name)), "5.3")
 
 
 def test_a_version_that_is_not_known_is_a_usage_error() -> None:
@@ -209,7 +157,7 @@ def test_a_version_that_is_not_known_is_a_usage_error() -> None:
 
 def _verdict_on(case_name: str, version: str, tmp_path: Path) -> BrokerVerdict:
     case = next(case for case in cases() if case.name == case_name)
-    return recover_as(StoreReader(case.store(tmp_path), _config(case.base)), version)
+    return recover_as(StoreReader(case.store(tmp_path), config_of(case.base)), version)
 
 
 def test_ten_segments_back_are_told_with_what_is_lost(tmp_path: Path) -> None:
@@ -222,7 +170,7 @@ def test_ten_segments_back_are_told_with_what_is_lost(tmp_path: Path) -> None:
 
 def test_more_segments_are_looked_at_when_the_broker_is_told_to(tmp_path: Path) -> None:
     case = next(case for case in cases() if case.name == "many-533-clean/full-rebuild")
-    settings = {**_config(case.base).settings, "commitLogRecoverMaxNum": "100"}
+    settings = {**config_of(case.base).settings, "commitLogRecoverMaxNum": "100"}
 
     verdict = recover_as(StoreReader(case.store(tmp_path), StoreConfig(settings)), "5.5")
 
@@ -249,7 +197,7 @@ def test_the_plan_for_a_broker_that_refuses_changes_nothing(tmp_path: Path) -> N
     case = next(case for case in cases() if case.name == "mixed-533-clean/commitlog-stray-file")
     store = case.store(tmp_path)
 
-    plan = plan_mend(store, _config(case.base), "recover-as-broker", {"version": "5.3"})
+    plan = plan_mend(store, config_of(case.base), "recover-as-broker", {"version": "5.3"})
 
     assert not plan.changes
     assert "refuses to start" in plan.remarks[0]
@@ -265,7 +213,7 @@ def test_the_dispatcher_of_4_9_waits_for_ever_before_a_missing_segment(tmp_path:
         ],
     )
 
-    verdict = recover_as(StoreReader(store, _config("mixed-533-clean")), "4.9")
+    verdict = recover_as(StoreReader(store, config_of("mixed-533-clean")), "4.9")
 
     assert verdict.endless and "131,072" in verdict.endless
     assert verdict.refusal is None
@@ -276,7 +224,7 @@ def test_without_a_log_all_queues_are_dropped(version: str, tmp_path: Path) -> N
     store = copy_of("mixed-533-clean", tmp_path)
     apply_ops(store, [{"op": "delete", "path": "commitlog"}, {"op": "mkdir", "path": "commitlog"}])
 
-    verdict = recover_as(StoreReader(store, _config("mixed-533-clean")), version)
+    verdict = recover_as(StoreReader(store, config_of("mixed-533-clean")), version)
 
     assert verdict.after_start
     assert all(queue.max_offset == 0 for queue in verdict.after_start.queues.values())
@@ -289,7 +237,7 @@ def test_without_a_log_all_queues_are_dropped(version: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("version", RULES)
 def test_undo_puts_back_every_byte(version: str, tmp_path: Path) -> None:
     case = next(case for case in cases() if case.name == "mixed-533-kill/tail-zeros-many-records")
-    store, config = case.store(tmp_path), _config(case.base)
+    store, config = case.store(tmp_path), config_of(case.base)
     before = snapshot(store)
 
     carry_out(store, config, plan_mend(store, config, "recover-as-broker", {"version": version}), Disk())
@@ -388,7 +336,7 @@ def test_a_draft_reads_what_was_laid_over_it(writes: list[tuple[int, bytes]], tm
 @pytest.mark.parametrize("version", RULES)
 @given(data=st.data())
 def test_entries_put_in_bulk_are_those_put_one_by_one(version: str, data: st.DataObject) -> None:
-    reader = StoreReader(golden_store("special-533-clean"), _config("special-533-clean"))
+    reader = StoreReader(golden_store("special-533-clean"), config_of("special-533-clean"))
     table = next(table for table in reader.tables() if isinstance(table, scan.MessageTable))
     rows = np.array(data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=30)))
     shape = Shape(data.draw(st.integers(1, 12)), data.draw(st.integers(3, 30)))
@@ -429,7 +377,7 @@ def test_4_9_forgets_the_delivery_time_of_delayed_messages_that_it_dispatches_in
     codes = {}
 
     for version in RULES:
-        broker = BrokerStart(StoreReader(store, _config("retry-533-clean")), version)
+        broker = BrokerStart(StoreReader(store, config_of("retry-533-clean")), version)
         broker.load()
         queue = next(queue for (topic, _), queue in broker.queues.items() if topic == "SCHEDULE_TOPIC_XXXX")
         codes[version] = [tags_code for *_, tags_code in _units(queue)]
@@ -446,7 +394,7 @@ def test_every_message_dispatched_gets_a_unit_of_the_extension(version: str, tmp
     store = copy_of("ext-533-clean", tmp_path)
     apply_ops(store, [{"op": "delete", "path": "consumequeue"}, {"op": "delete", "path": "consumequeue_ext"}])
     apply_ops(store, [{"op": "create", "file": "abort", "size": 0}, {"op": "delete", "path": "checkpoint"}])
-    config = _config("ext-533-clean")
+    config = config_of("ext-533-clean")
 
     carry_out(store, config, plan_mend(store, config, "recover-as-broker", {"version": version}), Disk())
 
@@ -464,6 +412,6 @@ def test_a_record_that_4_9_has_no_heap_for_is_told(tmp_path: Path) -> None:
     store = copy_of("mixed-497-clean", tmp_path)
     apply_ops(store, [{"op": "write", "file": "commitlog/00000000000000196608", "at": 40004, "hex": "27"}])
 
-    verdict = recover_as(StoreReader(store, _config("mixed-497-clean")), "4.9")
+    verdict = recover_as(StoreReader(store, config_of("mixed-497-clean")), "4.9")
 
     assert any("heap" in line for line in verdict.sentences())
