@@ -307,9 +307,16 @@ class BrokerBatchQueue(BrokerQueue):
                     self._note_min()
 
     def in_use(self) -> Iterator[tuple[int, Units]]:
-        """Yield all units, none where the bounds leave no room; the number with each window means nothing."""
-        if self._max_offset > self._min_offset:
-            yield from super().in_use()
+        """Yield the units until one reaches the maximum; the number with each window means nothing."""
+        if self._max_offset <= self._min_offset:
+            return
+        for number, units in super().in_use():
+            # A unit that a cut believes in may hold no message: nobody comes to it behind the last one that does.
+            ends = units["queue_offset"] + units["batch_size"]
+            before = _leading(ends < self._max_offset)
+            yield number, units[: before + 1]
+            if before < len(units):
+                return
 
     def clear(self) -> None:
         """Drop everything."""

@@ -415,3 +415,16 @@ def test_a_record_that_4_9_has_no_heap_for_is_told(tmp_path: Path) -> None:
     verdict = recover_as(StoreReader(store, config_of("mixed-497-clean")), "4.9")
 
     assert any("heap" in line for line in verdict.sentences())
+
+
+@pytest.mark.parametrize("version", ["5.3", "5.5"])
+def test_a_batch_unit_without_messages_is_behind_the_end_of_its_queue(version: str, tmp_path: Path) -> None:
+    store = copy_of("batchcq-533-clean", tmp_path)
+    file = "batchconsumequeue/Inner2/0/00000000000000000460"
+    apply_ops(store, [{"op": "zero", "file": file, "at": 37, "len": 423}])  # from the batch size of its first unit on
+
+    verdict = recover_as(StoreReader(store, config_of("batchcq-533-clean")), version, digests=True)
+
+    assert verdict.after_load
+    queue = verdict.after_load.queues["Inner2", 0]
+    assert (queue.min_offset, queue.max_offset, queue.count) == (0, 31, 10)
