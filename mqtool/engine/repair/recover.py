@@ -104,6 +104,7 @@ class Recovery:
 
     reader: StoreReader
     start_offset: int
+    is_short: bool  # queues lack units of messages before the last segments, so that these were not enough
     log: LogPlan
     queues: Tally
     batch_queues: list[tuple[str, int]]
@@ -207,6 +208,7 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
     return Recovery(
         reader,
         start,
+        start < first,
         plan,
         tally,
         sorted(follower.queues.others) if follower.queues else [],
@@ -394,6 +396,11 @@ def _size_changes(reader: StoreReader) -> Iterator[Change]:
 def _remarks(found: Recovery) -> list[str]:
     log = found.log
     remarks = [*found.reader.remarks, *log.remarks, *older_brokers.remarks(found.reader, log.kept, log.end_offset)]
+    if found.is_short:
+        remarks.append(
+            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments: the whole log is read and "
+            "mended, as with --abnormal"
+        )
     for (topic, queue_id), offset in log.unplaced:
         remarks.append(
             f"there is no room for a placeholder of {topic} {queue_id} {offset}: a broker that makes its queues again "

@@ -2,6 +2,7 @@
 
 import collections
 import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,25 @@ def test_without_a_mode_the_abort_file_decides(tmp_path: Path) -> None:
     assert plan_of(store).changes == ()
     (store / "abort").touch()
     assert {change.what for change in plan_of(store).changes} == {"write", "replace", "remove"}
+
+
+def test_after_a_clean_stop_the_whole_log_is_read_where_queues_lack_older_units_and_the_plan_says_so(
+    tmp_path: Path,
+) -> None:
+    store = CASES["mixed-533-clean/body-byte-first-segment"].store(tmp_path)
+    remark = "queues lack units of messages before the last 3 segments"
+    assert not any(one.startswith(remark) for one in plan_of(store).remarks)
+
+    shutil.rmtree(store / "consumequeue")
+
+    plan = plan_of(store)
+    assert any(one.startswith(remark) for one in plan.remarks)
+    whole = plan_of(store, mode="abnormal")
+    assert (plan.changes, plan.losses) == (whole.changes, whole.losses)
+    assert sum(loss.messages for loss in plan.losses) == 1
+    recover(store)
+    assert wrong_in(store) == []
+    assert not any(one.startswith(remark) for one in plan_of(store).remarks)
 
 
 def test_a_placeholder_says_what_was_lost_and_why(tmp_path: Path) -> None:
