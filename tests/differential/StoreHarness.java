@@ -124,7 +124,8 @@ public class StoreHarness {
         }
     }
 
-    private static DefaultMessageStore open(File root, JsonObject settings) throws Exception {
+    /** One at a time: each store that is made fills a map that all of a JVM share, without a lock. */
+    private static synchronized DefaultMessageStore open(File root, JsonObject settings) throws Exception {
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(root.getPath());
         config.setStorePathCommitLog(new File(root, "commitlog").getPath());

@@ -81,7 +81,7 @@ def _differences(ours: BrokerVerdict, answer: Answer, store: Path, index_files: 
         return []
     ends = _end_of(answer)
     if _own_end(ours) != ends:
-        return [f"{_own_end(ours)} ({ours.refusal or ours.endless}) instead of {ends} ({answer.get('error')})"]
+        return [f"{_own_end(ours)} ({ours.refusal or ours.endless}) instead of {ends} ({_error_of(answer)})"]
     found = []
     for name, view in (("after_load", ours.after_load), ("after_start", ours.after_start)):
         if name in answer and view is not None:
@@ -92,6 +92,10 @@ def _differences(ours: BrokerVerdict, answer: Answer, store: Path, index_files: 
         mine = {name: value for name, value in ours.after_stop._asdict().items() if name in theirs}
         found += [f"after_stop.{line}" for line in _compare(mine, theirs)]
     return found
+
+
+def _error_of(answer: Answer) -> str:
+    return f"{answer['error']} at {answer['error_at']}" if "error" in answer else "no error"
 
 
 def _end_of(answer: Answer) -> str:
