@@ -1,0 +1,1 @@
+"""Rules of a broker: plain calls with the time as an argument; no sockets."""
