@@ -1,7 +1,11 @@
-"""Settings as RocketMQ keeps and sends them: Java properties, one ``key=value`` a line."""
+"""Settings as RocketMQ keeps and sends them: Java properties, one ``key=value`` a line; and tables of such settings."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+from mqtool.errors import UsageError
 
 _SETTING = re.compile(r"([^=:\s]*)\s*[=:]?\s*(.*)")
 
@@ -24,3 +28,57 @@ def parse_settings(text: str) -> dict[str, str]:
 def build_settings(settings: Mapping[str, str]) -> str:
     """Return the text of settings, a line each."""
     return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def setting(name: str, default: Any, least: int = 1) -> Any:
+    """Return a field of ``Settings``: RocketMQ's name, and the least value of a whole number."""
+    return field(default=default, metadata={"name": name, "least": least})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of one kind of server: a subclass is the table of those that have an effect, each made by ``setting``.
+
+    A setting has the type of its default: true or false, a whole number, or text.
+    """
+
+    def updated(self, given: Mapping[str, str]) -> tuple[Self, list[str]]:
+        """Return these settings with ``given`` laid over them, and the names that have no effect here.
+
+        Raises:
+            UsageError: a value is not of its kind.
+        """
+        changes = {}
+        unknown = []
+        known = _fields(self)
+        for name, text in given.items():
+            if name in known:
+                attribute, least = known[name]
+                changes[attribute] = _parse(name, text, getattr(self, attribute), least)
+            else:
+                unknown.append(name)
+        return replace(self, **changes), unknown
+
+    def texts(self) -> dict[str, str]:
+        """Return the settings by RocketMQ's names, as text."""
+        return {name: _text(getattr(self, attribute)) for name, (attribute, _) in _fields(self).items()}
+
+
+def _fields(settings: Settings) -> dict[str, tuple[str, int]]:
+    return {one.metadata["name"]: (one.name, one.metadata["least"]) for one in fields(settings)}
+
+
+def _parse(name: str, text: str, present: Any, least: int) -> Any:
+    if isinstance(present, bool):
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise UsageError(f"{name}={text} is neither true nor false")
+    if isinstance(present, int):
+        if text.isdecimal() and least <= int(text[:10]) < 1 << 31 and len(text) <= 10:
+            return int(text)
+        raise UsageError(f"{name}={text} is no whole number {f'above {least - 1}' if least else 'of 0 or more'}")
+    return text
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

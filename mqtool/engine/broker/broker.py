@@ -4,14 +4,28 @@
 time is a ``Clockwork`` and stands in ``clockworks``.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from mqtool.engine.broker.awaited_flushes import AwaitedFlushes
+from mqtool.engine.broker.delayed import DelayedMessages
+from mqtool.engine.broker.processors import send, topics
+from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.broker.topics import Topics
 from mqtool.formats.codes import ResponseCode
+from mqtool.formats.config_tables import SubscriptionGroup
+from mqtool.formats.message import parse_host
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.unique_key import build_unique_key
 
 if TYPE_CHECKING:
+    from mqtool.engine.store.append_result import AppendResult
     from mqtool.engine.store.message_store import MessageStore
+    from mqtool.formats.new_message import NewMessage
+
+_STORE_INTERVAL = 100
+"""How often the store writes units and looks at its disk, in ms."""
 
 
 class Request(NamedTuple):
@@ -34,17 +48,71 @@ class Clockwork(Protocol):
         ...
 
 
-class Broker:
-    """The rules of a broker."""
+Arrival = Callable[[str, int, int, int, int], None]
+"""Is told topic, queue id, the offset behind the new message, its tags code and the time (ms)."""
 
-    def __init__(self, store: "MessageStore", now: int) -> None:  # noqa: ARG002
+Detour = Callable[["NewMessage", int], "AppendResult | None"]
+"""Changes a message, and where it goes, so that it waits elsewhere first; returns a result to refuse it."""
+
+
+class Groups(Protocol):
+    """The consumer groups, as far as those need them who send."""
+
+    def find(self, group: str, now: int) -> SubscriptionGroup | None:
+        """Return a group, made if it is new and that is allowed."""
+        ...
+
+
+class Broker:
+    """The rules of a broker; times are in ms.
+
+    Others take part by the lists: ``on_arrival`` for each message that can be read, ``on_closed`` for each connection
+    that has ended, ``on_stop`` for what must be in its file when the broker stops, ``detours`` for messages that are
+    not to go straight to their topic.
+    """
+
+    groups: Groups
+
+    def __init__(self, store: "MessageStore", now: int, settings: BrokerSettings | None = None) -> None:
+        """Make a broker on an open store.
+
+        Raises:
+            FormatError: a table below ``config`` cannot be read.
+        """
         self.store = store
-        self.processors: dict[int, Processor] = {}
+        self.settings = settings or BrokerSettings()
+        self.listens_at("127.0.0.1:10911")
+        self.processors: dict[int, Processor] = {**send.PROCESSORS, **topics.PROCESSORS}
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []
+        self.on_arrival: list[Arrival] = []
+        self.on_stop: list[Callable[[int], None]] = []
+        self.detours: list[Detour] = []
+        self.rotation = itertools.count()
+        """Chooses among queues where nothing else does."""
+        self._started = now
+        self._key_count = itertools.count()
+        self._next_store_tick = now
+
+        config = store.root / "config"
+        self.topics = Topics(config, self.settings, now)
+        self.awaited_flushes = AwaitedFlushes(self)
+        self.delayed = DelayedMessages(self, config, now)
+        store.on_arrival = self.arrived
+
+    def listens_at(self, address: str) -> None:
+        """Take ``host:port`` for the address that clients know, and that messages are stored with."""
+        self.address = address
+        self.store_host = parse_host(address)
+
+    def configure(self, settings: BrokerSettings) -> None:
+        """Go by these settings from now on."""
+        self.settings = self.topics.settings = settings
 
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return what to send for a command."""
+        if command.is_response:  # whose code may be that of a request
+            return ()
         processor = self.processors.get(command.code)
         if processor is None:
             remark = f" request type {command.code} not supported"
@@ -57,12 +125,46 @@ class Broker:
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Do what is due."""
-        self.store.tick(now)
+        if now >= self._next_store_tick:
+            self._next_store_tick = now + _STORE_INTERVAL
+            self.store.tick(now)
         return [outgoing for clockwork in self.clockworks for outgoing in clockwork.tick(now)]
 
-    def next_tick(self, now: int) -> int | None:
+    def next_tick(self, now: int) -> int:
         """Return when something is due."""
-        return min((at for one in self.clockworks if (at := one.next_tick(now)) is not None), default=None)
+        soonest = self._next_store_tick
+        for clockwork in self.clockworks:
+            at = clockwork.next_tick(now)
+            if at is not None and at < soonest:
+                soonest = at
+        return soonest
+
+    def put(self, message: "NewMessage", now: int) -> "AppendResult":
+        """Store a message, by a detour where its properties ask for one.
+
+        Returns:
+            Where it is stored, or why it is not.
+        """
+        for detour in self.detours:
+            refused = detour(message, now)
+            if refused is not None:
+                return refused
+        return self.store.append(message, now)
+
+    def new_unique_key(self, now: int) -> str:
+        """Return the key of a message whose producer gave it none."""
+        host, port = self.store_host
+        return build_unique_key(host, port, self._started, now, next(self._key_count))
+
+    def stop(self, now: int) -> None:
+        """Have everything written that is kept in tables; the store is closed by whoever opened it."""
+        for write in self.on_stop:
+            write(now)
+
+    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:
+        """Tell whom it concerns that a message can be read; the store calls this for each."""
+        for tell in self.on_arrival:
+            tell(topic, queue_id, next_offset, tags_code, now)
 
 
 Processor = Callable[[Broker, Request], Iterable[Outgoing]]

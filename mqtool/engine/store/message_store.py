@@ -51,6 +51,7 @@ from mqtool.formats.properties import (
 from mqtool.formats.topics import RETRY_PREFIX
 
 Result = TypeVar("Result")
+OnArrival = Callable[[str, int, int, int, int], None]
 
 _SEGMENT_SIZE = 1 << 30
 _QUEUE_FILE_UNITS = 300_000
@@ -113,6 +114,8 @@ class MessageStore:
         """Why nothing can be stored any more, for good."""
         self.clean_failure: MqtoolError | None = None
         """Why the last tick could not delete what is old; the next one tries again."""
+        self.on_arrival: OnArrival | None = None
+        """Is told of each message that can now be read: topic, queue id, the offset behind it, tags code, the time."""
         self._disk = disk or Disk()
         self._batch_topics = batch_topics
         self._read_config()
@@ -316,6 +319,8 @@ class MessageStore:
         self._appended += 1
         if self._appended >= _MOST_WAITING:
             self.write_units()
+        if has_unit and self.on_arrival is not None:
+            self.on_arrival(message.topic, message.queue_id, queue_offset + count, code, now)
         end = at + size
         wait = end if self.is_sync and find_property(properties, _WAIT) != b"false" else 0
         return AppendResult(PutStatus.PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
@@ -366,8 +371,8 @@ class MessageStore:
             return _ILLEGAL
         except MqtoolError as error:
             return self._hold_up(error)
-        for one, size, offset in zip(messages, sizes, offsets, strict=True):
-            code = live_dispatch.tags_code(one.topic, one.properties, now, self.delay_levels)
+        codes = [live_dispatch.tags_code(one.topic, one.properties, now, self.delay_levels) for one in messages]
+        for one, size, offset, code in zip(messages, sizes, offsets, codes, strict=True):
             queue.append(offset, size, code, now)
             if self._index_enabled:
                 self.index.waiting.append((one.topic, one.sys_flag, one.properties, offset, now))
@@ -375,6 +380,9 @@ class MessageStore:
         self._appended += len(messages)
         if self._appended >= _MOST_WAITING:
             self.write_units()
+        if self.on_arrival is not None:
+            for place, code in enumerate(codes, first + 1):
+                self.on_arrival(batch.topic, batch.queue_id, place, code, now)
         waits = self.is_sync and any(find_property(one.properties, _WAIT) != b"false" for one in messages)
         return AppendResult(PutStatus.PUT_OK, tuple(offsets), at, first, now, batch.store_host, at if waits else 0)
 

@@ -1,0 +1,66 @@
+"""Answers that wait until what they acknowledge is on the disk (``flushDiskType=SYNC_FLUSH``).
+
+Whoever runs the broker flushes the store as long as ``is_any`` says so, and lets it tick after that.
+(Rules: store.md 8.4. RocketMQ: ``GroupCommitService``.)
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.formats.codes import ResponseCode
+from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+
+
+class _Awaited(NamedTuple):
+    flush_offset: int
+    deadline: int  # ms
+    peer: Peer
+    answer: RemotingCommand
+
+
+class AwaitedFlushes:
+    """A clockwork that gives out answers in the order of their messages, and those that wait too long with code 10.
+
+    ``on_wanted`` is called when there is something to flush and was nothing before.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self.on_wanted: Callable[[], None] | None = None
+        self._broker = broker
+        self._waiting: deque[_Awaited] = deque()
+        broker.clockworks.append(self)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether an answer waits."""
+        return bool(self._waiting)
+
+    def put(self, flush_offset: int, peer: Peer, answer: RemotingCommand, now: int) -> None:
+        """Keep an answer until the log is flushed up to an address."""
+        self._waiting.append(_Awaited(flush_offset, now + self._broker.settings.flush_timeout_ms, peer, answer))
+        if len(self._waiting) == 1 and self.on_wanted is not None:
+            self.on_wanted()
+
+    def tick(self, now: int) -> Iterator[Outgoing]:
+        """Give out what is flushed, or has waited too long: that may not be on the disk, but it is stored."""
+        store, waiting = self._broker.store, self._waiting
+        while waiting:
+            first = waiting[0]
+            if first.flush_offset > store.flushed_offset:
+                if store.failure is None and now < first.deadline:
+                    break
+                first.answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            waiting.popleft()
+            yield first.peer, first.answer
+
+    def next_tick(self, now: int) -> int | None:
+        """Return when the first answer is due."""
+        if not self._waiting:
+            return None
+        first = self._waiting[0]
+        store = self._broker.store
+        return now if first.flush_offset <= store.flushed_offset or store.failure is not None else first.deadline

@@ -1,0 +1,182 @@
+"""Messages that are delivered later, by one of the delay levels; each waits in a queue of its level.
+
+Such a message is stored in ``SCHEDULE_TOPIC_XXXX``, whose units carry the time of delivery, and stored once more where
+it belongs when that has come: on time, in the order of its level, and never early. How far each level is done is kept
+in ``config/delayOffset.json``; what was delivered since the last time is delivered again after a crash, as by RocketMQ.
+(Rules: remoting.md 4.7; store.md 10.5, 11.1. RocketMQ: ``ScheduleMessageService``, ``HookUtils``.)
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.errors import FormatError
+from mqtool.formats.bodies import version_members
+from mqtool.formats.config_tables import DataVersion, data_version, delay_offsets
+from mqtool.formats.new_message import NewMessage
+from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
+from mqtool.formats.remoting import Outgoing
+from mqtool.formats.stored_message import parse_stored
+from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+
+DELAY = "DELAY"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
+
+_DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = probe_of(DELAY), probe_of(REAL_TOPIC), probe_of(REAL_QUEUE_ID)
+_TIMER_NAMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_AT_ONCE = 200
+"""Messages that one tick delivers of a level at most: others want their turn."""
+_AGAIN_MS = 1000
+"""How long to wait when the store takes nothing."""
+
+
+def delay_level(properties: bytes) -> int:
+    """Return the delay level that a message asks for, 0 for none."""
+    text = find_property(properties, _DELAY)
+    try:
+        level = int(text) if text else 0
+    except ValueError:
+        return 0
+    return level if 0 < level < 1 << 31 else 0
+
+
+def with_real_place(message: NewMessage) -> bytes:
+    """Return the properties of a message with the topic and queue that it is meant for."""
+    properties = message.properties
+    if find_property(properties, _REAL_TOPIC) or find_property(properties, _REAL_QUEUE_ID):  # it has waited before
+        pairs = parse_properties(properties)
+        return build_properties(pairs | {REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)})
+    return add_property(add_property(properties, REAL_TOPIC, message.topic), REAL_QUEUE_ID, str(message.queue_id))
+
+
+class DelayedMessages:
+    """A detour into the queues of the levels, and the clockwork that brings messages back; levels count from 1."""
+
+    def __init__(self, broker: "Broker", folder: Path, now: int) -> None:
+        """Load how far each level is done from the folder ``config``.
+
+        Raises:
+            FormatError: the file cannot be read.
+        """
+        self._broker = broker
+        self._path = folder / "delayOffset.json"
+        self._levels = broker.store.delay_levels
+        table = load_table(self._path)
+        self._version = data_version(table) if table else DataVersion(0, 0, now)
+        self._offsets = delay_offsets(table)
+        self._saved = dict(self._offsets)
+        self._next_save = now + broker.settings.delay_offset_interval_ms
+        self._due: dict[int, int] = {}  # by level with messages: when to look at the first
+        for level in range(1, len(self._levels) + 1):
+            self._take_up(level, now)
+        broker.clockworks.append(self)
+        broker.detours.append(self.detour)
+        broker.on_arrival.append(self._arrived)
+        broker.on_stop.append(self.save)
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """The queue offset that is next, by level; a level that never had a message is not there."""
+        return self._offsets
+
+    @property
+    def version(self) -> DataVersion:
+        """How new the offsets are that were saved last."""
+        return self._version
+
+    def detour(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
+        """Send a message that asks for a delay level into the queue of that level."""
+        if b"DELAY" not in message.properties or message.topic == HALF_TOPIC:
+            return None
+        level = min(delay_level(message.properties), len(self._levels))
+        if level:
+            if b"TIMER_" in message.properties:  # a level counts more than a time
+                pairs = parse_properties(message.properties)
+                kept = {name: value for name, value in pairs.items() if name not in _TIMER_NAMES}
+                message.properties = build_properties(kept)
+            message.properties = with_real_place(message)
+            message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
+        return None
+
+    def tick(self, now: int) -> Iterable[Outgoing]:
+        """Deliver what is due."""
+        for level, due in list(self._due.items()):
+            if due <= now:
+                self._deliver(level, now)
+        if now >= self._next_save:
+            self._next_save = now + self._broker.settings.delay_offset_interval_ms
+            self.save(now)
+        return ()
+
+    def next_tick(self, now: int) -> int | None:  # noqa: ARG002
+        """Return when the next message is due."""
+        soonest = None if self._saved == self._offsets else self._next_save
+        for due in self._due.values():
+            if soonest is None or due < soonest:
+                soonest = due
+        return soonest
+
+    def save(self, now: int) -> None:
+        """Write how far each level is done, if that has changed."""
+        if self._saved == self._offsets:
+            return
+        self._version = DataVersion(self._version.state_version, self._version.counter + 1, now)
+        save_table(self._path, {"dataVersion": version_members(self._version), "offsetTable": self._offsets})
+        self._saved = dict(self._offsets)
+
+    def _take_up(self, level: int, now: int) -> None:
+        queue = self._broker.store.queue(SCHEDULE_TOPIC, level - 1)
+        if queue is not None:
+            first = queue.min_offset(self._broker.store.log.min_offset)
+            offset = min(max(self._offsets.get(level, first), first), queue.next_offset)
+            self._offsets[level] = offset
+            if offset < queue.next_offset:
+                self._due[level] = now
+
+    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        if topic == SCHEDULE_TOPIC:
+            self._due.setdefault(queue_id + 1, tags_code)
+            self._offsets.setdefault(queue_id + 1, next_offset - 1)
+
+    def _deliver(self, level: int, now: int) -> None:
+        store = self._broker.store
+        queue = store.queue(SCHEDULE_TOPIC, level - 1)
+        assert queue is not None
+        left = _AT_ONCE
+        while left:
+            units = queue.units(self._offsets[level], left)
+            if not units:
+                break
+            for unit in units:
+                # A clock that was set back must not hold messages for longer than their level says.
+                if now < unit.tags_code <= now + self._levels[level - 1]:
+                    self._due[level] = unit.tags_code
+                    return
+                if self._is_refused(store.log.read(unit.physical_offset, unit.size), now):
+                    self._due[level] = now + _AGAIN_MS
+                    return
+                self._offsets[level] = unit.queue_offset + 1
+                left -= 1
+        if self._offsets[level] < queue.next_offset:
+            self._due[level] = now
+        else:
+            del self._due[level]
+
+    def _is_refused(self, record: memoryview, now: int) -> bool:
+        """Store a message where it belongs; tell whether to try again later."""
+        try:
+            message = parse_stored(record).message
+            message.topic = find_property(message.properties, _REAL_TOPIC).decode("utf-8", "replace")
+            message.queue_id = int(find_property(message.properties, _REAL_QUEUE_ID))
+        except (FormatError, ValueError):  # its segment is gone, or it was no message of a level
+            return False
+        if message.topic == HALF_TOPIC:
+            return False
+        message.store_host = self._broker.store_host
+        return self._broker.store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE

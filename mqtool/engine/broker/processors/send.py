@@ -1,0 +1,309 @@
+"""What producers send, and what consumers send back because they could not consume it.
+
+(Rules: remoting.md 3.2, 4. RocketMQ: ``SendMessageProcessor``, ``AbstractSendMessageProcessor``.)
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.delayed import DELAY
+from mqtool.engine.broker.topics import NOT_TO_BE_SENT_TO, fault_of_name
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.errors import FormatError, NotFoundError
+from mqtool.formats.codes import Perm, RequestCode, ResponseCode, SysFlag, Version
+from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
+from mqtool.formats.headers import Send, SendBack, parse_header
+from mqtool.formats.message import host_text, offset_message_id, parse_host
+from mqtool.formats.new_message import Host, NewMessage
+from mqtool.formats.properties import (
+    add_property,
+    build_properties,
+    find_property,
+    parse_properties,
+    probe_of,
+)
+from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.stored_message import parse_stored
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker, Processor, Request
+
+UNIQUE_KEY = "UNIQ_KEY"
+_UNIQUE_KEY, _TRANSACTION = probe_of(UNIQUE_KEY), probe_of("TRAN_MSG")
+_ADDED = ("MSG_REGION", "TRACE_ON", "CLUSTER")
+_TO_BE_REPLACED = tuple(name.encode() for name in (*_ADDED, "POP_CK"))
+_TAIL_SEPARATOR = b"\x02"
+_MULTI_TAG = "MULTI_TAG"
+_MOST_OF_BATCH_TOPIC = 127
+_FIRST_RETRY_LEVEL = 3
+_NOBODY: Host = (bytes(4), 0)
+
+_CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+_REMARKS = {
+    PutStatus.MESSAGE_ILLEGAL: "the message is illegal: its body or its topic is too long, or it cannot be in a batch",
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: "the message is illegal: its properties take more than 32767 bytes",
+}
+
+
+class _RefusedError(Exception):
+    """A message that is not taken, and the code that says why."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        self.code = code
+        super().__init__(remark)
+
+
+# Sending
+
+
+def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outgoing]:
+    command = request.command
+    header = parse_header(Send, command.ext_fields, short=short)
+    try:
+        config = _topic_of(broker, header, request.now)
+        message = _message(broker, header, config, request)
+    except _RefusedError as refused:
+        answer = command.answer(refused.code, _marks(broker), remark=str(refused))
+        return ((request.peer, answer),)
+    queue_id = message.queue_id
+    key = find_property(message.properties, _UNIQUE_KEY)
+    if header.batch:
+        result = _append_batch(broker, message, request.now)
+    else:
+        if not key:
+            unique_key = broker.new_unique_key(request.now)
+            key = unique_key.encode()
+            message.properties = add_property(message.properties, UNIQUE_KEY, unique_key)
+        if header.topic.startswith(RETRY_PREFIX):
+            try:
+                _retry_or_bury(broker, header, message, request)
+            except _RefusedError as refused:
+                return ((request.peer, command.answer(refused.code, _marks(broker), remark=str(refused))),)
+        result = broker.put(message, request.now)
+    return _answer(broker, request, result, queue_id, key)
+
+
+def _topic_of(broker: "Broker", header: Send, now: int) -> TopicConfig:
+    """Return the topic that is sent to, made if need be.
+
+    Raises:
+        _RefusedError: nothing may be sent to it.
+    """
+    topic, settings = header.topic, broker.settings
+    config = broker.topics.get(topic)
+    if not settings.perm & Perm.WRITE and config is not None and config.order:
+        raise _RefusedError(ResponseCode.NO_PERMISSION, f"the broker[{broker.address}] sending message is forbidden")
+    if topic in NOT_TO_BE_SENT_TO:
+        raise _RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+    if config is None:
+        if fault := fault_of_name(topic):
+            raise _RefusedError(ResponseCode.INVALID_PARAMETER, fault)
+        config = broker.topics.create_by_sending(
+            topic, header.default_topic, header.default_topic_queue_nums, header.unit_mode, now
+        )
+        if config is None and topic.startswith(RETRY_PREFIX):
+            config = broker.topics.of_group(topic, 1, header.unit_mode, now)
+        if config is None:
+            raise _RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+    return config
+
+
+def _message(broker: "Broker", header: Send, config: TopicConfig, request: "Request") -> NewMessage:
+    """Return the message that a request sends, as it is to be stored.
+
+    Raises:
+        _RefusedError: it cannot be stored so.
+    """
+    queue_id = header.queue_id
+    if queue_id >= max(config.write_queue_count, config.read_queue_count):
+        raise _RefusedError(
+            ResponseCode.INVALID_PARAMETER, f"request queueId[{queue_id}] is illegal, {config.topic} has fewer queues"
+        )
+    if queue_id < 0:
+        queue_id = next(broker.rotation) % max(1, config.write_queue_count)
+    properties = header.properties.encode("utf-8", "replace")
+    if find_property(properties, _TRANSACTION) == b"true" and broker.settings.refuse_transactions:
+        raise _RefusedError(
+            ResponseCode.NO_PERMISSION, f"the broker[{broker.address}] sending transaction message is forbidden"
+        )
+    sys_flag = header.sys_flag
+    if config.filter_type == _MULTI_TAG:
+        sys_flag |= SysFlag.MULTI_TAGS
+    return NewMessage(
+        header.topic,
+        queue_id,
+        request.command.body,
+        _marked(broker, properties),
+        header.flag,
+        sys_flag,
+        header.born_timestamp,
+        _host_of(request.peer),
+        broker.store_host,
+        header.reconsume_times,
+    )
+
+
+def _host_of(peer: Peer) -> Host:
+    try:
+        return parse_host(peer.address)
+    except ValueError:  # a client that had gone before anybody looked has no address
+        return _NOBODY
+
+
+def _marked(broker: "Broker", properties: bytes) -> bytes:
+    """Return the properties of a message with what the broker adds to each."""
+    settings = broker.settings
+    marks = _text_of_marks(settings.region, settings.trace_on, settings.cluster_name)
+    for name in _TO_BE_REPLACED:
+        if name in properties:  # one that was consumed and is sent again
+            pairs = parse_properties(properties)
+            kept = {one: value for one, value in pairs.items() if one.encode() not in _TO_BE_REPLACED}
+            return build_properties(kept) + marks
+    if properties and not properties.endswith(_TAIL_SEPARATOR):
+        properties += _TAIL_SEPARATOR
+    return properties + marks
+
+
+@functools.cache
+def _text_of_marks(region: str, trace_on: bool, cluster: str) -> bytes:
+    return build_properties(dict(zip(_ADDED, (region, str(trace_on).lower(), cluster), strict=True)))
+
+
+def _append_batch(broker: "Broker", message: NewMessage, now: int) -> AppendResult:
+    if message.topic.startswith(RETRY_PREFIX) or len(message.topic) > _MOST_OF_BATCH_TOPIC:
+        return AppendResult(PutStatus.MESSAGE_ILLEGAL)
+    return broker.store.append_batch(message, now)
+
+
+def _answer(
+    broker: "Broker", request: "Request", result: AppendResult, queue_id: int, key: bytes
+) -> Iterable[Outgoing]:
+    """Return the answer to a send, unless it must wait for the disk."""
+    command = request.command
+    fields = _marks(broker)
+    if result.status is not PutStatus.PUT_OK:
+        remark = _REMARKS.get(result.status) or broker.store.refusal or "service not available now"
+        return ((request.peer, command.answer(_CODES[result.status], fields, remark=remark)),)
+    fields["msgId"] = result.message_id
+    fields["queueId"] = str(queue_id)
+    fields["queueOffset"] = str(result.queue_offset)
+    if key:
+        fields["transactionId"] = key.decode("utf-8", "replace")
+    return acknowledged(broker, request, command.answer(ext_fields=fields), result)
+
+
+def acknowledged(
+    broker: "Broker", request: "Request", answer: RemotingCommand, result: AppendResult
+) -> Iterable[Outgoing]:
+    """Return the answer to a request that has stored a message, nothing yet where it must wait for the disk."""
+    if result.flush_offset > broker.store.flushed_offset:
+        broker.awaited_flushes.put(result.flush_offset, request.peer, answer, request.now)
+        return ()
+    return ((request.peer, answer),)
+
+
+def _marks(broker: "Broker") -> dict[str, str]:
+    settings = broker.settings
+    return {"MSG_REGION": settings.region, "TRACE_ON": "true" if settings.trace_on else "false"}
+
+
+# Sending back
+
+
+def _retry_or_bury(broker: "Broker", header: Send, message: NewMessage, request: "Request") -> None:
+    """Have a message that was consumed too often go to the dead letters of its group.
+
+    Raises:
+        _RefusedError: there is no such group.
+    """
+    name = header.topic.removeprefix(RETRY_PREFIX)
+    group = _group(broker, name, request.now)
+    most = _most_times(group, header.max_reconsume_times, request.command.version)
+    if header.reconsume_times > most:
+        _bury(broker, message, name, header.unit_mode, request.now)
+        pairs = parse_properties(message.properties)
+        message.properties = build_properties(pairs | {DELAY: "-1"})
+
+
+def _send_back(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    command, now = request.command, request.now
+    header = parse_header(SendBack, command.ext_fields)
+    try:
+        group = _group(broker, header.group, now)
+        if not broker.settings.perm & Perm.WRITE:
+            raise _RefusedError(
+                ResponseCode.NO_PERMISSION, f"the broker[{broker.address}] sending message is forbidden"
+            )
+        if group.retry_queue_count <= 0:
+            return ((request.peer, command.answer()),)
+        message = _to_be_retried(broker, header, group, request)
+    except _RefusedError as refused:
+        return ((request.peer, command.answer(refused.code, remark=str(refused))),)
+    result = broker.put(message, now)
+    if result.status is not PutStatus.PUT_OK:
+        return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=result.status)),)
+    return acknowledged(broker, request, command.answer(), result)
+
+
+def _to_be_retried(broker: "Broker", header: SendBack, group: SubscriptionGroup, request: "Request") -> NewMessage:
+    """Return the copy of a message that its group will consume again, or that goes to its dead letters."""
+    now = request.now
+    retry_topic = RETRY_PREFIX + header.group
+    config = broker.topics.of_group(retry_topic, group.retry_queue_count, header.unit_mode, now)
+    if not config.perm & Perm.WRITE:
+        raise _RefusedError(ResponseCode.NO_PERMISSION, f"the topic[{retry_topic}] sending message is forbidden")
+    try:
+        message = parse_stored(broker.store.log.record(header.offset)).message
+    except (NotFoundError, FormatError):
+        raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}") from None
+    pairs = parse_properties(message.properties)
+    pairs.setdefault("RETRY_TOPIC", message.topic)
+    pairs.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(host_text(*message.store_host), header.offset))
+    pairs["WAIT"] = "false"
+    times = message.reconsume_times
+    message.topic, message.queue_id = retry_topic, next(broker.rotation) % group.retry_queue_count
+    most = _most_times(group, header.max_reconsume_times, request.command.version)
+    if times >= most or header.delay_level < 0:
+        _bury(broker, message, header.group, header.unit_mode, now)
+        pairs[DELAY] = "0"
+    else:
+        pairs[DELAY] = str(header.delay_level or _FIRST_RETRY_LEVEL + times)
+    message.properties = build_properties(pairs)
+    message.reconsume_times = times + 1
+    message.store_host = broker.store_host
+    return message
+
+
+def _group(broker: "Broker", name: str, now: int) -> SubscriptionGroup:
+    group = broker.groups.find(name, now)
+    if group is None:
+        raise _RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+    return group
+
+
+def _most_times(group: SubscriptionGroup, wanted: int | None, version: int) -> int:
+    return group.retry_max_times if wanted is None or version < Version.V3_4_9 else wanted
+
+
+def _bury(broker: "Broker", message: NewMessage, group: str, is_of_unit: bool, now: int) -> None:
+    topic = DEAD_LETTER_PREFIX + group
+    broker.topics.of_group(topic, 1, is_of_unit, now)
+    message.topic, message.queue_id = topic, 0
+
+
+_send_by_long_names = functools.partial(_send, short=False)
+_send_by_short_names = functools.partial(_send, short=True)
+
+PROCESSORS: "dict[int, Processor]" = {
+    RequestCode.SEND_MESSAGE: _send_by_long_names,
+    RequestCode.SEND_MESSAGE_V2: _send_by_short_names,
+    RequestCode.SEND_BATCH_MESSAGE: _send_by_short_names,
+    RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
+}

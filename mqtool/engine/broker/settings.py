@@ -1,0 +1,37 @@
+"""The settings of a broker, by RocketMQ's names."""
+
+from dataclasses import dataclass
+
+from mqtool.formats.settings import Settings, setting
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(Settings):
+    """What ``broker.conf`` may say besides the settings of its store; all else in such a file has no effect here."""
+
+    # Who it is
+    cluster_name: str = setting("brokerClusterName", "DefaultCluster")
+    broker_name: str = setting("brokerName", "broker-a")
+    broker_id: int = setting("brokerId", 0, least=0)  # 0 is a master
+    host: str = setting("brokerIP1", "")  # what it tells clients; empty: where it listens
+    region: str = setting("regionId", "DefaultRegion")
+
+    # Topics
+    perm: int = setting("brokerPermission", 6)  # bits: 2 write, 4 read
+    auto_create_topics: bool = setting("autoCreateTopicEnable", True)
+    default_queue_count: int = setting("defaultTopicQueueNums", 8)
+    cluster_topic_enabled: bool = setting("clusterTopicEnable", True)
+    broker_topic_enabled: bool = setting("brokerTopicEnable", True)
+    trace_topic_enabled: bool = setting("traceTopicEnable", False)
+    trace_topic: str = setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
+    revive_queue_count: int = setting("reviveQueueNum", 8)
+    timer_enabled: bool = setting("timerWheelEnable", True)
+
+    # Messages
+    trace_on: bool = setting("traceOn", True)  # clients may write traces of what they do
+    refuse_transactions: bool = setting("rejectTransactionMessage", False)
+    flush_timeout_ms: int = setting("syncFlushTimeout", 5000)
+    delay_offset_interval_ms: int = setting("flushDelayOffsetInterval", 10_000)
+
+    # Name servers
+    register_interval_ms: int = setting("registerNameServerPeriod", 30_000)

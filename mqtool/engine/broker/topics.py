@@ -1,0 +1,191 @@
+"""The topics of a broker: ``config/topics.json``, and those that it makes by itself.
+
+(Rules: remoting.md 4.1, 4.2; store.md 10.2. RocketMQ: ``TopicConfigManager``, ``TopicValidator``.)
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.formats.bodies import topic_members, version_members
+from mqtool.formats.codes import Perm, TopicSysFlag
+from mqtool.formats.config_tables import DataVersion, TopicConfig, data_version
+from mqtool.formats.config_tables import topics as parse_topics
+from mqtool.formats.topics import (
+    DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
+
+DEFAULT_TOPIC = "TBW102"
+"""Whose settings a topic gets that comes about by sending to it."""
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+CHECK_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_MOST = 127
+_MOST_OF_GROUP = 255  # of topics that a consumer group has for itself
+
+NOT_TO_BE_SENT_TO = frozenset(
+    (SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_TIMES_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC)
+)
+_SYSTEM = NOT_TO_BE_SENT_TO | {DEFAULT_TOPIC, BENCHMARK_TOPIC, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+_SYSTEM_PREFIX = "rmq_sys_"
+
+
+def fault_of_name(topic: str) -> str | None:
+    """Return why a topic cannot have this name, None if it can."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not _NAME.fullmatch(topic):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    most = _MOST_OF_GROUP if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else _MOST
+    return f"The specified topic is longer than topic max length {most}." if len(topic) > most else None
+
+
+def reply_topic(cluster_name: str) -> str:
+    """Return the topic that keeps the answers to requests of clients."""
+    return f"{cluster_name}_REPLY_TOPIC"
+
+
+def revive_topic(cluster_name: str) -> str:
+    """Return the topic that keeps what pop consumers have taken."""
+    return f"rmq_sys_REVIVE_LOG_{cluster_name}"
+
+
+class Topics:
+    """The topics by name, and how new the table is; every change is in the file when a call returns.
+
+    ``on_change`` is told the topics that are new or changed, so that name servers can be told; ``on_delete`` the name
+    of one that is gone. Times are in ms.
+    """
+
+    def __init__(self, folder: Path, settings: BrokerSettings, now: int) -> None:
+        """Load the table below the folder ``config`` of a store.
+
+        Raises:
+            FormatError: it cannot be read.
+        """
+        self._path = folder / "topics.json"
+        table = load_table(self._path)
+        self._configs = parse_topics(table)
+        self.version = data_version(table) if table else DataVersion(0, 0, now)
+        self.settings = settings
+        self.on_change: list[Callable[[Iterable[TopicConfig]], None]] = []
+        self.on_delete: list[Callable[[str, int], None]] = []
+        for config in _system_topics(settings):
+            self._configs.setdefault(config.topic, config)
+
+    @property
+    def configs(self) -> Mapping[str, TopicConfig]:
+        """All topics by name."""
+        return self._configs
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """Return the settings of a topic, None where there is no such topic."""
+        return self._configs.get(topic)
+
+    def is_system(self, topic: str) -> bool:
+        """Tell whether a topic is the broker's own, which no administrator makes or deletes."""
+        settings = self.settings
+        return (
+            topic in _SYSTEM
+            or topic.startswith(_SYSTEM_PREFIX)
+            or topic in (settings.cluster_name, settings.broker_name, reply_topic(settings.cluster_name))
+        )
+
+    def put(self, configs: Iterable[TopicConfig], now: int) -> None:
+        """Make or change topics; those that are so already are left alone."""
+        changed = [config for config in configs if self._configs.get(config.topic) != config]
+        if changed:
+            self._configs.update((config.topic, config) for config in changed)
+            self._save(now)
+            for tell in self.on_change:
+                tell(changed)
+
+    def delete(self, topic: str, now: int) -> None:
+        """Forget a topic."""
+        if self._configs.pop(topic, None):
+            self._save(now)
+        for tell in self.on_delete:
+            tell(topic, now)
+
+    def create_by_sending(
+        self, topic: str, default_topic: str, queue_count: int, is_of_unit: bool, now: int
+    ) -> TopicConfig | None:
+        """Return a topic made because somebody sends to it, None where that may not be.
+
+        Args:
+            topic: that there is not yet.
+            default_topic: whose settings the producer wants for it.
+            queue_count: how many queues it wants, at most.
+            is_of_unit: whether it is to be marked as a topic of a unit.
+            now: the time, in ms.
+        """
+        default = self._configs.get(default_topic)
+        if default is None or not default.perm & Perm.INHERIT:
+            return None
+        if default_topic == DEFAULT_TOPIC and not self.settings.auto_create_topics:
+            return None
+        count = max(0, min(queue_count, default.write_queue_count))
+        perm = default.perm & ~Perm.INHERIT
+        flag = int(TopicSysFlag.UNIT) if is_of_unit else 0
+        return self._create(_config(topic, count, perm, flag, default.filter_type), now)
+
+    def of_group(self, topic: str, queue_count: int, is_of_unit: bool, now: int) -> TopicConfig:
+        """Return the retry or dead letter topic of a group, made if there is none yet."""
+        found = self._configs.get(topic)
+        flag = int(TopicSysFlag.UNIT_SUB) if is_of_unit else 0
+        return found or self._create(_config(topic, queue_count, Perm.READ | Perm.WRITE, flag), now)
+
+    def _create(self, config: TopicConfig, now: int) -> TopicConfig:
+        self.put([config], now)
+        return config
+
+    def _save(self, now: int) -> None:
+        self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
+        save_table(
+            self._path,
+            {
+                "dataVersion": version_members(self.version),
+                "topicConfigTable": {topic: topic_members(config) for topic, config in self._configs.items()},
+            },
+        )
+
+
+def _config(topic: str, queue_count: int, perm: int = 6, sys_flag: int = 0, filter_type: str = "") -> TopicConfig:
+    return TopicConfig(
+        topic, queue_count, queue_count, int(perm), False, filter_type or "SINGLE_TAG", sys_flag, attributes={}
+    )
+
+
+def _system_topics(settings: BrokerSettings) -> list[TopicConfig]:
+    cluster, broker = settings.cluster_name, settings.broker_name
+    everything = Perm.READ | Perm.WRITE
+    configs = [
+        _config(SELF_TEST_TOPIC, 1),
+        _config(BENCHMARK_TOPIC, 1024),
+        _config(cluster, 16, Perm.INHERIT | (everything if settings.cluster_topic_enabled else 0)),
+        _config(broker, 1, Perm.INHERIT | (everything if settings.broker_topic_enabled else 0)),
+        _config(OFFSET_MOVED_TOPIC, 1),
+        _config(SCHEDULE_TOPIC, 18),
+        _config(reply_topic(cluster), 1),
+        _config(revive_topic(cluster), settings.revive_queue_count),
+        _config(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, Perm.INHERIT),
+        _config(HALF_TOPIC, 1),
+        _config(OP_TOPIC, 1),
+    ]
+    if settings.auto_create_topics:
+        configs.append(_config(DEFAULT_TOPIC, settings.default_queue_count, Perm.INHERIT | everything))
+    if settings.trace_topic_enabled:
+        configs.append(_config(settings.trace_topic, 1))
+    if settings.timer_enabled:
+        configs.append(_config(TIMER_TOPIC, 1))
+    return configs
