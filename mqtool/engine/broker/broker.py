@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqtool.engine.broker.awaited_flushes import AwaitedFlushes
 from mqtool.engine.broker.delayed import DelayedMessages
-from mqtool.engine.broker.processors import send, topics
+from mqtool.engine.broker.processors import query, send, topics
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.topics import Topics
 from mqtool.formats.codes import ResponseCode
@@ -82,7 +82,7 @@ class Broker:
         self.store = store
         self.settings = settings or BrokerSettings()
         self.listens_at("127.0.0.1:10911")
-        self.processors: dict[int, Processor] = {**send.PROCESSORS, **topics.PROCESSORS}
+        self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []
         self.on_arrival: list[Arrival] = []

@@ -153,6 +153,16 @@ class LiveIndex:
         return self._all[-2].end_timestamp if len(self._all) > 1 else 0
 
     @property
+    def end_timestamp(self) -> int:
+        """When the last message that has a key was stored (ms), 0 without any; right after ``write``."""
+        return self._all[-1].end_timestamp if self._all else 0
+
+    @property
+    def end_offset(self) -> int:
+        """Where that message lies."""
+        return self._all[-1].end_offset if self._all else 0
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is no file."""
         return not self._all
