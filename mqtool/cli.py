@@ -38,7 +38,7 @@ COMMANDS = {
     "explain": Entry("explain", "Tell what a check means and what to do."),
     "apply": Entry("apply", "Carry out a plan saved with --save-plan."),
     "undo": Entry("undo", "Take the last mend back."),
-    "serve": Entry("serve", "Run a name server."),
+    "serve": Entry("serve", "Run a name server and a broker."),
 }
 
 

@@ -11,43 +11,77 @@ from mqtool.commands._options import parse_settings
 from mqtool.errors import NotFoundError, Status
 
 if TYPE_CHECKING:
-    from mqtool.engine.cluster import NameServerConfig
+    from mqtool.engine.cluster import BrokerConfig, NameServerConfig
 
 
-@click.command(short_help="Run a name server.")
+@click.command(short_help="Run a name server and a broker.")
 @click.option("--no-broker", is_flag=True, help="A name server alone.")
+@click.option("--no-namesrv", is_flag=True, help="A broker alone, which registers with --namesrv.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option(
     "--namesrv-port",
     type=click.IntRange(0, 65535),
-    help="Port of the name server; 0 chooses one. Default: listenPort of the configuration, or 9876.",
+    help="Port of the name server; 0 chooses one. Default: 9876, with --no-broker listenPort of the configuration.",
 )
-@click.option("-c", "--config", type=click.Path(path_type=Path, readable=False), help="A namesrv.conf.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the name server; repeats.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port of the broker; 0 chooses one. Default: listenPort of the configuration, or 10911.",
+)
+@click.option(
+    "-n",
+    "--namesrv",
+    envvar="NAMESRV_ADDR",
+    metavar="HOST:PORT",
+    help="Name servers for --no-namesrv, with ; between. Default: NAMESRV_ADDR, or namesrvAddr of the configuration.",
+)
+@click.option(
+    "-s",
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The store's directory, made if it is not there. Default: storePathRootDir of the configuration, or ./store.",
+)
+@click.option(
+    "-c", "--config", type=click.Path(path_type=Path, readable=False), help="A broker.conf, or a namesrv.conf."
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of either; repeats.")
 def command(
     no_broker: bool,
+    no_namesrv: bool,
     host: str,
     namesrv_port: int | None,
+    port: int | None,
+    namesrv: str | None,
+    store: Path | None,
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
-    """Run a name server until it is told to stop, by Ctrl-C or SIGTERM.
+    """Run a name server and a broker until they are told to stop, by Ctrl-C or SIGTERM.
 
     Brokers and clients of RocketMQ 4.x and 5.x register with it and ask it for routes. One line on standard output
     tells when it is ready, and where. It listens on 127.0.0.1 unless --host says otherwise. TLS is off unless the
     settings tls.server.certPath and tls.server.keyPath name a certificate and its key.
     """
-    if not no_broker:
-        raise click.UsageError("there is no broker in this version: give --no-broker")
+    if no_broker and no_namesrv:
+        raise click.UsageError("--no-broker and --no-namesrv leave nothing to run")
     from mqtool.engine.cluster import run
 
-    return run(_serve(_config(host, namesrv_port, config, settings)))
+    given = _given(config, settings)
+    names = namesrv or given.get("namesrvAddr")
+    if no_namesrv and not names:
+        raise click.UsageError("--no-namesrv needs -n: a broker registers with a name server")
+    used: set[str] = {"listenPort", *(name for name in given if name.startswith("tls.server."))}
+    name_server = broker = None
+    if not no_namesrv:
+        name_server = _name_server(host, namesrv_port, given, used, alone=no_broker)
+    if not no_broker:
+        broker = _broker(host, port, store or Path(given.get("storePathRootDir") or "store"), given, used)
+    if unused := sorted(given.keys() - used):
+        click.echo(f"mqtool: these settings have no effect here: {', '.join(unused)}", err=True)
+    return run(_serve(name_server, broker, (names or "") if no_namesrv else ""))
 
 
-def _config(host: str, port: int | None, file: Path | None, settings: tuple[str, ...]) -> "NameServerConfig":
-    from mqtool.engine.cluster import NameServerConfig
-    from mqtool.engine.name_server.settings import NameServerSettings
-    from mqtool.engine.remoting.tls import TlsSettings
+def _given(file: Path | None, settings: tuple[str, ...]) -> dict[str, str]:
     from mqtool.formats.settings import parse_settings as parse_file
 
     given: dict[str, str] = {}
@@ -56,14 +90,36 @@ def _config(host: str, port: int | None, file: Path | None, settings: tuple[str,
             given = parse_file(file.read_text("utf-8", "replace"))
         except (FileNotFoundError, IsADirectoryError) as error:
             raise NotFoundError(f"there is no configuration file {file}") from error
-    given |= parse_settings(settings)
+    return given | parse_settings(settings)
+
+
+def _name_server(
+    host: str, port: int | None, given: dict[str, str], used: set[str], *, alone: bool
+) -> "NameServerConfig":
+    from mqtool.engine.cluster import NameServerConfig
+    from mqtool.engine.name_server.settings import NameServerSettings
+    from mqtool.engine.remoting.tls import TlsSettings
+
     if port is None:
-        port = _port(given.get("listenPort", "9876"))
-    rules, unused = NameServerSettings().updated(given)
-    unused = [name for name in unused if name != "listenPort" and not name.startswith("tls.server.")]
-    if unused:
-        click.echo(f"mqtool: these settings have no effect here: {', '.join(sorted(unused))}", err=True)
+        port = _port(given.get("listenPort", "9876")) if alone else 9876
+    rules, unknown = NameServerSettings().updated(given)
+    used |= given.keys() - unknown
     return NameServerConfig(host, port, rules, TlsSettings.of(given))
+
+
+def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
+    from mqtool.engine.broker.settings import BrokerSettings
+    from mqtool.engine.cluster import BrokerConfig
+    from mqtool.engine.remoting.tls import TlsSettings
+    from mqtool.engine.store.paths import STORE_SETTINGS
+
+    if port is None:
+        port = _port(given.get("listenPort", "10911"))
+    rules, unknown = BrokerSettings().updated(given)
+    used |= given.keys() - unknown
+    used |= STORE_SETTINGS | {"namesrvAddr", "storePathRootDir"}
+    of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
+    return BrokerConfig(store, host, port, rules, of_store, TlsSettings.of(given))
 
 
 def _port(text: str) -> int:
@@ -72,8 +128,9 @@ def _port(text: str) -> int:
     raise click.UsageError(f"listenPort={text} is no port")
 
 
-async def _serve(config: "NameServerConfig") -> int:
+async def _serve(name_server: "NameServerConfig | None", broker: "BrokerConfig | None", name_servers: str) -> int:
     from mqtool.engine.cluster import Cluster
+    from mqtool.engine.remoting.client import split_addresses
 
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -88,7 +145,10 @@ async def _serve(config: "NameServerConfig") -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, tell)
-    async with Cluster(config) as cluster:
-        click.echo(f"mqtool: ready: name server {cluster.name_server_address}")
+    brokers = [broker] if broker else []
+    async with Cluster(name_server, brokers, split_addresses(name_servers)) as cluster:
+        ready = [f"name server {cluster.name_server_address}"] if name_server else []
+        ready += [f"broker {address}" for address in cluster.broker_addresses]
+        click.echo(f"mqtool: ready: {', '.join(ready)}")
         await told.wait()
     return Status.OK

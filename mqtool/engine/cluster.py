@@ -1,22 +1,44 @@
-"""A name server, and later brokers, in one event loop: where rules meet sockets and the clock.
+"""A name server and brokers in one event loop: where rules meet sockets, threads and the clock.
 
-async with Cluster(name_server=NameServerConfig()) as cluster:
-print(cluster.name_server_address)
+async with Cluster(NameServerConfig(), [BrokerConfig(Path("store"))]) as cluster:
+print(cluster.name_server_address, cluster.broker_addresses)
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+import logging
+import socket
+import sys
+import zlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.settings import NameServerSettings
+from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.remoting.server import RemotingServer, wall_clock
 from mqtool.engine.remoting.tls import TlsSettings
+from mqtool.errors import MqtoolError, RecoveryNeededError, Status
+from mqtool.formats.bodies import Registration, build_registration
+from mqtool.formats.codes import Perm, RequestCode
+from mqtool.formats.headers import BrokerIdentity, RegisterBroker, build_header
+from mqtool.formats.remoting import Peer, RemotingCommand
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+    from mqtool.formats.config_tables import TopicConfig
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Clock = Callable[[], int]
+_FLUSH_LOOK_SECONDS = 0.1
+"""How often the flusher looks whether something is due that nobody waits for."""
+_ANY_ADDRESS = ("0.0.0.0", "::", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +51,233 @@ class NameServerConfig:
     tls: TlsSettings = field(default_factory=TlsSettings)
 
 
-class Cluster:
-    """What runs in one event loop; entering it starts all, leaving it stops all."""
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Where a broker keeps its store and listens, and its settings."""
 
-    def __init__(self, name_server: NameServerConfig, clock: Callable[[], int] = wall_clock) -> None:
-        self._config = name_server
+    store: Path  # a folder, made if it is not there
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: one that is free
+    settings: BrokerSettings = field(default_factory=BrokerSettings)
+    store_settings: Mapping[str, str] = field(default_factory=dict)  # by RocketMQ's names
+    tls: TlsSettings = field(default_factory=TlsSettings)
+
+
+class Cluster:
+    """What runs in one event loop; entering it starts all, leaving it stops all.
+
+    Brokers register with the name server in here, if there is one, and with those elsewhere that are named.
+    """
+
+    def __init__(
+        self,
+        name_server: NameServerConfig | None = None,
+        brokers: Sequence[BrokerConfig] = (),
+        name_servers: Sequence[str] = (),
+        clock: Clock = wall_clock,
+    ) -> None:
+        self._name_server = name_server
+        self._brokers = brokers
+        self._name_servers = name_servers
         self._clock = clock
         self.name_server_address = ""
+        self.broker_addresses: list[str] = []
 
     async def __aenter__(self) -> Self:
-        config = self._config
-        rules = NameServer(config.settings, self._clock())
-        self._server = RemotingServer(rules, config.tls, clock=self._clock)
-        port = await self._server.listen(config.host, config.port)
-        self.name_server_address = f"{config.host}:{port}"
+        async with contextlib.AsyncExitStack() as stack:
+            rules = None
+            if self._name_server is not None:
+                config = self._name_server
+                rules = NameServer(config.settings, self._clock())
+                server = RemotingServer(rules, config.tls, clock=self._clock)
+                port = await server.listen(config.host, config.port)
+                stack.push_async_callback(server.stop)
+                self.name_server_address = f"{config.host}:{port}"
+            for one in self._brokers:
+                broker = _RunningBroker(one, rules, self._name_servers, self._clock)
+                await broker.start()
+                stack.push_async_callback(broker.stop)
+                self.broker_addresses.append(broker.rules.address)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._server.stop()
+        await self._stack.aclose()
+
+
+class _RunningBroker:
+    """A broker on its socket, with a thread that flushes its store."""
+
+    def __init__(
+        self, config: BrokerConfig, name_server: NameServer | None, name_servers: Sequence[str], clock: Clock
+    ) -> None:
+        self._config = config
+        self._name_server = name_server
+        self._peer = Peer(0, config.host, config.port)  # the broker, as the name server in here sees it
+        self._clients = [RemotingClient([address]) for address in name_servers]
+        self._clock = clock
+        self._flush_wanted = asyncio.Event()
+        self._topics_changed = asyncio.Event()
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Open the store, recovered if need be, listen, and register.
+
+        Raises:
+            MqtoolError: the store cannot be used, or the address.
+        """
+        # With a store numpy comes in, which a name server alone does not need.
+        from mqtool.engine.broker.broker import Broker
+
+        config = self._config
+        self.store = await self._open_store()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self.store.close)
+            self.rules: Broker = Broker(self.store, self._clock(), config.settings)
+            self.server = RemotingServer(self.rules, config.tls, clock=self._clock)
+            host = config.settings.host or _address_of(config.host)
+            self.rules.listens_at(f"{host}:{config.port}")
+            port = await self.server.listen(config.host, config.port)
+            self.rules.listens_at(f"{host}:{port}")
+            stack.pop_all()
+        self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
+        self.rules.topics.on_change.append(self._register_topics)
+        self._flusher = asyncio.create_task(self._flush_on())
+        await self._register()
+        self._registrar = asyncio.create_task(self._register_on())
+
+    async def stop(self) -> None:
+        """Tell name servers and clients, write everything down and close the store.
+
+        Raises:
+            MqtoolError: the disk failed, now or before.
+        """
+        self._registrar.cancel()
+        await self._unregister()
+        self._is_stopping = True
+        self._flush_wanted.set()
+        await self._flusher
+        self.server.send(self.rules.tick(self._clock()))
+        await self.server.stop()
+        try:
+            self.rules.stop(self._clock())
+        finally:
+            self.store.close()
+
+    # The store
+
+    async def _open_store(self) -> "MessageStore":
+        from mqtool.engine.store.message_store import MessageStore
+        from mqtool.engine.store.paths import StoreConfig
+
+        config = StoreConfig(self._config.store_settings)
+        try:
+            return MessageStore(self._config.store, config, now=self._clock())
+        except RecoveryNeededError as needed:
+            log.warning("%s; recovering", needed)
+            await self._recover(needed)
+        return MessageStore(self._config.store, config, now=self._clock())
+
+    async def _recover(self, needed: RecoveryNeededError) -> None:
+        """Have a child recover the store: what it loads for that takes memory that a broker never needs again."""
+        settings = [f"--set={name}={value}" for name, value in self._config.store_settings.items()]
+        arguments = ["-m", "mqtool", "recover", "-s", str(self._config.store), "--yes", "-o", "jsonl", *settings]
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await child.communicate()
+        remarks = said.decode("utf-8", "replace").strip()
+        if child.returncode == Status.GIVEN_UP:
+            log.warning("recovering had to give messages up: %s", remarks)
+        elif child.returncode != Status.OK:
+            raise RecoveryNeededError(f"{needed}; recovering failed: {remarks}")
+
+    async def _flush_on(self) -> None:
+        """Flush for those who wait and when it is due, one flush at a time in a thread, until told to stop."""
+        loop, store, awaited = asyncio.get_running_loop(), self.store, self.rules.awaited_flushes
+        while not self._is_stopping:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._flush_wanted.wait(), _FLUSH_LOOK_SECONDS)
+            self._flush_wanted.clear()
+            try:
+                while awaited.is_any and store.failure is None:
+                    await loop.run_in_executor(None, store.flush)
+                    self.server.send(self.rules.tick(self._clock()))
+                    self.server.turn(self._clock())
+                now = self._clock()
+                if store.flush_is_due(now):
+                    await loop.run_in_executor(None, store.flush)
+                if store.queue_flush_is_due(now):
+                    await loop.run_in_executor(None, store.flush_queues)
+            except MqtoolError:
+                log.exception("the store takes nothing any more")
+                self.server.wake()
+                return
+
+    # Name servers
+
+    async def _register_on(self) -> None:
+        while True:
+            self._topics_changed.clear()
+            with contextlib.suppress(TimeoutError):
+                seconds = self.rules.settings.register_interval_ms / 1000
+                await asyncio.wait_for(self._topics_changed.wait(), seconds)
+            await self._register()
+
+    async def _register(self) -> None:
+        command = self._registration(self.rules.topics.configs.values())
+        if self._name_server is not None:
+            self._name_server.handle(command, self._peer, self._clock())
+        for client in self._clients:
+            await self._tell(client, command)
+
+    def _register_topics(self, configs: "Iterable[TopicConfig]") -> None:
+        """Tell of topics: the name server in here at once, before who has made them can ask for a route."""
+        if self._name_server is not None:
+            self._name_server.handle(self._registration(configs), self._peer, self._clock())
+        self._topics_changed.set()
+
+    def _registration(self, configs: "Iterable[TopicConfig]") -> RemotingCommand:
+        rules = self.rules
+        perm = rules.settings.perm | ~(Perm.READ | Perm.WRITE)
+        topics = {config.topic: replace(config, perm=config.perm & perm) for config in configs}
+        body = build_registration(Registration(rules.topics.version, topics))
+        name, address, cluster, broker_id = self._identity()
+        header = RegisterBroker(name, address, cluster, "", broker_id, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
+        fields = build_header(header)
+        return RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body)
+
+    async def _unregister(self) -> None:
+        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=build_header(self._identity()))
+        if self._name_server is not None:
+            self._name_server.handle(command, self._peer, self._clock())
+        for client in self._clients:
+            await self._tell(client, command)
+            await client.close()
+
+    def _identity(self) -> BrokerIdentity:
+        settings = self.rules.settings
+        return BrokerIdentity(settings.broker_name, self.rules.address, settings.cluster_name, settings.broker_id)
+
+    async def _tell(self, client: RemotingClient, command: RemotingCommand) -> None:
+        try:
+            answer = await client.invoke(replace(command))
+            if answer.code:
+                log.warning("name server %s refuses: %s", client.addresses[0], answer.remark)
+        except MqtoolError as error:  # it is told again later
+            log.warning("name server: %s", error)
+
+
+def _address_of(host: str) -> str:
+    """Return the address under which others reach who listens on ``host``."""
+    if host not in _ANY_ADDRESS:
+        return host
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the way there
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:

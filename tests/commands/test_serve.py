@@ -97,7 +97,9 @@ def test_what_it_loads_is_small() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ([], Status.USAGE, "--no-broker"),
+        (["--no-broker", "--no-namesrv"], Status.USAGE, "nothing to run"),
+        (["--no-namesrv"], Status.USAGE, "needs -n"),
+        (["-s", "/proc/store", "--namesrv-port", "0"], Status.IO_ERROR, "/proc/store"),
         (["--no-broker", "-c", "/no/namesrv.conf"], Status.NO_INPUT, "/no/namesrv.conf"),
         (["--no-broker", "--set", "listenPort=x"], Status.USAGE, "listenPort=x is no port"),
         (["--no-broker", "--set", "enableTopicList=7"], Status.USAGE, "neither true nor false"),

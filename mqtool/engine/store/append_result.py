@@ -34,4 +34,4 @@ class AppendResult(NamedTuple):
         """The offset message id; of a batch all of them, with commas between."""
         address, port = self.store_host
         host = address + port.to_bytes(4, "big", signed=True)
-        return ",".join((host + at.to_bytes(8, "big")).hex().upper() for at in self.physical_offsets)
+        return ",".join([(host + at.to_bytes(8, "big")).hex().upper() for at in self.physical_offsets])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HEADER, _SLOT, _ENTRY = packer_of(layout.HEADER), packer_of(layout.SLOT), packer_of(layout.ENTRY)
 _MOST_SECONDS = 2**31 - 1
-_WIDTH = 64
+_WIDTH = 128
 """Bytes of the texts that are hashed together; longer ones are hashed by themselves."""
 _POWERS = np.array([pow(31, _WIDTH - 1 - i, 1 << 32) for i in range(_WIDTH)], np.uint32)
 _UNIQ_KEY, _KEYS, _TAGS = probe_of("UNIQ_KEY"), probe_of("KEYS"), probe_of("TAGS")

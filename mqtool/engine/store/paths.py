@@ -21,6 +21,35 @@ SIZES = (
 )
 """Keys of a broker whose values are sizes of files."""
 
+STORE_SETTINGS = frozenset(
+    (
+        *SIZES,
+        "cleanFileForciblyEnable",
+        "cleanResourceInterval",
+        "deleteCommitLogFilesInterval",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
+        "enableDLegerCommitLog",
+        "enableLmq",
+        "enableMultiDispatch",
+        "enabledAppendPropCRC",
+        "fileReservedTime",
+        "flushCommitLogLeastPages",
+        "flushCommitLogThoroughInterval",
+        "flushDiskType",
+        "flushIntervalCommitLog",
+        "flushIntervalConsumeQueue",
+        "maxMessageSize",
+        "messageDelayLevel",
+        "messageIndexEnable",
+        "readOnlyCommitLogStorePaths",
+        "storePathCommitLog",
+    )
+)
+"""Keys of a broker that its store goes by."""
+
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
