@@ -1,0 +1,144 @@
+"""What a running broker reads for a pull: the records of a queue from an offset on, as they lie in the log.
+
+The plain twin of ``pull``, which reads a store at rest for people; tests hold the two equal. This one keeps RocketMQ's
+limits. (Rules: remoting.md 5.2 to 5.4. RocketMQ: ``DefaultMessageStore.getMessage``.)
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.store.pull import StoreStatus
+from mqtool.formats import commit_log, consume_queue
+from mqtool.formats.filters import Sql92Filter
+from mqtool.formats.properties import parse_properties
+from mqtool.formats.stored_message import parse_stored
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.live_queue import LiveQueue, Unit
+    from mqtool.engine.store.message_store import MessageStore
+
+MOST_UNITS = 800
+"""Units that one pull looks at, or as many as it asks for messages."""
+
+_IN_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
+"""Bytes at the end of the log that the system may well have in memory."""
+
+
+def is_in_memory(store: "MessageStore", physical_offset: int) -> bool:
+    """Tell whether a message is likely to be read without waiting for the disk."""
+    return physical_offset >= store.log.end_offset - _IN_MEMORY
+
+
+class Limits(NamedTuple):
+    """How much one pull may return, but for its first message."""
+
+    messages: int
+    bytes: int
+
+
+IN_MEMORY = Limits(32, 256 << 10)
+ON_DISK = Limits(8, 64 << 10)
+"""For messages that have to be read from the disk first."""
+
+
+class Wanted(NamedTuple):
+    """What a consumer wants of a queue."""
+
+    codes: frozenset[int] | None = None  # hashes of tags; None: all
+    sql92: Sql92Filter | None = None
+
+    def matches_code(self, tags_code: int) -> bool:
+        """Tell whether a unit may lead to a wanted message."""
+        if self.codes is None or tags_code in self.codes or tags_code < -0x80000000:
+            return True  # so far below it is a place in the queue's extension: only the client can tell
+        return tags_code > 0x7FFFFFFF and (tags_code + 0x80000000 & 0xFFFFFFFF) - 0x80000000 in self.codes
+
+    def matches_record(self, record: memoryview) -> bool:
+        """Tell whether a message is wanted whose unit is."""
+        return self.sql92 is None or self.sql92(parse_properties(parse_stored(record).message.properties))
+
+
+EVERYTHING = Wanted()
+
+
+class Fetched(NamedTuple):
+    """What a pull found; ``parts`` hold the records end to end."""
+
+    status: StoreStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    parts: Sequence[memoryview] = ()
+    message_count: int = 0
+
+
+def fetch(
+    store: "MessageStore", queue: "LiveQueue | None", offset: int, max_count: int, wanted: Wanted = EVERYTHING
+) -> Fetched:
+    """Return the records of a queue from an offset on, and where to go on.
+
+    Args:
+        store: whose queue it is.
+        queue: None where the store has no such queue.
+        offset: queue offset to begin with.
+        max_count: return no more messages than this, but at least one.
+        wanted: messages that are not are passed over.
+    """
+    if queue is None:
+        return Fetched(StoreStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+    low, high = queue.min_offset(store.log.min_offset), queue.next_offset
+    if high == 0:
+        return Fetched(StoreStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return Fetched(StoreStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return Fetched(StoreStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    if offset > high:
+        return Fetched(StoreStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+    log, codes, sql92 = store.log, wanted.codes, wanted.sql92
+    first, end = log.min_offset, log.end_offset
+    on_disk_before = end - _IN_MEMORY
+    parts: list[memoryview] = []
+    status = StoreStatus.NO_MATCHED_MESSAGE
+    next_offset = offset
+    count = total = 0
+    run, run_end = -1, -1  # records that lie end to end make one part
+    for place, at, size, code, batch_size in _units(queue, offset, max_count):
+        limits = ON_DISK if at < on_disk_before else IN_MEMORY
+        if count and (count + batch_size > max_count or count >= limits.messages or total + size > limits.bytes):
+            next_offset = place
+            break
+        next_offset = place + batch_size
+        if size == consume_queue.PRE_BLANK_SIZE or (codes is not None and not wanted.matches_code(code)):
+            continue
+        if at < first or at + size > end or size < commit_log.MIN_SIZE:
+            if not count:
+                status = StoreStatus.MESSAGE_WAS_REMOVING
+            continue
+        if sql92 is not None and not wanted.matches_record(log.read(at, size)):
+            continue
+        status = StoreStatus.FOUND
+        count += batch_size
+        total += size
+        if at != run_end:
+            if run >= 0:
+                parts.append(log.read(run, run_end - run))
+            run = at
+        run_end = at + size
+    if run >= 0:
+        parts.append(log.read(run, run_end - run))
+    if next_offset == offset:
+        return Fetched(StoreStatus.OFFSET_FOUND_NULL, high, low, high)
+    return Fetched(status, next_offset, low, high, parts, count)
+
+
+def _units(queue: "LiveQueue", offset: int, max_count: int) -> "Iterator[Unit]":
+    """Yield the units that one pull looks at, and read no more of them than it may need."""
+    left = max(MOST_UNITS, max_count)
+    limit = max(max_count, 1) + 1  # the first that is too many may end the pull
+    while left > 0 and (units := queue.units(offset, min(limit, left))):
+        yield from units
+        offset = units[-1].queue_offset + units[-1].batch_size
+        left -= len(units)
+        limit = MOST_UNITS
