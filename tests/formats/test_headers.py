@@ -65,6 +65,9 @@ REQUESTS: dict[int, type[NamedTuple]] = {
 SHORT = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 WITHOUT_HEADER = {
     RequestCode.HEART_BEAT,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.CHECK_CLIENT_CONFIG,
     RequestCode.GET_BROKER_RUNTIME_INFO,
     RequestCode.GET_BROKER_CLUSTER_INFO,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,

@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqtool.engine.broker.awaited_flushes import AwaitedFlushes
+from mqtool.engine.broker.calls import Calls
+from mqtool.engine.broker.clients import Clients
+from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
-from mqtool.engine.broker.processors import query, send, topics
+from mqtool.engine.broker.parked_pulls import ParkedPulls
+from mqtool.engine.broker.processors import clients, consumers, groups, pull, query, send, topics
+from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.topics import Topics
 from mqtool.formats.codes import ResponseCode
-from mqtool.formats.config_tables import SubscriptionGroup
 from mqtool.formats.message import parse_host
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 from mqtool.formats.unique_key import build_unique_key
@@ -55,14 +60,6 @@ Detour = Callable[["NewMessage", int], "AppendResult | None"]
 """Changes a message, and where it goes, so that it waits elsewhere first; returns a result to refuse it."""
 
 
-class Groups(Protocol):
-    """The consumer groups, as far as those need them who send."""
-
-    def find(self, group: str, now: int) -> SubscriptionGroup | None:
-        """Return a group, made if it is new and that is allowed."""
-        ...
-
-
 class Broker:
     """The rules of a broker; times are in ms.
 
@@ -70,8 +67,6 @@ class Broker:
     that has ended, ``on_stop`` for what must be in its file when the broker stops, ``detours`` for messages that are
     not to go straight to their topic.
     """
-
-    groups: Groups
 
     def __init__(self, store: "MessageStore", now: int, settings: BrokerSettings | None = None) -> None:
         """Make a broker on an open store.
@@ -83,6 +78,8 @@ class Broker:
         self.settings = settings or BrokerSettings()
         self.listens_at("127.0.0.1:10911")
         self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
+        for family in (clients, consumers, groups, pull):
+            self.processors |= family.PROCESSORS
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []
         self.on_arrival: list[Arrival] = []
@@ -98,6 +95,17 @@ class Broker:
         self.topics = Topics(config, self.settings, now)
         self.awaited_flushes = AwaitedFlushes(self)
         self.delayed = DelayedMessages(self, config, now)
+        self.calls = Calls()
+        self.groups = SubscriptionGroups(config, now, creates=self.settings.auto_create_groups)
+        self.offsets = ConsumerOffsets(config, now)
+        self.clients = Clients(self.groups, self.calls)
+        self.locks = LockTable()
+        self.parked_pulls = ParkedPulls()
+        self.clockworks += [self.calls, self.offsets, self.clients, self.parked_pulls]
+        self.on_closed += [self.calls.closed, self.clients.closed, self.parked_pulls.closed]
+        self.on_arrival.append(self.parked_pulls.arrived)
+        self.on_stop.append(self.offsets.keep)
+        self.topics.on_delete.append(self.offsets.delete_topic)
         store.on_arrival = self.arrived
 
     def listens_at(self, address: str) -> None:
@@ -112,7 +120,7 @@ class Broker:
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return what to send for a command."""
         if command.is_response:  # whose code may be that of a request
-            return ()
+            return self.calls.answered(command, peer, now)
         processor = self.processors.get(command.code)
         if processor is None:
             remark = f" request type {command.code} not supported"

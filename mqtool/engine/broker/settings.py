@@ -33,5 +33,12 @@ class BrokerSettings(Settings):
     flush_timeout_ms: int = setting("syncFlushTimeout", 5000)
     delay_offset_interval_ms: int = setting("flushDelayOffsetInterval", 10_000)
 
+    # Consumers
+    auto_create_groups: bool = setting("autoCreateSubscriptionGroup", True)
+    long_polling_enabled: bool = setting("longPollingEnable", True)
+    lite_pull_enabled: bool = setting("litePullMessageEnable", True)
+    sql92_enabled: bool = setting("enablePropertyFilter", True)  # RocketMQ's own default is false
+    server_side_reset: bool = setting("useServerSideResetOffset", True)
+
     # Name servers
     register_interval_ms: int = setting("registerNameServerPeriod", 30_000)

@@ -1,0 +1,211 @@
+"""The clients of a broker: which producers and consumers there are, and what the consumers have subscribed to.
+
+A client makes itself known by heartbeats; it is forgotten when it says so, when its connection ends, or after two
+minutes of silence. The members of a group are told when one of them comes or goes.
+(RocketMQ: ``ProducerManager``, ``ConsumerManager``, ``ConsumerGroupInfo``.)
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mqtool.engine.broker.calls import Calls
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.formats.bodies import ConsumerData, Subscription
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.headers import ConsumerGroup, build_header
+from mqtool.formats.remoting import Outgoing, Peer
+
+SILENCE_MS = 120_000
+LOOK_INTERVAL_MS = 10_000
+
+
+@dataclass(slots=True)
+class Client:
+    """A program at the other end of a connection, as member of one group."""
+
+    peer: Peer
+    client_id: str
+    language: str | None
+    version: int
+    last_heard: int  # ms
+
+
+@dataclass(slots=True)
+class OnlineGroup:
+    """The consumers of a group and what they want; the one who spoke last decides."""
+
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    members: dict[Peer, Client] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)  # by topic
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether every member gets every message."""
+        return self.message_model == "BROADCASTING"
+
+
+class Clients:
+    """All producers and consumers by group; what is returned to send are the notes to the members of a group."""
+
+    def __init__(self, groups: SubscriptionGroups, calls: Calls) -> None:
+        self._groups = groups
+        self._calls = calls
+        self._producers: dict[str, dict[Peer, Client]] = {}
+        self._consumers: dict[str, OnlineGroup] = {}
+        self._by_id: dict[str, Client] = {}  # producers
+        self._groups_of: dict[Peer, tuple[set[str], set[str]]] = {}  # of its producers and consumers
+        self._next_look = 0
+
+    # Coming
+
+    def register_producer(self, group: str, client: Client) -> None:
+        """Take note of a producer, or that it is still there."""
+        self._producers.setdefault(group, {})[client.peer] = client
+        self._by_id[client.client_id] = client
+        self._of(client.peer)[0].add(group)
+
+    def register_consumer(
+        self, data: ConsumerData, client: Client, *, keeps_subscriptions: bool = False
+    ) -> Iterable[Outgoing]:
+        """Take note of a consumer, or that it is still there.
+
+        Args:
+            data: its group and what that wants.
+            client: who it is.
+            keeps_subscriptions: it left its subscriptions out because they are known.
+        """
+        group = self._consumers.get(data.group)
+        if group is None:
+            group = self._consumers[data.group] = OnlineGroup(
+                data.consume_type, data.message_model, data.consume_from_where
+            )
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        is_changed = client.peer not in group.members
+        group.members[client.peer] = client
+        self._of(client.peer)[1].add(data.group)
+        if not keeps_subscriptions:
+            is_changed |= _subscribe(group, data.subscriptions)
+        return self._notes(data.group) if is_changed else ()
+
+    # Going
+
+    def unregister_producer(self, group: str, peer: Peer) -> None:
+        """Forget a producer."""
+        self._forget(peer, 0, group)
+        members = self._producers.get(group, {})
+        if (client := members.pop(peer, None)) is None:
+            return
+        if not members:
+            del self._producers[group]
+        if self._by_id.get(client.client_id) is client:
+            del self._by_id[client.client_id]
+
+    def unregister_consumer(self, group: str, peer: Peer) -> Iterable[Outgoing]:
+        """Forget a consumer."""
+        self._forget(peer, 1, group)
+        online = self._consumers.get(group)
+        if online is None or online.members.pop(peer, None) is None:
+            return ()
+        if not online.members:
+            del self._consumers[group]
+            return ()
+        return self._notes(group)
+
+    def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:  # noqa: ARG002
+        """Forget a client whose connection has ended."""
+        producers, consumers = self._groups_of.pop(peer, ((), ()))
+        for group in list(producers):
+            self.unregister_producer(group, peer)
+        return [note for group in list(consumers) for note in self.unregister_consumer(group, peer)]
+
+    def tick(self, now: int) -> Iterable[Outgoing]:
+        """Forget the clients that are silent."""
+        if now < self._next_look:
+            return ()
+        self._next_look = now + LOOK_INTERVAL_MS
+        silent = now - SILENCE_MS
+        producers = [
+            (group, client.peer)
+            for group, members in self._producers.items()
+            for client in members.values()
+            if client.last_heard < silent
+        ]
+        for group, peer in producers:
+            self.unregister_producer(group, peer)
+        consumers = [
+            (group, client.peer)
+            for group, online in self._consumers.items()
+            for client in online.members.values()
+            if client.last_heard < silent
+        ]
+        return [note for group, peer in consumers for note in self.unregister_consumer(group, peer)]
+
+    def next_tick(self, now: int) -> int | None:
+        """Return when to look for silent clients, None while there are none at all."""
+        return max(self._next_look, now) if self._groups_of else None
+
+    # Asking
+
+    def producers(self, group: str) -> list[Client]:
+        """Return the producers of a group."""
+        return list(self._producers.get(group, {}).values())
+
+    def producer_groups(self) -> list[str]:
+        """Return the groups that have producers."""
+        return list(self._producers)
+
+    def producer(self, client_id: str) -> Client | None:
+        """Return a producer by its id: who asked gets its reply so."""
+        return self._by_id.get(client_id)
+
+    def group(self, group: str) -> OnlineGroup | None:
+        """Return the consumers of a group, None where there are none."""
+        return self._consumers.get(group)
+
+    def consumer(self, group: str, client_id: str) -> Client | None:
+        """Return a consumer of a group by its id."""
+        online = self._consumers.get(group)
+        members = online.members.values() if online else ()
+        return next((client for client in members if client.client_id == client_id), None)
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Return the groups with consumers that have subscribed to a topic."""
+        return [group for group, online in self._consumers.items() if topic in online.subscriptions]
+
+    # Parts
+
+    def _of(self, peer: Peer) -> tuple[set[str], set[str]]:
+        return self._groups_of.setdefault(peer, (set(), set()))
+
+    def _forget(self, peer: Peer, kind: int, group: str) -> None:
+        if (groups := self._groups_of.get(peer)) is not None:
+            groups[kind].discard(group)
+            if not any(groups):
+                del self._groups_of[peer]
+
+    def _notes(self, group: str) -> Iterable[Outgoing]:
+        """Return what tells the members of a group to share the queues out anew."""
+        online = self._consumers[group]
+        settings = self._groups.get(group)
+        if online.is_broadcast or (settings is not None and not settings.notify_changes_enabled):
+            return ()
+        header = build_header(ConsumerGroup(group))
+        return [(peer, self._calls.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)) for peer in online.members]
+
+
+def _subscribe(group: OnlineGroup, wanted: Iterable[Subscription]) -> bool:
+    """Take the subscriptions of a heartbeat; tell whether topics came or went."""
+    known = group.subscriptions
+    given = {subscription.topic: subscription for subscription in wanted}
+    is_changed = known.keys() != given.keys()
+    for topic in known.keys() - given.keys():
+        del known[topic]
+    for topic, subscription in given.items():
+        present = known.get(topic)
+        if present is None or subscription.version > present.version:
+            known[topic] = subscription
+    return is_changed

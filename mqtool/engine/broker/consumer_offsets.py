@@ -1,0 +1,143 @@
+"""How far each group has read each queue: ``config/consumerOffset.json``.
+
+(RocketMQ: ``ConsumerOffsetManager``.)
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.formats.bodies import version_members
+from mqtool.formats.config_tables import DataVersion, Table, consumer_offsets, data_version
+from mqtool.formats.remoting import Outgoing
+
+KEEP_INTERVAL_MS = 5000
+UNKNOWN = -1
+
+Key = tuple[str, str]
+"""Topic and group."""
+
+
+class ConsumerOffsets:
+    """The next offset of each group and queue; written every 5 s where something has changed, and by ``keep``."""
+
+    def __init__(self, folder: Path, now: int) -> None:
+        """Read the offsets from the table below the folder ``config`` of a store.
+
+        Raises:
+            FormatError: the table cannot be read.
+        """
+        self._path = folder / "consumerOffset.json"
+        table = load_table(self._path)
+        self.version = data_version(table) if table else DataVersion(0, 0, now)
+        self._offsets: dict[Key, dict[int, int]] = {}
+        for (topic, group, queue_id), offset in consumer_offsets(table).items():
+            self._offsets.setdefault((topic, group), {})[queue_id] = offset
+        self._pulled: dict[Key, dict[int, int]] = {}
+        self._resets: dict[Key, dict[int, int]] = {}
+        self._is_changed = False
+        self._next_keep = now + KEEP_INTERVAL_MS
+
+    # One queue
+
+    def get(self, group: str, topic: str, queue_id: int) -> int:
+        """Return what a group reads next, ``UNKNOWN`` where it never said so; a pending reset counts."""
+        key = topic, group
+        if (target := self._resets.get(key, {}).get(queue_id)) is not None:
+            return target
+        return self._offsets.get(key, {}).get(queue_id, UNKNOWN)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take what a group reads next; it may be less than before."""
+        self._offsets.setdefault((topic, group), {})[queue_id] = offset
+        self._is_changed = True
+
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take up to where a group has been given messages; kept in memory only."""
+        self._pulled.setdefault((topic, group), {})[queue_id] = offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int:
+        """Return up to where a group has been given messages, ``UNKNOWN`` where it has not."""
+        return self._pulled.get((topic, group), {}).get(queue_id, UNKNOWN)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set what a group reads next; its next pull is told so, and what it commits before that is not taken."""
+        self.commit(group, topic, queue_id, offset)
+        self._resets.setdefault((topic, group), {})[queue_id] = offset
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Tell whether a group still has to be told of a reset."""
+        return queue_id in self._resets.get((topic, group), ())
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a reset that a group has to be told of, once."""
+        if not self._resets:
+            return None
+        queues = self._resets.get((topic, group))
+        return queues.pop(queue_id, None) if queues else None
+
+    # Groups and topics
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return the offsets of a group by queue id."""
+        return self._offsets.get((topic, group), {})
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics of which a group has offsets."""
+        return [topic for topic, one in self._offsets if one == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have offsets of a topic."""
+        return [group for one, group in self._offsets if one == topic]
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Give one group the offsets that another has of a topic."""
+        if offsets := self._offsets.get((topic, source)):
+            self._offsets[topic, target] = dict(offsets)
+            self._is_changed = True
+
+    def delete_group(self, group: str) -> None:
+        """Forget all offsets of a group."""
+        self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[1] == group])
+
+    def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
+        """Forget all offsets of a topic."""
+        self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[0] == topic])
+
+    def _delete(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._pulled.pop(key, None)
+            self._resets.pop(key, None)
+            if self._offsets.pop(key, None) is not None:
+                self._is_changed = True
+
+    # Keeping
+
+    def table(self) -> Table:
+        """Return all offsets as the file and the body of GET_ALL_CONSUMER_OFFSET have them."""
+        return {
+            "dataVersion": version_members(self.version),
+            "offsetTable": {f"{topic}@{group}": queues for (topic, group), queues in self._offsets.items()},
+        }
+
+    def keep(self, now: int) -> None:
+        """Write what has changed since it was last written.
+
+        Raises:
+            WriteError: the disk is full, or fails; the next call tries again.
+        """
+        if self._is_changed:
+            self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
+            save_table(self._path, self.table())
+            self._is_changed = False
+
+    def tick(self, now: int) -> Iterable[Outgoing]:
+        """Keep the offsets every 5 s."""
+        if now >= self._next_keep:
+            self._next_keep = now + KEEP_INTERVAL_MS
+            self.keep(now)
+        return ()
+
+    def next_tick(self, now: int) -> int | None:  # noqa: ARG002
+        """Return when offsets are to be kept, None while nothing has changed."""
+        return self._next_keep if self._is_changed else None

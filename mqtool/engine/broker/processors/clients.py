@@ -1,0 +1,167 @@
+"""Clients that come and go: heartbeats, the lists of who is there, locks of queues.
+
+(Rules: remoting.md 3.3, 3.6. RocketMQ: ``ClientManageProcessor``, ``ConsumerManageProcessor``,
+``AdminBrokerProcessor``.)
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from mqtool.engine.broker.clients import Client
+from mqtool.engine.broker.processors.pull import RefusedError, wanted_by_expression
+from mqtool.formats.bodies import (
+    build_body,
+    build_consumer_list,
+    build_locked_queues,
+    parse_body,
+    parse_heartbeat,
+    parse_queue_locks,
+    parse_subscription,
+    subscription_members,
+)
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.headers import ConsumerGroup, ProducerGroup, UnregisterClient, parse_header
+from mqtool.formats.remoting import Outgoing
+from mqtool.formats.topics import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker, Processor, Request
+
+
+def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Take note of a client; the groups that it changes are told before it gets its answer."""
+    command, peer, now = request
+    beat = parse_heartbeat(command.body)
+    client = Client(peer, beat.client_id, command.language, command.version, now)
+    out: list[Outgoing] = []
+    for data in beat.consumers:
+        group = broker.groups.find(data.group, now)
+        if group is None:
+            continue
+        if group.retry_queue_count > 0:
+            broker.topics.of_group(RETRY_PREFIX + data.group, group.retry_queue_count, data.unit_mode, now)
+        out += broker.clients.register_consumer(data, client, keeps_subscriptions=beat.without_subscriptions)
+    for producer_group in beat.producer_groups:
+        broker.clients.register_producer(producer_group, client)
+    out.append((peer, command.answer()))
+    return out
+
+
+def unregister(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Forget a client that says good-bye."""
+    header = parse_header(UnregisterClient, request.command.ext_fields)
+    if header.producer_group:
+        broker.clients.unregister_producer(header.producer_group, request.peer)
+    notes = broker.clients.unregister_consumer(header.consumer_group, request.peer) if header.consumer_group else ()
+    return [*notes, (request.peer, request.command.answer())]
+
+
+def check_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Tell a consumer whether its filter will work here."""
+    members = parse_body(request.command.body).get("subscriptionData")
+    answer = request.command.answer()
+    if isinstance(members, dict):
+        subscription = parse_subscription(members)
+        kind = subscription.expression_type
+        if kind != "TAG" and not broker.settings.sql92_enabled:
+            remark = f"The broker does not support consumer to filter message by {kind}"
+            answer = request.command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
+        elif kind != "TAG":
+            try:
+                wanted_by_expression(kind, subscription.expression)
+            except RefusedError as refused:
+                answer = refused.answer(request.command)
+    return ((request.peer, answer),)
+
+
+def consumer_list(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Return the ids of the members of a group."""
+    name = parse_header(ConsumerGroup, request.command.ext_fields).consumer_group
+    group = broker.clients.group(name)
+    if group is None:
+        remark = f"no consumer for this group, {name}"
+        answer = request.command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
+    else:
+        body = build_consumer_list(dict.fromkeys(client.client_id for client in group.members.values()))
+        answer = request.command.answer(body=body)
+    return ((request.peer, answer),)
+
+
+def consumer_connections(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Return the members of a group and what it has subscribed to."""
+    name = parse_header(ConsumerGroup, request.command.ext_fields).consumer_group
+    group = broker.clients.group(name)
+    if group is None:
+        remark = f"the consumer group[{name}] not online"
+        return ((request.peer, request.command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)),)
+    body = {
+        "connectionSet": [_connection(client) for client in group.members.values()],
+        "consumeFromWhere": group.consume_from_where,
+        "consumeType": group.consume_type,
+        "messageModel": group.message_model,
+        "subscriptionTable": {topic: subscription_members(one) for topic, one in group.subscriptions.items()},
+    }
+    return ((request.peer, request.command.answer(body=build_body(body))),)
+
+
+def producer_connections(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Return the members of a group of producers."""
+    name = parse_header(ProducerGroup, request.command.ext_fields).producer_group
+    clients = broker.clients.producers(name)
+    if not clients:
+        remark = f"the producer group[{name}] not exist"
+        return ((request.peer, request.command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
+    body = build_body({"connectionSet": [_connection(client) for client in clients]})
+    return ((request.peer, request.command.answer(body=body)),)
+
+
+def all_producers(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Return all producers by group."""
+    producers = {
+        group: [
+            {
+                "clientId": client.client_id,
+                "language": client.language,
+                "lastUpdateTimestamp": client.last_heard,
+                "remoteIP": client.peer.address,
+                "version": client.version,
+            }
+            for client in broker.clients.producers(group)
+        ]
+        for group in broker.clients.producer_groups()
+    }
+    return ((request.peer, request.command.answer(body=build_body({"data": producers}))),)
+
+
+def _connection(client: Client) -> dict[str, Any]:
+    return {
+        "clientAddr": client.peer.address,
+        "clientId": client.client_id,
+        "language": client.language,
+        "version": client.version,
+    }
+
+
+def lock(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Lock queues for a consumer, those that no other holds."""
+    granted = broker.locks.lock(parse_queue_locks(request.command.body), request.now)
+    return ((request.peer, request.command.answer(body=build_locked_queues(granted))),)
+
+
+def unlock(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Let go of the queues of a consumer."""
+    broker.locks.unlock(parse_queue_locks(request.command.body))
+    return ((request.peer, request.command.answer()),)
+
+
+PROCESSORS: "dict[int, Processor]" = {
+    RequestCode.HEART_BEAT: heartbeat,
+    RequestCode.UNREGISTER_CLIENT: unregister,
+    RequestCode.CHECK_CLIENT_CONFIG: check_config,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
+    RequestCode.GET_ALL_PRODUCER_INFO: all_producers,
+    RequestCode.LOCK_BATCH_MQ: lock,
+    RequestCode.UNLOCK_BATCH_MQ: unlock,
+}

@@ -1,0 +1,54 @@
+"""Which consumer of a group may read a queue alone: orderly consumers lock their queues for a while.
+
+(RocketMQ: ``RebalanceLockManager``.)
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mqtool.formats.bodies import MessageQueue, QueueLocks
+
+LIFE_MS = 60_000
+"""A lock that its holder has not asked for again this long may be taken by another."""
+
+
+class _Lock(NamedTuple):
+    client_id: str
+    since: int
+
+    def is_held(self, now: int) -> bool:
+        return now - self.since <= LIFE_MS
+
+
+class LockTable:
+    """The locks of all groups; kept in memory only, so that after a restart each goes to the first who asks."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def lock(self, asked: QueueLocks, now: int) -> list[MessageQueue]:
+        """Give a consumer what it asks for; return the queues that are its own now."""
+        locks = self._locks.setdefault(asked.group, {})
+        granted = []
+        for queue in asked.queues:
+            present = locks.get(queue)
+            if present is None or present.client_id == asked.client_id or not present.is_held(now):
+                locks[queue] = _Lock(asked.client_id, now)
+                granted.append(queue)
+        return granted
+
+    def unlock(self, asked: QueueLocks) -> None:
+        """Let go of the queues that a consumer holds among those that it names."""
+        locks = self._locks.get(asked.group, {})
+        for queue in asked.queues:
+            if queue in locks and locks[queue].client_id == asked.client_id:
+                del locks[queue]
+        if not locks:
+            self._locks.pop(asked.group, None)
+
+    def is_any_held(self, group: str, now: int) -> bool:
+        """Tell whether a group consumes any queue in order."""
+        return any(lock.is_held(now) for lock in self._held(group))
+
+    def _held(self, group: str) -> Iterable[_Lock]:
+        return self._locks.get(group, {}).values()

@@ -1,0 +1,192 @@
+"""The subscription groups of a broker and their rules: ``config/subscriptionGroup.json``.
+
+(RocketMQ: ``SubscriptionGroupManager``.)
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.errors import FormatError
+from mqtool.formats.bodies import version_members
+from mqtool.formats.config_tables import DataVersion, SubscriptionGroup, Table, data_version, subscription_groups
+
+MOST_NAME = 255
+"""Characters of a group that is made because a client names it."""
+MOST_GIVEN_NAME = 120
+"""Characters of a group that an administrator makes."""
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+_SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+_SYSTEM_PREFIX = "CID_RMQ_SYS_"
+
+
+class SubscriptionGroups:
+    """All groups by name; each change is in the file before the call returns.
+
+    Members of the file that mean nothing here (a retry policy, say) are kept as they are.
+    """
+
+    def __init__(self, folder: Path, now: int, *, creates: bool = True) -> None:
+        """Read the groups.
+
+        Args:
+            folder: ``config`` of a store.
+            now: the time, in ms.
+            creates: a group is made as soon as a client names it.
+
+        Raises:
+            FormatError: the table cannot be read.
+        """
+        self.creates = creates
+        self._path = folder / "subscriptionGroup.json"
+        table = load_table(self._path)
+        self._groups = subscription_groups(table)
+        self._members: dict[str, Table] = dict(table.get("subscriptionGroupTable") or {})
+        self._forbidden: dict[str, dict[str, int]] = _forbidden(table)
+        self.version = data_version(table)
+        for group in _SYSTEM_GROUPS:
+            if group not in self._groups:
+                self._put(group, default_members(group))
+        if not table:
+            self.version = DataVersion(0, 0, now)
+
+    def get(self, group: str) -> SubscriptionGroup | None:
+        """Return a group that there is."""
+        return self._groups.get(group)
+
+    def find(self, group: str, now: int) -> SubscriptionGroup | None:
+        """Return a group that a client names; it is made where that is allowed and the name is one."""
+        found = self._groups.get(group)
+        if found is None and (self.creates or is_system_group(group)) and is_name(group, MOST_NAME):
+            self._put(group, default_members(group))
+            self._changed(now)
+            found = self._groups[group]
+        return found
+
+    def update(self, given: Table, now: int) -> SubscriptionGroup:
+        """Make a group, or change one, as an administrator wants it; members that are not given keep their values.
+
+        Raises:
+            FormatError: a member is not what it should be.
+        """
+        group = str(given.get("groupName") or "")
+        members = self._members.get(group) or default_members(group)
+        changed = {**members, **{name: value for name, value in given.items() if value is not None}}
+        changed["attributes"] = _attributes(members.get("attributes") or {}, given.get("attributes") or {})
+        if self._members.get(group) != changed:
+            self._put(group, changed)
+            self._changed(now)
+        return self._groups[group]
+
+    def delete(self, group: str, now: int) -> bool:
+        """Forget a group; tell whether there was one."""
+        self._forbidden.pop(group, None)
+        if self._groups.pop(group, None) is None:
+            return False
+        del self._members[group]
+        self._changed(now)
+        return True
+
+    def members(self, group: str) -> Table | None:
+        """Return a group as a body has it (RocketMQ: ``SubscriptionGroupConfig``)."""
+        return self._members.get(group)
+
+    def table(self) -> Table:
+        """Return all groups as the file and the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG have them."""
+        return {
+            "dataVersion": version_members(self.version),
+            "forbiddenTable": self._forbidden,
+            "subscriptionGroupTable": self._members,
+        }
+
+    def is_readable(self, group: str, topic: str) -> bool:
+        """Tell whether a group may read a topic."""
+        return not self._forbidden.get(group, {}).get(topic, 0) >> _READ_BIT & 1
+
+    def set_readable(self, group: str, topic: str, readable: bool, now: int) -> None:
+        """Forbid a group to read a topic, or allow it again."""
+        if self.is_readable(group, topic) == readable:
+            return
+        bits = self._forbidden.setdefault(group, {})
+        bits[topic] = bits.get(topic, 0) ^ 1 << _READ_BIT
+        if not bits[topic]:
+            del bits[topic]
+        if not bits:
+            del self._forbidden[group]
+        self._changed(now)
+
+    def _put(self, group: str, members: Table) -> None:
+        self._groups |= subscription_groups({"subscriptionGroupTable": {group: members}})
+        self._members[group] = members
+
+    def _changed(self, now: int) -> None:
+        self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
+        save_table(self._path, self.table())
+
+
+_READ_BIT = 0  # of the numbers in the forbidden table
+
+
+def is_name(group: str, most: int) -> bool:
+    """Tell whether a group may have this name of at most so many characters."""
+    return len(group) <= most and _NAME.fullmatch(group) is not None
+
+
+def is_system_group(group: str) -> bool:
+    """Tell whether a group belongs to the broker itself."""
+    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
+
+
+def default_members(group: str) -> Table:
+    """Return a new group as the table has it."""
+    return {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": group,
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+def _attributes(present: Mapping[str, Any], given: Any) -> dict[str, Any]:
+    """Return attributes after a change: ``+name`` sets one, ``-name`` takes it away."""
+    if not isinstance(given, Mapping):
+        raise FormatError("attributes is no object", offset=0)
+    changed = dict(present)
+    for name, value in given.items():
+        if name.startswith("-"):
+            changed.pop(name[1:], None)
+        else:
+            changed[name.removeprefix("+")] = value
+    return changed
+
+
+def _forbidden(table: Table) -> dict[str, dict[str, int]]:
+    try:
+        return {
+            str(group): {str(topic): int(bits) for topic, bits in topics.items()}
+            for group, topics in (table.get("forbiddenTable") or {}).items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise FormatError("forbiddenTable of subscriptionGroup.json is no table of topics", offset=0) from error
