@@ -14,11 +14,12 @@ from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.parked_pulls import ParkedPulls
-from mqtool.engine.broker.processors import clients, consumers, groups, pull, query, send, topics
+from mqtool.engine.broker.processors import clients, consumers, groups, pull, query, send, topics, transaction
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.topics import Topics
+from mqtool.engine.broker.transactions import Transactions
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.message import parse_host
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
@@ -78,7 +79,7 @@ class Broker:
         self.settings = settings or BrokerSettings()
         self.listens_at("127.0.0.1:10911")
         self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
-        for family in (clients, consumers, groups, pull):
+        for family in (clients, consumers, groups, pull, transaction):
             self.processors |= family.PROCESSORS
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []
@@ -106,6 +107,7 @@ class Broker:
         self.on_arrival.append(self.parked_pulls.arrived)
         self.on_stop.append(self.offsets.keep)
         self.topics.on_delete.append(self.offsets.delete_topic)
+        self.transactions = Transactions(self, now)
         store.on_arrival = self.arrived
 
     def listens_at(self, address: str) -> None:

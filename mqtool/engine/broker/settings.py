@@ -40,5 +40,10 @@ class BrokerSettings(Settings):
     sql92_enabled: bool = setting("enablePropertyFilter", True)  # RocketMQ's own default is false
     server_side_reset: bool = setting("useServerSideResetOffset", True)
 
+    # Transactions
+    transaction_timeout_ms: int = setting("transactionTimeOut", 6000)
+    transaction_check_max: int = setting("transactionCheckMax", 15)
+    transaction_check_interval_ms: int = setting("transactionCheckInterval", 30_000)
+
     # Name servers
     register_interval_ms: int = setting("registerNameServerPeriod", 30_000)

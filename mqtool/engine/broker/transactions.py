@@ -1,0 +1,304 @@
+"""Transactions: messages that are delivered when their producer says so, and what it is asked when it is silent.
+
+Such a message lies in ``HALF_TOPIC`` as a half message until its producer commits it, when it is stored once more where
+it belongs, or rolls it back; either way a message in ``OP_TOPIC`` says that the half message of that queue offset is
+done with. A half message without that mark goes to the end of the queue at intervals, with a count of how often, and
+one of its producers is asked; after so many times it is put aside.
+
+Unlike RocketMQ, a mark is stored at once and by itself (as 4.x does, and 5.x reads), a half message that moved is
+marked too, and the end of a transaction is taken once: no message is delivered twice because of a check. How far all
+half messages and marks are done with are consumer offsets, as RocketMQ keeps them.
+(Rules: remoting.md 4.6; store.md 11.4. RocketMQ: ``TransactionalMessageServiceImpl``, ``TransactionalMessageBridge``.)
+"""
+
+import dataclasses
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.delayed import delay_level, with_real_place
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.errors import FormatError, NotFoundError
+from mqtool.formats import commit_log
+from mqtool.formats.codes import Perm, RequestCode
+from mqtool.formats.config_tables import TopicConfig
+from mqtool.formats.headers import CheckTransaction, build_header
+from mqtool.formats.new_message import NewMessage, build_record, record_size, topic_field
+from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
+from mqtool.formats.remoting import Outgoing
+from mqtool.formats.stored_message import StoredMessage, parse_stored
+from mqtool.formats.topics import HALF_TOPIC, OP_TOPIC
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+
+GROUP = "CID_RMQ_SYS_TRANS"
+"""Whose consumer offsets tell how far half messages and marks are done with."""
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+FIRST_HALF_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+
+_IS_PART, _UNIQ_KEY, _TRANSACTION_ID = probe_of("TRAN_MSG"), probe_of("UNIQ_KEY"), probe_of("__transactionId__")
+_REAL_TOPIC, _REAL_QUEUE_ID = probe_of("REAL_TOPIC"), probe_of("REAL_QID")
+_CHECK_TIMES, _IMMUNITY = probe_of(CHECK_TIMES), probe_of(IMMUNITY)
+_MARK_TAG = b"TAGS\x01d\x02"
+_AT_ONCE = 200
+"""Half messages that one tick checks at most: others want their turn."""
+_READ_AT_ONCE = 256
+
+
+class Transactions:
+    """The half messages of a broker that are not done with, and the clockwork that asks for them."""
+
+    def __init__(self, broker: "Broker", now: int) -> None:
+        """Take up the half messages that the store holds, by the offsets and marks of whatever broker wrote it."""
+        self._broker = broker
+        self._open: dict[int, list[int]] = {}
+        """The queue offsets of all copies of a half message, the last being the one that counts, by each of them."""
+        self._marks: dict[int, int] = {}
+        """The queue offset of the half message by that of its mark, in order."""
+        self._next_mark = 0
+        self._next_check = now + broker.settings.transaction_check_interval_ms
+        self._due: deque[int] = deque()  # what a check has not come to
+        self._rotation = itertools.count()
+        self._kept_ms = broker.store.config.number("fileReservedTime", 72) * 3_600_000
+        self._take_up()
+        broker.on_arrival.append(self._arrived)
+        broker.clockworks.append(self)
+        broker.detours.insert(0, self.detour)  # a half message is delayed once it is committed
+
+    def _take_up(self) -> None:
+        start, end = self._range(HALF_TOPIC)
+        self._open = {offset: [offset] for offset in range(start, end)}
+        self._next_mark, _ = self._range(OP_TOPIC)
+        for message in self._read(OP_TOPIC, self._next_mark):
+            # One number in 4.x, several with commas in 5.x.
+            for number in message.message.body.split(b","):
+                if number.isdigit():
+                    half = int(number)
+                    self._marks[message.queue_offset] = max(half, self._marks.get(message.queue_offset, 0))
+                    self._open.pop(half, None)
+
+    def _range(self, topic: str) -> tuple[int, int]:
+        """Return the queue offset from which on things are not done with, and the end of the queue."""
+        store = self._broker.store
+        queue = store.queue(topic, 0)
+        if queue is None:
+            return 0, 0
+        done = self._broker.offsets.get(GROUP, topic, 0)
+        return min(max(done, queue.min_offset(store.log.min_offset)), queue.next_offset), queue.next_offset
+
+    def _read(self, topic: str, start: int) -> Iterator[StoredMessage]:
+        queue = self._broker.store.queue(topic, 0)
+        while queue is not None and (units := queue.units(start, _READ_AT_ONCE)):
+            for unit in units:
+                yield parse_stored(self._broker.store.log.record(unit.physical_offset))
+            start += len(units)
+
+    @property
+    def open_count(self) -> int:
+        """How many transactions have not come to their end."""
+        return len({id(copies) for copies in self._open.values()})
+
+    def detour(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
+        """Make a half message of one that a transaction decides on."""
+        if b"TRAN_MSG" not in message.properties or find_property(message.properties, _IS_PART) != b"true":
+            return None
+        transaction = message.sys_flag & commit_log.TRANSACTION_MASK
+        if transaction == commit_log.TRANSACTION_COMMIT or (
+            message.reconsume_times > 0 and delay_level(message.properties) > 0  # one that is to be consumed again
+        ):
+            return None
+        message.properties = with_real_place(message)
+        key = find_property(message.properties, _UNIQ_KEY)
+        if key and not find_property(message.properties, _TRANSACTION_ID):
+            message.properties = add_property(message.properties, "__transactionId__", key.decode("utf-8", "replace"))
+        message.topic, message.queue_id = HALF_TOPIC, 0
+        message.sys_flag &= ~commit_log.TRANSACTION_MASK
+        return None
+
+    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        if topic == HALF_TOPIC:
+            self._open[next_offset - 1] = [next_offset - 1]
+
+    # The end of a transaction
+
+    def half_at(self, physical_offset: int) -> StoredMessage | None:
+        """Return the half message at an address, None where there is none."""
+        try:
+            found = parse_stored(self._broker.store.log.record(physical_offset))
+        except (NotFoundError, FormatError):
+            return None
+        return found if found.message.topic == HALF_TOPIC else None
+
+    def is_late(self, half: StoredMessage, now: int) -> bool:
+        """Tell whether the time that a half message asked for has passed, so that only an answer to a check counts."""
+        seconds = _number(find_property(half.message.properties, _IMMUNITY))
+        return seconds > 0 and now - half.message.born_timestamp > seconds * 1000
+
+    def commit(self, half: StoredMessage, now: int) -> PutStatus:
+        """Deliver the message of a half message, and be done with it; nothing more where that has been so."""
+        if half.queue_offset not in self._open:
+            return PutStatus.PUT_OK
+        properties = half.message.properties
+        message = dataclasses.replace(
+            half.message,
+            topic=find_property(properties, _REAL_TOPIC).decode("utf-8", "replace"),
+            queue_id=_number(find_property(properties, _REAL_QUEUE_ID)),
+            sys_flag=half.message.sys_flag & ~commit_log.TRANSACTION_MASK | commit_log.TRANSACTION_COMMIT,
+            store_host=self._broker.store_host,
+            prepared_transaction_offset=half.physical_offset,
+        )
+        status = self._broker.put(message, now).status
+        return self._done(half.queue_offset, now) if status is PutStatus.PUT_OK else status
+
+    def roll_back(self, half: StoredMessage, now: int) -> PutStatus:
+        """Be done with a half message."""
+        return self._done(half.queue_offset, now) if half.queue_offset in self._open else PutStatus.PUT_OK
+
+    def _done(self, queue_offset: int, now: int) -> PutStatus:
+        copies = self._open[queue_offset]
+        status = self._mark(copies[-1], now)
+        for offset in copies:
+            self._open.pop(offset, None)
+        return status
+
+    def _mark(self, queue_offset: int, now: int) -> PutStatus:
+        host = self._broker.store_host
+        mark = NewMessage(
+            OP_TOPIC,
+            0,
+            b"%d" % queue_offset,
+            _MARK_TAG,
+            born_timestamp=now,
+            born_host=host,
+            store_host=host,
+        )
+        result = self._broker.store.append(mark, now)
+        if result.status is PutStatus.PUT_OK:
+            self._marks[result.queue_offset] = queue_offset
+        return result.status
+
+    # Checks
+
+    def tick(self, now: int) -> Iterable[Outgoing]:
+        """Ask for the half messages that have waited too long, and take note of how far all are done with."""
+        if not self._due:
+            if now < self._next_check:
+                return ()
+            self._next_check = now + self._broker.settings.transaction_check_interval_ms
+            self._due.extend(offset for offset, copies in self._open.items() if offset == copies[-1])
+        sent: list[Outgoing] = []
+        for _ in range(min(len(self._due), _AT_ONCE)):
+            offset = self._due.popleft()
+            if offset in self._open:
+                sent += self._check(offset, now)
+        if not self._due:
+            self._note_progress()
+        return sent
+
+    def next_tick(self, now: int) -> int | None:
+        """Return when the next check is due, None while there is nothing to check."""
+        if self._due:
+            return now
+        return self._next_check if self._open or self._marks else None
+
+    def _check(self, queue_offset: int, now: int) -> Iterable[Outgoing]:
+        broker = self._broker
+        queue = broker.store.queue(HALF_TOPIC, 0)
+        units = queue.units(queue_offset, 1) if queue else []
+        half = self.half_at(units[0].physical_offset) if units else None
+        if half is None:  # deleted since
+            self._open.pop(queue_offset, None)
+            return
+        properties = half.message.properties
+        age = now - min(half.message.born_timestamp, half.store_timestamp)
+        if age <= (_number(find_property(properties, _IMMUNITY)) * 1000 or broker.settings.transaction_timeout_ms):
+            return
+        times = _number(find_property(properties, _CHECK_TIMES))
+        if times >= broker.settings.transaction_check_max or age > self._kept_ms:
+            if broker.topics.get(GIVEN_UP_TOPIC) is None:
+                broker.topics.put(
+                    [TopicConfig(GIVEN_UP_TOPIC, 1, 1, int(Perm.READ | Perm.WRITE), False, "SINGLE_TAG", 0, {})], now
+                )
+            self._move(half, GIVEN_UP_TOPIC, properties, now)
+            return
+        pairs = parse_properties(properties) | {CHECK_TIMES: str(times + 1)}
+        if IMMUNITY in pairs:
+            pairs.setdefault(FIRST_HALF_OFFSET, str(queue_offset))
+        moved = self._move(half, HALF_TOPIC, build_properties(pairs), now)
+        if moved.status is PutStatus.PUT_OK:
+            yield from self._ask(half, pairs, moved)
+
+    def _move(self, half: StoredMessage, topic: str, properties: bytes, now: int) -> AppendResult:
+        """Store a half message once more and be done with the copy before."""
+        message = dataclasses.replace(
+            half.message, topic=topic, queue_id=0, properties=properties, store_host=self._broker.store_host
+        )
+        copies = self._open[half.queue_offset]
+        result = self._broker.store.append(message, now)
+        if result.status is not PutStatus.PUT_OK:
+            return result
+        self._mark(half.queue_offset, now)
+        if topic == HALF_TOPIC:  # an end that comes for an older copy is that of this one
+            copies.append(result.queue_offset)
+            self._open[result.queue_offset] = copies
+        else:
+            for offset in copies:
+                self._open.pop(offset, None)
+        return result
+
+    def _ask(self, half: StoredMessage, pairs: dict[str, str], moved: AppendResult) -> Iterable[Outgoing]:
+        producers = self._broker.clients.producers(pairs.get("PGROUP", ""))
+        if not producers:
+            return
+        producer = producers[next(self._rotation) % len(producers)]
+        # The message as the producer knows it: for its own topic, first stored when the copy before was.
+        pairs["WAIT"] = "false"
+        properties = build_properties(pairs)
+        [physical_offset] = moved.physical_offsets
+        message = dataclasses.replace(
+            half.message,
+            topic=pairs.get("REAL_TOPIC", ""),
+            queue_id=_number(pairs.get("REAL_QID", "").encode()),
+            store_host=self._broker.store_host,
+        )
+        topic = topic_field(message.topic)
+        size = record_size(message, topic, len(properties))
+        body = build_record(message, topic, properties, size, moved.queue_offset, physical_offset, half.store_timestamp)
+        unique_key = pairs.get("UNIQ_KEY")
+        header = CheckTransaction(
+            moved.queue_offset,
+            physical_offset,
+            HALF_TOPIC,
+            unique_key,
+            pairs.get("__transactionId__", unique_key),
+            moved.message_id,
+        )
+        ext_fields = {**build_header(header), "bname": self._broker.settings.broker_name}
+        yield producer.peer, self._broker.calls.oneway(RequestCode.CHECK_TRANSACTION_STATE, ext_fields, body)
+
+    def _note_progress(self) -> None:
+        """Commit the offsets before which all half messages, and all marks, are done with."""
+        offsets, store = self._broker.offsets, self._broker.store
+        queue = store.queue(HALF_TOPIC, 0)
+        if queue is None:
+            return
+        first_open = min(self._open_ends(), default=queue.next_offset)
+        for mark, half in list(self._marks.items()):
+            if half >= first_open:
+                break
+            self._next_mark = mark + 1
+            del self._marks[mark]
+        for topic, offset in ((HALF_TOPIC, first_open), (OP_TOPIC, self._next_mark)):
+            if offsets.get(GROUP, topic, 0) != offset:
+                offsets.commit(GROUP, topic, 0, offset)
+
+    def _open_ends(self) -> Iterator[int]:
+        return (copies[-1] for copies in self._open.values())
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() and len(text) < 10 else 0
