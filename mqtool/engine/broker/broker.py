@@ -13,8 +13,9 @@ from mqtool.engine.broker.calls import Calls
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
+from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.parked_pulls import ParkedPulls
-from mqtool.engine.broker.processors import clients, consumers, groups, pull, query, send, topics, transaction
+from mqtool.engine.broker.processors import admin, clients, consumers, groups, pull, query, send, topics, transaction
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
@@ -79,7 +80,7 @@ class Broker:
         self.settings = settings or BrokerSettings()
         self.listens_at("127.0.0.1:10911")
         self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
-        for family in (clients, consumers, groups, pull, transaction):
+        for family in (clients, consumers, groups, pull, transaction, admin):
             self.processors |= family.PROCESSORS
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []
@@ -108,6 +109,9 @@ class Broker:
         self.on_stop.append(self.offsets.keep)
         self.topics.on_delete.append(self.offsets.delete_topic)
         self.transactions = Transactions(self, now)
+        self.figures = Figures(now)
+        self.on_arrival.append(self.figures.arrived)
+        self.clockworks.append(self.figures)
         store.on_arrival = self.arrived
 
     def listens_at(self, address: str) -> None:

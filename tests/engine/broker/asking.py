@@ -1,7 +1,7 @@
 """A broker without sockets for tests: its store on a disk, its time in the hand of the test."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,11 @@ def body_of(answer: RemotingCommand) -> bytes:
 
 
 @contextlib.contextmanager
-def broker_at_work(root: Path, now: int = NOW, **settings: str) -> Iterator[Asking]:
-    """Give a broker on a store; in the end the store is closed and must be sound."""
+def broker_at_work(root: Path, now: int = NOW, finds: Collection[str] = (), **settings: str) -> Iterator[Asking]:
+    """Give a broker on a store; in the end the store is closed and must be sound, but for what ``finds`` names."""
     config = StoreConfig({**SETTINGS, **settings})
     store = MessageStore(root, config, now=now, usage=half_full)
     with contextlib.closing(store):
         yield Asking(Broker(store, now), now)
-    assert [
-        finding for finding in verify_store(StoreReader(root, config)) if finding.severity is not Severity.NOTE
-    ] == []
+    found = {finding.code for finding in verify_store(StoreReader(root, config)) if finding.severity != Severity.NOTE}
+    assert found == set(finds)

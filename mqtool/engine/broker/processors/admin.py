@@ -1,0 +1,404 @@
+"""What administrators ask a broker, and have it do, besides topics, groups and consumers.
+
+(Rules: remoting.md 3.5 to 3.8. RocketMQ: ``AdminBrokerProcessor``.)
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mqtool.engine.broker.processors.query import store_timestamp
+from mqtool.engine.store.retention import disk_usage
+from mqtool.errors import UsageError
+from mqtool.formats.bodies import (
+    MessageQueue,
+    build_body,
+    build_kv_table,
+    build_topic_list,
+    subscription_members,
+    version_members,
+)
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.config_tables import DataVersion, Table, TopicConfig
+from mqtool.formats.headers import (
+    CloneGroupOffset,
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    GroupAndTopic,
+    GroupName,
+    QueryConsumeQueue,
+    TopicName,
+    ViewBrokerStats,
+    parse_header,
+)
+from mqtool.formats.remoting import VERSION, Outgoing
+from mqtool.formats.settings import build_settings, parse_settings
+from mqtool.formats.topics import SCHEDULE_TOPIC, is_system_topic
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.store.live_queue import LiveQueue
+
+_PROTECTED = ("configBlackList", "brokerConfigPath", "rocketmqHome", "storePath")
+"""How settings begin that no request may change: a path in them would be a way to write files."""
+_QUEUES_OF_THREADS = {
+    "send": 10_000,
+    "pull": 100_000,
+    "litePull": 100_000,
+    "query": 20_000,
+    "ack": 100_000,
+}
+"""The queues of RocketMQ's threads and their lengths; here nothing waits, but tools look for the figures."""
+_MOST_UNITS = 1000
+
+
+def _reply(request: "Request", body: Any) -> Iterable[Outgoing]:
+    return ((request.peer, request.command.answer(body=build_body(body))),)
+
+
+def _done(request: "Request") -> Iterable[Outgoing]:
+    return ((request.peer, request.command.answer()),)
+
+
+def _refuse(request: "Request", code: ResponseCode, remark: str) -> Iterable[Outgoing]:
+    return ((request.peer, request.command.answer(code, remark=remark)),)
+
+
+def _no_topic(request: "Request", topic: str) -> Iterable[Outgoing]:
+    return _refuse(request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+
+
+# The broker
+
+
+def _runtime_info(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    return ((request.peer, request.command.answer(body=build_kv_table(runtime_info(broker, request.now)))),)
+
+
+def runtime_info(broker: "Broker", now: int) -> dict[str, str]:
+    """Return what a broker tells of itself, by RocketMQ's names."""
+    store, figures = broker.store, broker.figures
+    log = store.log
+    used = f"{disk_usage(store.root):.2f}"
+    size = log.end_offset - log.min_offset
+    stored, given = (" ".join(map(str, rates)) for rates in (figures.stored_rates(now), figures.given_rates(now)))
+    status = os.statvfs(store.root)
+    total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+    info = {
+        "brokerVersionDesc": "V4_9_8",
+        "brokerVersion": str(int(VERSION)),
+        "brokerActive": "true",
+        "bootTimestamp": str(figures.started),
+        "runtime": _span(now - figures.started),
+        "startAcceptSendRequestTimeStamp": "0",
+        "msgPutTotalYesterdayMorning": "0",
+        "msgPutTotalTodayMorning": "0",
+        "msgPutTotalTodayNow": str(figures.stored),
+        "msgGetTotalYesterdayMorning": "0",
+        "msgGetTotalTodayMorning": "0",
+        "msgGetTotalTodayNow": str(figures.given),
+        "putTps": stored,
+        "getTotalTps": given,
+        "getFoundTps": given,
+        "getMissTps": "0.0 0.0 0.0",
+        "getTransferredTps": given,  # as 5.x says it
+        "getTransferedTps": given,  # as 4.9 does
+        "putMessageTimesTotal": str(figures.stored),
+        "putMessageSizeTotal": str(size),
+        "putMessageAverageSize": str(size / max(figures.stored, 1)),
+        "putMessageFailedTimes": "0",
+        "putMessageEntireTimeMax": "0",
+        "getMessageEntireTimeMax": "0",
+        "putMessageDistributeTime": "",
+        "putLatency99": "0.0",
+        "putLatency999": "0.0",
+        "pageCacheLockTimeMills": "0",
+        "earliestMessageTimeStamp": str(store.earliest_timestamp()),
+        "commitLogMinOffset": str(log.min_offset),
+        "commitLogMaxOffset": str(log.end_offset),
+        "commitLogDirCapacity": f"Total : {_gib(total)}, Free : {_gib(free)}.",
+        "commitLogDiskRatio": used,
+        "consumeQueueDiskRatio": used,
+        "remainHowManyDataToFlush": f"{log.end_offset - log.flushed_offset} B",
+        "remainTransientStoreBufferNumbs": "2147483647",
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": "100000",
+        "timerReadBehind": "0",
+        "timerOffsetBehind": "0",
+        "timerCongestNum": "0",
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+    }
+    for name, capacity in _QUEUES_OF_THREADS.items():
+        info[f"{name}ThreadPoolQueueSize"] = "0"
+        info[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
+        info[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    for level, offset in broker.delayed.offsets.items():
+        info[f"scheduleMessageOffset_{level}"] = f"{offset},{_end(broker, SCHEDULE_TOPIC, level - 1)}"
+    return info
+
+
+def _span(ms: int) -> str:
+    minutes, seconds = divmod(ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"[ {hours // 24} days, {hours % 24} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
+
+
+def _get_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    texts = {**broker.store.config.settings, **broker.settings.texts()}
+    version = build_body(version_members(DataVersion(0, broker.figures.started, 0))).decode()
+    body = build_settings(texts).encode()
+    return ((request.peer, request.command.answer(ext_fields={"version": version}, body=body)),)
+
+
+def _update_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    given = parse_settings(request.command.body.decode("utf-8", "replace"))
+    if any(name.startswith(_PROTECTED) for name in given):
+        return _refuse(request, ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+    try:
+        settings, unknown = broker.settings.updated(given)
+    except UsageError as error:
+        return _refuse(request, ResponseCode.INVALID_PARAMETER, str(error))
+    if unknown:
+        return _refuse(
+            request, ResponseCode.INVALID_PARAMETER, f"no effect on a broker that runs: {', '.join(unknown)}"
+        )
+    broker.configure(settings)
+    return _done(request)
+
+
+def _all_consumer_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    return _reply(request, broker.offsets.table())
+
+
+def _all_delay_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    delayed = broker.delayed
+    return _reply(request, {"dataVersion": version_members(delayed.version), "offsetTable": delayed.offsets})
+
+
+def _view_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:  # noqa: ARG001
+    header = parse_header(ViewBrokerStats, request.command.ext_fields)
+    remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+    return _refuse(request, ResponseCode.SYSTEM_ERROR, remark)
+
+
+# Queues and groups
+
+
+def _end(broker: "Broker", topic: str, queue_id: int) -> int:
+    queue = broker.store.queue(topic, queue_id)
+    return queue.next_offset if queue else 0
+
+
+def _topic_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    topic = parse_header(TopicName, request.command.ext_fields).topic
+    config = broker.topics.get(topic)
+    if config is None:
+        return _no_topic(request, topic)
+    table = {}
+    for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
+        queue = broker.store.queue(topic, queue_id)
+        end = queue.next_offset if queue else 0
+        table[MessageQueue(topic, broker.settings.broker_name, queue_id)] = {
+            "lastUpdateTimestamp": max(store_timestamp(broker, topic, queue_id, end - 1), 0),
+            "maxOffset": end,
+            "minOffset": queue.min_offset(broker.store.log.min_offset) if queue else 0,
+        }
+    return _reply(request, {"offsetTable": table, "topicPutTps": 0.0})
+
+
+def _consume_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    header = parse_header(GetConsumeStats, request.command.ext_fields)
+    group = header.consumer_group
+    topics = [topic for topic in (header.topic_list or header.topic or "").split(";") if topic]
+    table = _progress(broker, group, topics or _topics_read(broker, group))
+    return _reply(request, {"consumeTps": 0.0, "offsetTable": table})
+
+
+def _topics_read(broker: "Broker", group: str) -> list[str]:
+    """Return the topics of which a group has offsets, without those that its consumers no longer want."""
+    online = broker.clients.group(group)
+    wanted = online.subscriptions if online else {}
+    return [topic for topic in broker.offsets.topics_of(group) if not wanted or topic in wanted]
+
+
+def _progress(broker: "Broker", group: str, topics: Iterable[str]) -> dict[MessageQueue, Table]:
+    table: dict[MessageQueue, Table] = {}
+    for config in _configs(broker, topics):
+        for queue_id in range(config.read_queue_count):
+            consumed = max(broker.offsets.get(group, config.topic, queue_id), 0)
+            table[MessageQueue(config.topic, broker.settings.broker_name, queue_id)] = {
+                "brokerOffset": _end(broker, config.topic, queue_id),
+                "consumerOffset": consumed,
+                "lastTimestamp": max(store_timestamp(broker, config.topic, queue_id, consumed - 1), 0),
+                "pullOffset": max(broker.offsets.pulled(group, config.topic, queue_id), consumed),
+            }
+    return table
+
+
+def _configs(broker: "Broker", topics: Iterable[str]) -> Iterator[TopicConfig]:
+    for topic in topics:
+        config = broker.topics.get(topic)
+        if config is not None:
+            yield config
+
+
+def _broker_consume_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    is_order = parse_header(GetBrokerConsumeStats, request.command.ext_fields).is_order
+    listed, total_diff, total_inflight = [], 0, 0
+    for group in broker.groups.table()["subscriptionGroupTable"]:
+        stats = []
+        for config in _configs(broker, broker.offsets.topics_of(group)):
+            if is_order and not config.order:
+                continue
+            table = _progress(broker, group, [config.topic])
+            total_diff += sum(one["brokerOffset"] - one["consumerOffset"] for one in table.values())
+            total_inflight += sum(one["pullOffset"] - one["consumerOffset"] for one in table.values())
+            stats.append({"consumeTps": 0.0, "offsetTable": table})
+        listed.append({group: stats})
+    return _reply(
+        request,
+        {
+            "brokerAddr": broker.address,
+            "consumeStatsList": listed,
+            "totalDiff": total_diff,
+            "totalInflightDiff": total_inflight,
+        },
+    )
+
+
+def _consume_time_span(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    header = parse_header(GroupAndTopic, request.command.ext_fields)
+    topic, config = header.topic, broker.topics.get(header.topic)
+    if config is None:
+        return _no_topic(request, topic)
+    spans = []
+    for queue_id in range(config.write_queue_count):
+        queue = broker.store.queue(topic, queue_id)
+        start = queue.min_offset(broker.store.log.min_offset) if queue else 0
+        end = queue.next_offset if queue else 0
+        consumed = max(broker.offsets.get(header.group, topic, queue_id), 0)
+        waiting = store_timestamp(broker, topic, queue_id, consumed)
+        spans.append(
+            {
+                "consumeTimeStamp": store_timestamp(broker, topic, queue_id, max(consumed - 1, start)),
+                "delayTime": request.now - waiting if waiting >= 0 else 0,
+                "maxTimeStamp": store_timestamp(broker, topic, queue_id, end - 1),
+                "messageQueue": {"brokerName": broker.settings.broker_name, "queueId": queue_id, "topic": topic},
+                "minTimeStamp": store_timestamp(broker, topic, queue_id, start),
+            }
+        )
+    return _reply(request, {"consumeTimeSpanSet": spans})
+
+
+def _groups_of_topic(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    topic = parse_header(TopicName, request.command.ext_fields).topic
+    groups = {*broker.clients.groups_of_topic(topic), *broker.offsets.groups_of(topic)}
+    return _reply(request, {"groupList": sorted(groups)})
+
+
+def _topics_of_group(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    group = parse_header(GroupName, request.command.ext_fields).group
+    return ((request.peer, request.command.answer(body=build_topic_list(broker.offsets.topics_of(group)))),)
+
+
+def _subscription(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    header = parse_header(GroupAndTopic, request.command.ext_fields)
+    online = broker.clients.group(header.group)
+    subscription = online.subscriptions.get(header.topic) if online else None
+    members = subscription_members(subscription) if subscription else None
+    return _reply(request, {"group": header.group, "subscriptionData": members, "topic": header.topic})
+
+
+def _clone_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    header = parse_header(CloneGroupOffset, request.command.ext_fields)
+    topics = [header.topic] if header.topic else broker.offsets.topics_of(header.src_group)
+    for config in _configs(broker, topics):
+        broker.offsets.clone(header.src_group, header.dest_group, config.topic)
+    return _done(request)
+
+
+def _query_queue(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    header = parse_header(QueryConsumeQueue, request.command.ext_fields)
+    topic, queue = header.topic or "", broker.store.queue(header.topic or "", header.queue_id)
+    if queue is None:
+        return _refuse(request, ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{topic} is not exist!")
+    online = broker.clients.group(header.consumer_group or "")
+    subscription = online.subscriptions.get(topic) if online else None
+    units: list[Table] = []
+    start, count = max(header.start, 0), min(header.limit, _MOST_UNITS)
+    while len(units) < count and (found := queue.units(start + len(units), count - len(units))):
+        units += [
+            {
+                "eval": True,
+                "physicOffset": unit.physical_offset,
+                "physicSize": unit.size,
+                "tagsCode": unit.tags_code,
+            }
+            for unit in found
+        ]
+    return _reply(
+        request,
+        {
+            "maxQueueIndex": queue.next_offset,
+            "minQueueIndex": queue.min_offset(broker.store.log.min_offset),
+            "queueData": units,
+            "subscriptionData": subscription_members(subscription) if subscription else None,
+        },
+    )
+
+
+# Cleaning
+
+
+def _clean_unused_topics(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    topics = {topic for topic, _ in broker.store.queues()}
+    _delete(broker, (topic for topic in topics if broker.topics.get(topic) is None))
+    return _done(request)
+
+
+def _clean_expired_queues(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    queues: dict[str, list[LiveQueue]] = {}
+    for topic, queue_id in broker.store.queues():
+        if queue := broker.store.queue(topic, queue_id):
+            queues.setdefault(topic, []).append(queue)
+    start = broker.store.log.min_offset
+    _delete(
+        broker,
+        (topic for topic, all_of in queues.items() if all(one.min_offset(start) >= one.next_offset for one in all_of)),
+    )
+    return _done(request)
+
+
+def _delete(broker: "Broker", topics: Iterable[str]) -> None:
+    """Delete the queues of topics, but for those whose offsets the broker itself goes by."""
+    for topic in topics:
+        if not is_system_topic(topic):
+            broker.store.delete_topic(topic)
+
+
+PROCESSORS: "dict[int, Processor]" = {
+    RequestCode.UPDATE_BROKER_CONFIG: _update_config,
+    RequestCode.GET_BROKER_CONFIG: _get_config,
+    RequestCode.GET_BROKER_RUNTIME_INFO: _runtime_info,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: _all_consumer_offsets,
+    RequestCode.GET_ALL_DELAY_OFFSET: _all_delay_offsets,
+    RequestCode.GET_TOPIC_STATS_INFO: _topic_stats,
+    RequestCode.GET_CONSUME_STATS: _consume_stats,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _groups_of_topic,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _consume_time_span,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _clean_expired_queues,
+    RequestCode.CLONE_GROUP_OFFSET: _clone_offsets,
+    RequestCode.VIEW_BROKER_STATS_DATA: _view_stats,
+    RequestCode.CLEAN_UNUSED_TOPIC: _clean_unused_topics,
+    RequestCode.GET_BROKER_CONSUME_STATS: _broker_consume_stats,
+    RequestCode.QUERY_CONSUME_QUEUE: _query_queue,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _topics_of_group,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _subscription,
+}

@@ -1,0 +1,254 @@
+"""What administrators ask, held against the answers of recorded brokers, and what they have a broker do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtool.engine.broker.clients import Client
+from mqtool.formats.bodies import ConsumerData, MessageQueue, Subscription, by_queue, parse_body
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.config_tables import TopicConfig
+from mqtool.formats.remoting import Peer
+from mqtool.formats.settings import parse_settings
+from tests.engine.broker.asking import Asking, broker_at_work
+from tests.engine.store.live import NOW, new_message
+from tests.traces import exchanges
+
+MQADMIN = ["mqadmin-4.9.7", "mqadmin-5.3.3"]
+
+
+def make_topic(asking: Asking, topic: str, queue_count: int = 2, order: bool = False) -> None:
+    """Make a topic."""
+    config = TopicConfig(topic, queue_count, queue_count, 6, order, "SINGLE_TAG", 0, {})
+    asking.broker.topics.put([config], asking.now)
+
+
+def table(asking: Asking, code: int, **fields: Any) -> dict[Any, Any]:
+    """Return the body of an answer."""
+    answer = asking.ask(code, **fields)
+    assert (answer.code, answer.remark) == (0, None)
+    return parse_body(answer.body)
+
+
+def by_place(body: dict[Any, Any]) -> dict[MessageQueue, Any]:
+    """Return the offsets that a body tells, by queue."""
+    return by_queue(body["offsetTable"], "offsetTable")
+
+
+# Held against recorded answers
+
+
+@pytest.mark.parametrize("name", MQADMIN)
+def test_a_broker_tells_of_itself_all_that_a_recorded_one_tells(name: str, tmp_path: Path) -> None:
+    [recorded, *_] = exchanges(name, RequestCode.GET_BROKER_RUNTIME_INFO)
+    assert recorded.answer is not None
+    theirs = parse_body(recorded.answer.body)["table"]
+    with broker_at_work(tmp_path) as asking:
+        asking.broker.put(new_message(pairs={"DELAY": "1"}), NOW)
+        asking.now += 2000
+        ours = table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+
+    # The one with a path is told for each folder, and by 5.x only.
+    assert {key for key in theirs if "/" not in key} <= ours.keys()
+    assert "getTransferedTps" in ours  # what clusterList of 4.9 looks for
+    assert ours["runtime"] == "[ 0 days, 0 hours, 0 minutes, 2 seconds ]"
+    assert ours["msgPutTotalTodayNow"] == "1"
+    assert ours["scheduleMessageOffset_1"] == "0,1"
+    assert all(isinstance(value, str) for value in ours.values())
+
+
+@pytest.mark.parametrize("name", MQADMIN)
+def test_recorded_statistics_of_a_topic_and_a_group_are_answered_alike(name: str, tmp_path: Path) -> None:
+    [of_topic] = exchanges(name, RequestCode.GET_TOPIC_STATS_INFO)
+    [of_group] = exchanges(name, RequestCode.GET_CONSUME_STATS)
+    assert of_topic.answer is not None
+    assert of_group.answer is not None
+    theirs = by_place(parse_body(of_topic.answer.body))
+    consumed = by_place(parse_body(of_group.answer.body))
+    group = of_group.request.command.ext_fields["consumerGroup"]
+    with broker_at_work(tmp_path) as asking:
+        asking.now = NOW
+        for queue, stats in theirs.items():
+            make_topic(asking, queue.topic)
+            for _ in range(stats["maxOffset"]):
+                asking.store.append(new_message(queue.topic, queue_id=queue.queue_id), stats["lastUpdateTimestamp"])
+        for queue, stats in consumed.items():
+            asking.broker.offsets.commit(group, queue.topic, queue.queue_id, stats["consumerOffset"])
+
+        assert by_place(parse_body(asking.replay(of_topic).body)) == theirs
+        assert by_place(parse_body(asking.replay(of_group).body)) == consumed
+
+
+# Settings
+
+
+def test_settings_change_while_the_broker_runs(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        answer = asking.ask(RequestCode.UPDATE_BROKER_CONFIG, b"transactionCheckMax=3\nbrokerPermission = 4")
+        assert answer.code == 0
+
+        told = parse_settings(asking.ask(RequestCode.GET_BROKER_CONFIG).body.decode())
+        assert (told["transactionCheckMax"], told["brokerPermission"]) == ("3", "4")
+        assert told["mappedFileSizeCommitLog"] == "1048576"
+        assert asking.broker.settings.transaction_check_max == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (b"storePathRootDir=/etc", ResponseCode.NO_PERMISSION),
+        (b"brokerPermission=4\nbrokerConfigPath=/etc/passwd", ResponseCode.NO_PERMISSION),
+        (b"brokerPermission=many", ResponseCode.INVALID_PARAMETER),
+        (b"brokerPermission=4\nnobodyKnows=1", ResponseCode.INVALID_PARAMETER),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_as_a_whole(text: bytes, code: int, tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        before = asking.broker.settings
+
+        assert asking.ask(RequestCode.UPDATE_BROKER_CONFIG, text).code == code
+        assert asking.broker.settings == before
+
+
+# Groups and topics
+
+
+def _some_progress(asking: Asking) -> None:
+    make_topic(asking, "T")
+    make_topic(asking, "Ordered", 1, order=True)
+    for number in range(5):
+        asking.store.append(new_message("T"), NOW + number)
+    asking.store.append(new_message("Ordered"), NOW)
+    asking.broker.groups.find("G", NOW)
+    asking.broker.offsets.commit("G", "T", 0, 3)
+    asking.broker.offsets.commit("G", "Ordered", 0, 0)
+    asking.broker.offsets.note_pull("G", "T", 0, 4)
+
+
+def _subscribe(asking: Asking, group: str, topic: str) -> None:
+    data = ConsumerData(
+        group, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", (Subscription(topic, "A"),)
+    )
+    client = Client(Peer(9, "192.0.2.9", 1), "c", "JAVA", 409, asking.now)
+    list(asking.broker.clients.register_consumer(data, client))
+
+
+def test_who_reads_a_topic_and_what_a_group_reads(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        _some_progress(asking)
+        _subscribe(asking, "Online", "T")
+
+        assert table(asking, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T") == {"groupList": ["G", "Online"]}
+        assert table(asking, RequestCode.QUERY_TOPICS_BY_CONSUMER, group="G") == {"topicList": ["T", "Ordered"]}
+        told = table(asking, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="Online", topic="T")
+        assert (told["group"], told["topic"], told["subscriptionData"]["subString"]) == ("Online", "T", "A")
+        assert "subscriptionData" not in table(asking, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic="T")
+
+
+def test_a_group_that_is_online_is_judged_by_what_it_has_subscribed_to(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        _some_progress(asking)
+        _subscribe(asking, "G", "T")
+
+        of_subscribed = by_place(table(asking, RequestCode.GET_CONSUME_STATS, consumerGroup="G"))
+        of_named = by_place(table(asking, RequestCode.GET_CONSUME_STATS, consumerGroup="G", topic="Ordered"))
+
+    first = MessageQueue("T", "broker-a", 0)
+    assert of_subscribed.keys() == {first, first._replace(queue_id=1)}
+    assert of_subscribed[first] == {
+        "brokerOffset": 5,
+        "consumerOffset": 3,
+        "lastTimestamp": NOW + 2,
+        "pullOffset": 4,
+    }
+    assert {queue.topic for queue in of_named} == {"Ordered"}
+
+
+def test_how_far_all_groups_are_behind(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        _some_progress(asking)
+
+        every = table(asking, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+        ordered = table(asking, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true")
+
+    assert (every["totalDiff"], every["totalInflightDiff"], ordered["totalDiff"]) == (3, 1, 1)
+    [stats] = [one["G"] for one in every["consumeStatsList"] if "G" in one]
+    assert len(stats) == 2
+
+
+def test_the_time_span_of_a_queue_and_of_what_was_consumed_of_it(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        _some_progress(asking)
+        asking.now = NOW + 100
+
+        told = table(asking, RequestCode.QUERY_CONSUME_TIME_SPAN, group="G", topic="T")["consumeTimeSpanSet"]
+
+    assert told[0] == {
+        "consumeTimeStamp": NOW + 2,
+        "delayTime": 97,
+        "maxTimeStamp": NOW + 4,
+        "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "T"},
+        "minTimeStamp": NOW,
+    }
+    assert (told[1]["minTimeStamp"], told[1]["delayTime"]) == (-1, 0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"topic": "T"}])
+def test_a_group_takes_over_the_offsets_of_another(fields: dict[str, Any], tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        _some_progress(asking)
+
+        asking.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="Copy", **fields)
+
+        assert asking.broker.offsets.get("Copy", "T", 0) == 3
+        assert ("Ordered" in asking.broker.offsets.topics_of("Copy")) == (not fields)
+
+
+def test_units_of_a_queue_are_listed(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        _some_progress(asking)
+        fields: dict[str, Any] = {"topic": "T", "queueId": 0, "index": 1, "count": 2}
+
+        told = table(asking, RequestCode.QUERY_CONSUME_QUEUE, **fields)
+        missing = asking.ask(RequestCode.QUERY_CONSUME_QUEUE, **{**fields, "queueId": 9})
+
+        queue = asking.store.queue("T", 0)
+        assert queue is not None
+        assert (told["minQueueIndex"], told["maxQueueIndex"]) == (0, 5)
+        assert [one["physicOffset"] for one in told["queueData"]] == [one.physical_offset for one in queue.units(1, 2)]
+        assert missing.code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_TOPIC_STATS_INFO, RequestCode.QUERY_CONSUME_TIME_SPAN])
+def test_a_topic_that_is_not_there_is_told_so(code: int, tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        assert asking.ask(code, topic="T", group="G").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_queues_of_topics_that_are_not_there_are_deleted(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path, finds={"QUEUE-MISSING"}) as asking:
+        _some_progress(asking)
+        asking.append(new_message("Gone"))
+        asking.append(new_message("SELF_TEST_TOPIC"))
+        asking.broker.put(new_message("T", pairs={"DELAY": "3"}), asking.now)
+
+        assert asking.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
+
+        left = {topic for topic, _ in asking.store.queues()}
+        assert left == {"T", "Ordered", "SELF_TEST_TOPIC", "SCHEDULE_TOPIC_XXXX"}
+
+
+def test_rates_are_those_of_the_last_seconds(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        for _ in range(12):
+            for _ in range(20):
+                asking.append(new_message())
+            asking.now += 10_000
+            list(asking.broker.tick(asking.now))
+        asking.now += 10_000
+        list(asking.broker.tick(asking.now))
+
+        told = table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["putTps"].split(" ")
+
+    assert [float(rate) for rate in told] == [0.0, 100 / 60, 240 / 130]
