@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import Status
+from mqtool.formats.bodies import QueueData, parse_cluster_info, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import RemotingCommand
 from tests.commands.running import run
@@ -22,13 +24,32 @@ from tests.engine.remoting.test_server import on_a_loop
 from tests.traces import exchanges
 
 ROOT = Path(__file__).parent.parent.parent
+BOTH_READY = re.compile(r"mqtool: ready: name server (127\.0\.0\.1:\d+), broker (127\.0\.0\.1:\d+)\n")
 READY = re.compile(r"mqtool: ready: name server (127\.0\.0\.1:\d+)\n")
 
 
 @contextmanager
 def serving(*arguments: object) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Start ``mqtool serve --no-broker`` and give the process and its address once it is ready."""
-    command = [sys.executable, "-m", "mqtool", "serve", "--no-broker", "--namesrv-port", "0", *map(str, arguments)]
+    with started("--no-broker", *arguments) as (process, line):
+        ready = READY.fullmatch(line)
+        assert ready, (line, process.stderr.read() if process.stderr and not line else "")
+        yield process, ready[1]
+
+
+@contextmanager
+def serving_both(store: Path, *arguments: object) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
+    """Start ``mqtool serve`` and give the process and the addresses of its name server and its broker."""
+    with started("-s", store, "--port", "0", *arguments) as (process, line):
+        ready = BOTH_READY.fullmatch(line)
+        assert ready, (line, process.stderr.read() if process.stderr and not line else "")
+        yield process, ready[1], ready[2]
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """Start ``mqtool serve`` and give the process and its first line."""
+    command = [sys.executable, "-m", "mqtool", "serve", "--namesrv-port", "0", *map(str, arguments)]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -39,12 +60,10 @@ def serving(*arguments: object) -> Iterator[tuple["subprocess.Popen[str]", str]]
     ) as process:
         try:
             assert process.stdout is not None
-            line = process.stdout.readline()
-            ready = READY.fullmatch(line)
-            assert ready, (line, process.stderr.read() if process.stderr and not line else "")
-            yield process, ready[1]
+            yield process, process.stdout.readline()
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def ask(address: str, *commands: RemotingCommand) -> list[RemotingCommand]:
@@ -123,3 +142,97 @@ async def test_several_name_servers_live_in_one_process() -> None:
             answer = await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
             assert answer.body == b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
             await client.close()
+
+
+# With a broker
+
+
+def send(body: str) -> RemotingCommand:
+    fields = dict(zip("abcdefgh", ("P", "Orders", "TBW102", "4", "0", "0", "1700000000000", "0"), strict=True))
+    return RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=body.encode())
+
+
+def route_of(topic: str) -> RemotingCommand:
+    return RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic})
+
+
+def bodies(store: Path) -> list[str]:
+    return [row["body"] for row in run("dump", "commitlog", "-s", store).rows]
+
+
+def test_a_topic_that_a_message_makes_has_a_route_at_once(tmp_path: Path) -> None:
+    with serving_both(tmp_path / "store") as (process, name_server, broker):
+        [unknown, default] = ask(name_server, route_of("Orders"), route_of("TBW102"))
+        [sent] = ask(broker, send("one"))
+        [known] = ask(name_server, route_of("Orders"))
+        process.terminate()
+        output, errors = process.communicate(timeout=20)
+
+    assert (unknown.code, default.code, sent.code) == (ResponseCode.TOPIC_NOT_EXIST, 0, 0)
+    assert parse_route(known.body).queues == [QueueData("broker-a", 4, 4, 6)]
+    assert parse_route(known.body).brokers[0].addresses == {0: broker}
+    assert (process.returncode, output, errors) == (0, "", "")
+    assert bodies(tmp_path / "store") == ["one"]
+    assert not (tmp_path / "store" / "abort").exists()
+    assert run("verify", "-s", tmp_path / "store").status == Status.OK
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_what_was_acknowledged_is_there_after_a_kill(flush: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with serving_both(store, "--set", f"flushDiskType={flush}") as (process, _, broker):
+        answers = ask(broker, *(send(f"{number}") for number in range(50)))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=20)
+    with serving_both(store) as (process, name_server, broker):
+        [known] = ask(name_server, route_of("Orders"))
+        answers += ask(broker, send("50"))
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+
+    assert [answer.ext_fields["queueOffset"] for answer in answers] == [f"{number}" for number in range(51)]
+    assert known.code == 0
+    assert "recovering" in errors
+    assert bodies(store) == [f"{number}" for number in range(51)]
+    assert run("verify", "-s", store).status == Status.OK
+
+
+def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
+    with serving_both(tmp_path / "store"), started("-s", tmp_path / "store", "--port", "0") as (second, line):
+        _, errors = second.communicate(timeout=20)
+
+    assert (second.returncode, line) == (Status.BUSY, "")
+    assert "is locked" in errors
+
+
+def test_a_broker_alone_registers_with_name_servers_elsewhere(tmp_path: Path) -> None:
+    with serving() as (_, name_server):
+        arguments = ("--no-namesrv", "-n", name_server, "-s", tmp_path / "store", "--port", "0")
+        with started(*arguments, "--set", "brokerName=b-7") as (process, line):
+            assert line.startswith("mqtool: ready: broker 127.0.0.1:")
+            address = line.split()[-1]
+            [there] = ask(name_server, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+            process.terminate()
+            process.communicate(timeout=20)
+        [gone] = ask(name_server, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+
+    assert parse_cluster_info(there.body).brokers["b-7"].addresses == {0: address}
+    assert parse_cluster_info(gone.body).brokers == {}
+
+
+def test_several_brokers_share_a_name_server_in_one_process(tmp_path: Path) -> None:
+    async def served() -> list[str]:
+        brokers = [
+            BrokerConfig(tmp_path / name, settings=BrokerSettings(broker_name=name)) for name in ("one", "other")
+        ]
+        async with Cluster(NameServerConfig(), brokers) as cluster:
+            client = RemotingClient([cluster.name_server_address])
+            answer = await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+            await client.close()
+            found = parse_cluster_info(answer.body)
+            assert found.clusters == {"DefaultCluster": ["one", "other"]}
+            assert [found.brokers[name].addresses[0] for name in ("one", "other")] == cluster.broker_addresses
+            return cluster.broker_addresses
+
+    assert len({*asyncio.run(served())}) == 2
+    assert [run("verify", "-s", tmp_path / name).status for name in ("one", "other")] == [Status.OK, Status.OK]
