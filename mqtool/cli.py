@@ -39,6 +39,7 @@ COMMANDS = {
     "apply": Entry("apply", "Carry out a plan saved with --save-plan."),
     "undo": Entry("undo", "Take the last mend back."),
     "serve": Entry("serve", "Run a name server and a broker."),
+    "send": Entry("send", "Send messages to a broker."),
 }
 
 

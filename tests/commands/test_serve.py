@@ -236,3 +236,29 @@ def test_several_brokers_share_a_name_server_in_one_process(tmp_path: Path) -> N
 
     assert len({*asyncio.run(served())}) == 2
     assert [run("verify", "-s", tmp_path / name).status for name in ("one", "other")] == [Status.OK, Status.OK]
+
+
+def test_what_is_sent_from_a_shell_is_stored_with_all_it_says(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with serving_both(store) as (process, name_server, broker):
+        common = ("send", "-n", name_server, "--topic", "Orders")
+        first = run(*common, "--tag", "new", "--key", "a", "--key", "b", "--property", "price=5", "one", "zwölf")
+        second = run(*common, "--queue", "2", "--delay-level", "1", "later")
+        refused = run(*common, "--queue", "7", "none")
+        process.terminate()
+        process.wait(timeout=20)
+    nobody = run(*common, "none")
+
+    assert (first.status, second.status) == (Status.OK, Status.OK)
+    assert [(row["queue_id"], row["queue_offset"], row["broker_name"]) for row in first.rows] == [
+        (0, 0, "broker-a"),
+        (1, 0, "broker-a"),
+    ]
+    stored = run("dump", "commitlog", "-s", store).rows
+    assert [row["body"] for row in stored] == ["one", "zwölf", "later"]
+    assert [row["message_id"] for row in first.rows + second.rows] == [row["message_id"] for row in stored]
+    assert [row["unique_key"] for row in first.rows + second.rows] == [row["unique_key"] for row in stored]
+    assert (stored[0]["tags"], stored[0]["keys"], stored[0]["properties"]["price"]) == ("new", "a b", "5")
+    assert (stored[2]["topic"], stored[2]["properties"]["REAL_QID"]) == ("SCHEDULE_TOPIC_XXXX", "2")
+    assert {row["store_host"] for row in stored} == {broker}
+    assert (refused.status, nobody.status) == (Status.NO_INPUT, Status.UNAVAILABLE)
