@@ -67,14 +67,17 @@ class ConsumerOffsets:
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Tell whether a group still has to be told of a reset."""
-        return queue_id in self._resets.get((topic, group), ())
+        return bool(self._resets) and queue_id in self._resets.get((topic, group), ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset of a reset that a group has to be told of, once."""
         if not self._resets:
             return None
-        queues = self._resets.get((topic, group))
-        return queues.pop(queue_id, None) if queues else None
+        queues = self._resets.get((topic, group), {})
+        target = queues.pop(queue_id, None)
+        if not queues:
+            self._resets.pop((topic, group), None)
+        return target
 
     # Groups and topics
 

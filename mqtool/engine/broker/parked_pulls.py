@@ -26,8 +26,8 @@ class ParkedPull(NamedTuple):
     wanted: Wanted
     peer: Peer
     deadline: int  # ms
-    answer: Callable[[bool, int], RemotingCommand | None]
-    """Answer it, given whether its time is up and the time in ms; None: it has to wait on."""
+    answer: Callable[[bool], RemotingCommand | None]
+    """Answer it, given whether its time is up; None: it has to wait on."""
 
 
 class ParkedPulls:
@@ -91,7 +91,7 @@ class ParkedPulls:
         if self._woken:
             woken, self._woken = self._woken, {}
             for number, pull in woken.items():
-                self._answer(number, pull, False, now, out)
+                self._answer(number, pull, False, out)
         if self._count and now >= self._next_look:
             self._next_look = now + LOOK_INTERVAL_MS
             due = [
@@ -101,7 +101,7 @@ class ParkedPulls:
                 if pull.deadline <= now
             ]
             for number, pull in due:
-                self._answer(number, pull, True, now, out)
+                self._answer(number, pull, True, out)
         return out
 
     def next_tick(self, now: int) -> int | None:
@@ -110,8 +110,8 @@ class ParkedPulls:
             return now
         return max(self._next_look, now) if self._count else None
 
-    def _answer(self, number: int, pull: ParkedPull, is_due: bool, now: int, out: list[Outgoing]) -> None:
-        answer = pull.answer(is_due, now)
+    def _answer(self, number: int, pull: ParkedPull, is_due: bool, out: list[Outgoing]) -> None:
+        answer = pull.answer(is_due)
         if answer is not None:
             self._drop(number, pull)
             out.append((pull.peer, answer))

@@ -15,7 +15,7 @@ from mqtool.formats.bodies import Subscription
 from mqtool.formats.codes import Perm, PullSysFlag, RequestCode, ResponseCode
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
 from mqtool.formats.filters import compile_sql92, parse_tags
-from mqtool.formats.headers import Pull, PullResponse, build_header, parse_header
+from mqtool.formats.headers import Pull, parse_header
 from mqtool.formats.remoting import RESPONSE, Outgoing, RemotingCommand
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ _NOTHING_YET = (
     StoreStatus.NO_MESSAGE_IN_QUEUE,
 )
 _OFFSET_RESET = "OFFSET_RESET"
+
+# Bits as plain numbers: a flag takes as long to test as all else that is checked.
+_COMMIT_OFFSET, _SUSPEND = int(PullSysFlag.COMMIT_OFFSET), int(PullSysFlag.SUSPEND)
+_SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
+_READ = int(Perm.READ)
 
 
 class RefusedError(Exception):
@@ -66,30 +71,20 @@ def pull(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         wanted = _wanted(broker, header, group)
     except RefusedError as refused:
         return ((peer, refused.answer(command)),)
-    if header.sys_flag & PullSysFlag.COMMIT_OFFSET and not broker.offsets.has_reset(
-        header.consumer_group, header.topic, header.queue_id
-    ):
-        broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    flags, key = header.sys_flag, (header.consumer_group, header.topic, header.queue_id)
+    if flags & _COMMIT_OFFSET and not broker.offsets.has_reset(*key):
+        broker.offsets.commit(*key, header.commit_offset)
     once = _Pull(broker, header, command, group, topic, wanted)
-    answer = once.answer()
-    if (
-        answer.code == ResponseCode.PULL_NOT_FOUND
-        and header.sys_flag & PullSysFlag.SUSPEND
-        and header.suspend_timeout_millis > 0
-        and broker.settings.long_polling_enabled
-        and broker.parked_pulls.park(
-            ParkedPull(
-                (header.topic, header.queue_id),
-                header.queue_offset,
-                wanted,
-                peer,
-                now + min(header.suspend_timeout_millis, _LONGEST_WAIT_MS),
-                once.answer_parked,
-            )
-        )
-    ):
-        return ()
-    return ((peer, answer),)
+    if flags & _SUSPEND and header.suspend_timeout_millis > 0 and broker.settings.long_polling_enabled:
+        answer = once.answer_or_wait()
+        if answer is None:
+            deadline = now + min(header.suspend_timeout_millis, _LONGEST_WAIT_MS)
+            waiting = ParkedPull(key[1:], header.queue_offset, wanted, peer, deadline, once.answer_parked)
+            if broker.parked_pulls.park(waiting):
+                return ()
+        else:
+            return ((peer, answer),)
+    return ((peer, once.answer()),)
 
 
 _LONGEST_WAIT_MS = 600_000
@@ -116,17 +111,26 @@ class _Pull:
         self._topic = topic
         self._wanted = wanted
 
-    def answer_parked(self, is_due: bool, now: int) -> RemotingCommand | None:  # noqa: ARG002
+    def answer_or_wait(self) -> RemotingCommand | None:
+        """Return the answer as things are, None where it is that there is nothing yet."""
+        if self._has_reset():
+            return self.answer()
+        fetched = self._fetch()
+        return None if self._code(fetched) == ResponseCode.PULL_NOT_FOUND else self._answer(fetched)
+
+    def answer_parked(self, is_due: bool) -> RemotingCommand | None:
         """Return the answer to a pull that has waited, None while there is nothing for it yet."""
-        header = self._header
-        if is_due or self._broker.offsets.has_reset(header.consumer_group, header.topic, header.queue_id):
+        if is_due or self._has_reset():
             return self.answer()
         fetched = self._fetch()
         # Where a filter takes nothing of many messages the client learns how far that is so.
-        is_all_seen = fetched.next_offset >= fetched.max_offset
-        if fetched.status in _NOTHING_YET and is_all_seen:
+        if fetched.status in _NOTHING_YET and fetched.next_offset >= fetched.max_offset:
             return None
         return self._answer(fetched)
+
+    def _has_reset(self) -> bool:
+        header = self._header
+        return self._broker.offsets.has_reset(header.consumer_group, header.topic, header.queue_id)
 
     def answer(self) -> RemotingCommand:
         """Return the answer as things are."""
@@ -147,20 +151,29 @@ class _Pull:
     def _answer(self, fetched: Fetched) -> RemotingCommand:
         status, next_offset, low, high, parts, _ = fetched
         header = self._header
-        code = _CODES.get(status)
-        if code is None:  # an empty queue: only who asks for its beginning may wait for it
-            code = ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
+        code = self._code(fetched)
         answer = self._with_offsets(code, status.value, next_offset, low, high)
         if parts:
             answer.parts = parts
             self._broker.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, next_offset)
         return answer
 
+    def _code(self, fetched: Fetched) -> ResponseCode:
+        code = _CODES.get(fetched.status)
+        if code is None:  # an empty queue: only who asks for its beginning may wait for it
+            code = ResponseCode.PULL_OFFSET_MOVED if self._header.queue_offset else ResponseCode.PULL_NOT_FOUND
+        return code
+
     def _with_offsets(self, code: int, remark: str, next_offset: int, low: int, high: int) -> RemotingCommand:
-        response = PullResponse(
-            0, next_offset, low, high, topic_sys_flag=self._topic.sys_flag, group_sys_flag=self._group.sys_flag
-        )
-        return RemotingCommand(code, RESPONSE, self._command.opaque, build_header(response), remark=remark)
+        fields = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(low),
+            "maxOffset": str(high),
+            "topicSysFlag": str(self._topic.sys_flag),
+            "groupSysFlag": str(self._group.sys_flag),
+        }
+        return RemotingCommand(code, RESPONSE, self._command.opaque, fields, remark=remark)
 
 
 # What is checked first
@@ -171,7 +184,7 @@ def _checked(
 ) -> tuple[SubscriptionGroup, TopicConfig]:
     """Return group and topic of a pull that may be answered; raises ``RefusedError``."""
     settings = broker.settings
-    if not settings.perm & Perm.READ:
+    if not settings.perm & _READ:
         raise RefusedError(ResponseCode.NO_PERMISSION, "the broker may not be read", FORBIDDEN_BROKER)
     if command.code == RequestCode.LITE_PULL_MESSAGE and not settings.lite_pull_enabled:
         raise RefusedError(ResponseCode.NO_PERMISSION, "lite pull is switched off on this broker", FORBIDDEN_BROKER)
@@ -201,7 +214,7 @@ def checked_topic(broker: "Broker", name: str, queue_id: int) -> TopicConfig:
     topic = broker.topics.get(name)
     if topic is None:
         raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
-    if not topic.perm & Perm.READ:
+    if not topic.perm & _READ:
         raise RefusedError(
             ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden", FORBIDDEN_TOPIC
         )
@@ -216,7 +229,7 @@ def checked_topic(broker: "Broker", name: str, queue_id: int) -> TopicConfig:
 
 def _wanted(broker: "Broker", header: Pull, group: SubscriptionGroup) -> Wanted:
     """Return the filter of a pull, from its header or from the heartbeats of its group; raises ``RefusedError``."""
-    if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+    if header.sys_flag & _SUBSCRIPTION:
         kind = header.expression_type or "TAG"
         _check_kind(broker, kind)
         return wanted_by_expression(kind, header.subscription or "")
