@@ -3,13 +3,17 @@
 (RocketMQ: ``ConsumerOffsetManager``.)
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.errors import WriteError
 from mqtool.formats.bodies import version_members
 from mqtool.formats.config_tables import DataVersion, Table, consumer_offsets, data_version
 from mqtool.formats.remoting import Outgoing
+
+log = logging.getLogger(__name__)
 
 KEEP_INTERVAL_MS = 5000
 UNKNOWN = -1
@@ -138,7 +142,10 @@ class ConsumerOffsets:
         """Keep the offsets every 5 s."""
         if now >= self._next_keep:
             self._next_keep = now + KEEP_INTERVAL_MS
-            self.keep(now)
+            try:
+                self.keep(now)
+            except WriteError as error:  # a full disk must not end the reading
+                log.warning("consumer offsets: %s", error)
         return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
 MOST_UNITS = 800
-"""Units that one pull looks at, or as many as it asks for messages."""
+"""Units that one pull looks at."""
 
 _IN_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
 """Bytes at the end of the log that the system may well have in memory."""
@@ -135,8 +135,8 @@ def fetch(
 
 def _units(queue: "LiveQueue", offset: int, max_count: int) -> "Iterator[Unit]":
     """Yield the units that one pull looks at, and read no more of them than it may need."""
-    left = max(MOST_UNITS, max_count)
-    limit = max(max_count, 1) + 1  # the first that is too many may end the pull
+    left = MOST_UNITS
+    limit = min(max(max_count, 1), IN_MEMORY.messages) + 1  # the first that is too many ends most pulls
     while left > 0 and (units := queue.units(offset, min(limit, left))):
         yield from units
         offset = units[-1].queue_offset + units[-1].batch_size

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.engine.broker.consumer_offsets import KEEP_INTERVAL_MS, UNKNOWN, ConsumerOffsets
+from mqtool.errors import WriteError
 from mqtool.formats.config_tables import consumer_offsets, parse_table
 from tests.engine.store.live import NOW
 from tests.golden import copy_of, golden_store
@@ -43,6 +44,23 @@ def test_offsets_are_kept_every_five_seconds_while_they_change(tmp_path: Path) -
     list(offsets.tick(NOW + KEEP_INTERVAL_MS))
     assert consumer_offsets(parse_table(path.read_bytes())) == {("T", "G", 0): 5}
     assert offsets.next_tick(NOW + KEEP_INTERVAL_MS) is None
+
+
+def test_a_disk_that_fails_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "there").mkdir()
+    offsets = ConsumerOffsets(tmp_path / "there", NOW)
+    offsets.commit("G", "T", 0, 5)
+    (tmp_path / "there").rmdir()
+    (tmp_path / "there").write_text("in the way")
+
+    list(offsets.tick(NOW + KEEP_INTERVAL_MS))
+    assert "consumer offsets" in caplog.text
+    with pytest.raises(WriteError):
+        offsets.keep(NOW + KEEP_INTERVAL_MS)
+    (tmp_path / "there").unlink()
+    list(offsets.tick(NOW + 2 * KEEP_INTERVAL_MS))
+
+    assert ConsumerOffsets(tmp_path / "there", NOW).get("G", "T", 0) == 5
 
 
 @pytest.mark.parametrize("name", ["mixed-533-clean", "mixed-497-clean", "retry-497-clean", "ext-533-clean"])

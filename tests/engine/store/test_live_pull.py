@@ -101,6 +101,14 @@ def test_a_pull_looks_at_800_units_and_says_where_to_go_on(tmp_path: Path) -> No
         assert [message.tags for message in messages(second)] == ["B"]
 
 
+def test_a_pull_for_more_messages_than_there_can_be_is_one_for_32(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        append_all(store, [new_message() for _ in range(100)])
+        queue = store.queue("TopicTest", 0)
+        assert fetch(store, queue, 5, (1 << 31) - 1).next_offset == 5 + 32
+        assert fetch(store, queue, 5, 0).next_offset == 5 + 1
+
+
 def test_messages_that_lie_apart_come_end_to_end(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         append_all(store, [new_message(f"T{number % 2}", str(number).encode()) for number in range(10)])
