@@ -15,7 +15,18 @@ from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.parked_pulls import ParkedPulls
-from mqtool.engine.broker.processors import admin, clients, consumers, groups, pull, query, send, topics, transaction
+from mqtool.engine.broker.processors import (
+    admin,
+    assignment,
+    clients,
+    consumers,
+    groups,
+    pull,
+    query,
+    send,
+    topics,
+    transaction,
+)
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
@@ -80,7 +91,7 @@ class Broker:
         self.settings = settings or BrokerSettings()
         self.listens_at("127.0.0.1:10911")
         self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
-        for family in (clients, consumers, groups, pull, transaction, admin):
+        for family in (assignment, clients, consumers, groups, pull, transaction, admin):
             self.processors |= family.PROCESSORS
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []

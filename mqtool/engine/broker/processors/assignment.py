@@ -1,0 +1,110 @@
+"""Queues shared out by the broker, for clients that leave that to it: QUERY_ASSIGNMENT and the mode that goes with it.
+
+(Rules: remoting.md 3.3, 6.5. RocketMQ: ``QueryAssignmentProcessor``.)
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.processors.pull import RefusedError
+from mqtool.errors import FormatError
+from mqtool.formats.bodies import MessageQueue, build_body, parse_body
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.config_tables import Table
+from mqtool.formats.remoting import Outgoing
+from mqtool.formats.topics import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker, Processor, Request
+
+_BROADCASTING = ("BROADCASTING", 0)
+
+
+def share_evenly(count: int, members: int, index: int) -> range:
+    """Return the queues of one member where each gets a run of neighbours.
+
+    >>> [list(share_evenly(8, 3, index)) for index in range(3)]
+    [[0, 1, 2], [3, 4, 5], [6, 7]]
+    """
+    size, rest = divmod(count, members)
+    start = index * size + min(index, rest)
+    return range(start, start + size + (index < rest))
+
+
+def share_in_turn(count: int, members: int, index: int) -> range:
+    """Return the queues of one member where they are dealt out one by one.
+
+    >>> [list(share_in_turn(8, 3, index)) for index in range(3)]
+    [[0, 3, 6], [1, 4, 7], [2, 5]]
+    """
+    return range(index, count, members)
+
+
+STRATEGIES: dict[str, Callable[[int, int, int], Sequence[int]]] = {
+    "AVG": share_evenly,
+    "AVG_BY_CIRCLE": share_in_turn,
+}
+"""By the names that clients use: how many queues, how many members, which of them."""
+
+
+def query(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Tell a consumer which queues of a topic are its own; no list at all has it ask again later."""
+    asked = parse_body(request.command.body)
+    topic, group, client_id = (_text(asked, name) for name in ("topic", "consumerGroup", "clientId"))
+    queues = _assigned(broker, topic, group, client_id, asked)
+    body: Table = {}
+    if queues is not None:
+        body["messageQueueAssignments"] = [
+            {"messageQueue": {"brokerName": one.broker_name, "queueId": one.queue_id, "topic": topic}, "mode": "PULL"}
+            for one in queues
+        ]
+    return ((request.peer, request.command.answer(body=build_body(body))),)
+
+
+def _assigned(broker: "Broker", topic: str, group: str, client_id: str, asked: Table) -> list[MessageQueue] | None:
+    config = broker.topics.get(topic)
+    if config is None:
+        return None
+    queues = [MessageQueue(topic, broker.settings.broker_name, one) for one in range(config.read_queue_count)]
+    if asked.get("messageModel") in _BROADCASTING:
+        return queues
+    online = broker.clients.group(group)
+    strategy = STRATEGIES.get(str(asked.get("strategyName")))
+    if online is None or strategy is None:
+        return None
+    members = sorted({client.client_id for client in online.members.values()})
+    if client_id not in members:
+        return []
+    return [queues[at] for at in strategy(len(queues), len(members), members.index(client_id))]
+
+
+def set_mode(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Set how a group consumes a topic: by pulls, as here every group does."""
+    asked = parse_body(request.command.body)
+    topic, group = _text(asked, "topic"), _text(asked, "consumerGroup")
+    answer = request.command.answer()
+    try:
+        if topic.startswith(RETRY_PREFIX):
+            raise RefusedError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if broker.topics.get(topic) is None:
+            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        if broker.groups.get(group) is None:
+            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] not exist")
+        if asked.get("mode") != "PULL":
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, f"mode {asked.get('mode')} is not served here")
+    except RefusedError as refused:
+        answer = refused.answer(request.command)
+    return ((request.peer, answer),)
+
+
+def _text(table: Table, name: str) -> str:
+    value = table.get(name)
+    if isinstance(value, str):
+        return value
+    raise FormatError(f"the body has no {name}", offset=0)
+
+
+PROCESSORS: "dict[int, Processor]" = {
+    RequestCode.QUERY_ASSIGNMENT: query,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: set_mode,
+}
