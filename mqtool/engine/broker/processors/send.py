@@ -219,7 +219,7 @@ def _marks(broker: "Broker") -> dict[str, str]:
 
 
 def _retry_or_bury(broker: "Broker", header: Send, message: NewMessage, request: "Request") -> None:
-    """Have a message that was consumed too often go to the dead letters of its group.
+    """Have a message that was consumed too often go to the dead letters of its group; of orderly consumers any.
 
     Raises:
         _RefusedError: there is no such group.
@@ -227,7 +227,7 @@ def _retry_or_bury(broker: "Broker", header: Send, message: NewMessage, request:
     name = header.topic.removeprefix(RETRY_PREFIX)
     group = _group(broker, name, request.now)
     most = _most_times(group, header.max_reconsume_times, request.command.version)
-    if header.reconsume_times > most:
+    if header.reconsume_times > most or broker.locks.is_any_held(name, request.now):
         _bury(broker, message, name, header.unit_mode, request.now)
         pairs = parse_properties(message.properties)
         message.properties = build_properties(pairs | {DELAY: "-1"})

@@ -189,6 +189,22 @@ def test_a_queue_is_locked_by_one_until_it_lets_go_or_stays_away(asking: Asking)
     assert not asking.broker.locks.is_any_held(GROUP, asking.now)
 
 
+def test_what_an_orderly_group_sends_to_its_retry_topic_is_a_dead_letter(asking: Asking) -> None:
+    def retry() -> int:
+        header = {"a": "P", "b": f"%RETRY%{GROUP}", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": asking.now, "h": 0}
+        given: dict[str, Any] = {**header, "i": "", "j": 1}
+        assert asking.ask(RequestCode.SEND_MESSAGE_V2, b"x", **given).code == 0
+        dead = asking.store.queue(f"%DLQ%{GROUP}", 0)
+        return dead.next_offset if dead else 0
+
+    beat(asking, FIRST)
+    assert retry() == 0
+    locks(asking, "c11", 0)
+    assert retry() == 1
+    asking.now += LIFE_MS + 1
+    assert retry() == 1
+
+
 # Offsets
 
 
