@@ -6,8 +6,10 @@ time is a ``Clockwork`` and stands in ``clockworks``.
 
 import itertools
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from mqtool.engine.broker.acl import AccessControl
 from mqtool.engine.broker.awaited_flushes import AwaitedFlushes
 from mqtool.engine.broker.calls import Calls
 from mqtool.engine.broker.clients import Clients
@@ -123,6 +125,9 @@ class Broker:
         self.figures = Figures(now)
         self.on_arrival.append(self.figures.arrived)
         self.clockworks.append(self.figures)
+        self.access = AccessControl(Path(self.settings.acl_file), now) if self.settings.acl_enabled else None
+        if self.access:
+            self.clockworks.append(self.access)
         store.on_arrival = self.arrived
 
     def listens_at(self, address: str) -> None:
@@ -138,6 +143,9 @@ class Broker:
         """Return what to send for a command."""
         if command.is_response:  # whose code may be that of a request
             return self.calls.answered(command, peer, now)
+        if self.access and (fault := self.access.fault(command, peer)):
+            remark = f"org.apache.rocketmq.acl.common.AclException: {fault}"
+            return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
         processor = self.processors.get(command.code)
         if processor is None:
             remark = f" request type {command.code} not supported"

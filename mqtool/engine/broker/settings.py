@@ -45,5 +45,9 @@ class BrokerSettings(Settings):
     transaction_check_max: int = setting("transactionCheckMax", 15)
     transaction_check_interval_ms: int = setting("transactionCheckInterval", 30_000)
 
+    # Access
+    acl_enabled: bool = setting("aclEnable", False)
+    acl_file: str = setting("rocketmq.acl.plain.file", "conf/plain_acl.yml")  # a system property of RocketMQ's JVM
+
     # Name servers
     register_interval_ms: int = setting("registerNameServerPeriod", 30_000)

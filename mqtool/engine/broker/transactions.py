@@ -67,6 +67,7 @@ class Transactions:
         self._take_up()
         broker.on_arrival.append(self._arrived)
         broker.clockworks.append(self)
+        broker.on_stop.insert(0, lambda now: self._note_progress())  # noqa: ARG005 - before the offsets are kept
         broker.detours.insert(0, self.detour)  # a half message is delayed once it is committed
 
     def _take_up(self) -> None:

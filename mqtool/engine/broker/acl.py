@@ -1,0 +1,219 @@
+"""Access control (ACL 1.0): who sends a request, by the signature that it carries, and whether he may.
+
+(Rules: remoting.md 8. RocketMQ: ``PlainAccessValidator``, ``PlainPermissionManager``, ``PlainAccessResource``,
+``AclSigner``, ``RemoteAddressStrategyFactory``.)
+"""
+
+import base64
+import contextlib
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from mqtool.engine.broker.processors.query import UNIQUE_KEY_QUERY
+from mqtool.errors import FormatError, MqtoolError
+from mqtool.formats.bodies import parse_heartbeat
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.plain_acl import DENY, PUB, SUB, Account, PlainAcl, parse_acl
+from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.topics import RETRY_PREFIX
+
+LOOK_INTERVAL_MS = 1000
+"""How often the file is looked at for changes."""
+SIGNATURE = "Signature"
+ACCESS_KEY = "AccessKey"
+
+Need = tuple[str, int]
+"""A topic, or the retry topic of a group, and a permission."""
+
+_ADMIN_ONLY = frozenset(
+    (
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    )
+)
+
+
+class AccessControl:
+    """The accounts of a file, read anew when it changes; a change that cannot be read leaves them as they are."""
+
+    def __init__(self, path: Path, now: int) -> None:
+        """Read the accounts.
+
+        Raises:
+            FormatError: the file cannot be read.
+            OSError: it is not there.
+        """
+        self._path = path
+        self._next_look = now + LOOK_INTERVAL_MS
+        self._modified = path.stat().st_mtime_ns
+        self.acl: PlainAcl = parse_acl(path.read_text())
+        self.failure: MqtoolError | None = None
+        """Why the last change of the file has no effect."""
+
+    def tick(self, now: int) -> Iterable[Outgoing]:
+        """Read the file if it has changed."""
+        if now >= self._next_look:
+            self._next_look = now + LOOK_INTERVAL_MS
+            with contextlib.suppress(OSError):  # an editor may be about to replace it
+                modified = self._path.stat().st_mtime_ns
+                if modified != self._modified:
+                    self._modified = modified
+                    self._read()
+        return ()
+
+    def _read(self) -> None:
+        try:
+            self.acl = parse_acl(self._path.read_text())
+            self.failure = None
+        except FormatError as error:
+            self.failure = error
+
+    def next_tick(self, now: int) -> int | None:  # noqa: ARG002
+        """Return when to look at the file."""
+        return self._next_look
+
+    def fault(self, command: RemotingCommand, peer: Peer) -> str | None:
+        """Return why a request is refused, None where it may be served."""
+        acl, fields = self.acl, command.ext_fields
+        if any(is_from(peer.host, pattern) for pattern in acl.white_addresses):
+            return None
+        access_key = fields.get(ACCESS_KEY)
+        if not access_key:
+            return "No accessKey is configured"
+        account = acl.accounts.get(access_key)
+        if account is None:
+            return f"No acl config for {access_key}"
+        if is_from(peer.host, account.white_address):
+            return None
+        if not is_signed(command, account.secret_key):
+            return f"Check signature failed for accessKey={access_key}"
+        if account.is_admin:
+            return None
+        if command.code in _ADMIN_ONLY:
+            return f"Need admin permission for request code={command.code}, but accessKey={access_key} is not"
+        for name, permission in needs(command):
+            if not _has(account, name, permission):
+                return f"No default permission for {name}"
+        return None
+
+
+def _has(account: Account, name: str, permission: int) -> bool:
+    if name.startswith(RETRY_PREFIX):
+        owned = account.group_perms.get(name.removeprefix(RETRY_PREFIX), account.default_group_perm)
+    else:
+        owned = account.topic_perms.get(name, account.default_topic_perm)
+    return owned != DENY and bool(owned & permission)
+
+
+# Signatures
+
+
+def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
+    """Return the signature of a request: of the values of its ext fields in the order of their names, and its body.
+
+    >>> signature({"AccessKey": "ak", "queueId": "0", "topic": "TopicTest"}, b"body", "sk1234567")
+    'cakEezFqozw+75kZs1J4/BKjCfM='
+    """
+    values = "".join(fields[name] for name in sorted(fields) if name != SIGNATURE)
+    digest = hmac.digest(secret_key.encode(), values.encode("utf-8", "replace") + body, hashlib.sha1)
+    return base64.b64encode(digest).decode()
+
+
+def is_signed(command: RemotingCommand, secret_key: str) -> bool:
+    """Tell whether a request carries the signature that its sender's secret makes."""
+    given, fields = command.ext_fields.get(SIGNATURE, "").encode("utf-8", "replace"), command.ext_fields
+    if hmac.compare_digest(given, signature(fields, command.body, secret_key).encode()):
+        return True
+    if UNIQUE_KEY_QUERY not in fields:
+        return False
+    rest = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}  # as clients up to 4.9.3 sign
+    return hmac.compare_digest(given, signature(rest, command.body, secret_key).encode())
+
+
+# What a request needs
+
+
+def needs(command: RemotingCommand) -> Iterator[Need]:
+    """Yield what the sender of a request must be allowed to do."""
+    need = _NEEDS.get(command.code)
+    if need is not None:
+        yield from need(command)
+
+
+def _to_topic(name: str) -> Callable[[RemotingCommand], Iterator[Need]]:
+    def need(command: RemotingCommand) -> Iterator[Need]:
+        topic = command.ext_fields.get(name, "")
+        yield topic, SUB if topic.startswith(RETRY_PREFIX) else PUB
+
+    return need
+
+
+def _from(group: str, *topics: str) -> Callable[[RemotingCommand], Iterator[Need]]:
+    def need(command: RemotingCommand) -> Iterator[Need]:
+        if name := command.ext_fields.get(group, ""):
+            yield RETRY_PREFIX + name, SUB
+        for topic in topics:
+            yield command.ext_fields.get(topic, ""), SUB
+
+    return need
+
+
+def _heartbeat(command: RemotingCommand) -> Iterator[Need]:
+    for consumer in parse_heartbeat(command.body).consumers:
+        yield RETRY_PREFIX + consumer.group, SUB
+        for subscription in consumer.subscriptions:
+            yield subscription.topic, SUB
+
+
+_NEEDS: dict[int, Callable[[RemotingCommand], Iterator[Need]]] = {
+    RequestCode.SEND_MESSAGE: _to_topic("topic"),
+    RequestCode.SEND_MESSAGE_V2: _to_topic("b"),
+    RequestCode.SEND_BATCH_MESSAGE: _to_topic("b"),
+    RequestCode.CONSUMER_SEND_MSG_BACK: _from("group"),
+    RequestCode.PULL_MESSAGE: _from("consumerGroup", "topic"),
+    RequestCode.LITE_PULL_MESSAGE: _from("consumerGroup", "topic"),
+    RequestCode.POP_MESSAGE: _from("consumerGroup", "topic"),
+    RequestCode.QUERY_MESSAGE: _from("", "topic"),
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UNREGISTER_CLIENT: _from("consumerGroup"),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _from("consumerGroup"),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _from("consumerGroup", "topic"),
+}
+
+
+# Addresses
+
+
+def is_from(host: str, pattern: str) -> bool:
+    """Tell whether an address is one that a white list means; parts may be ``*``, ``a-b`` or ``{a,b}``.
+
+    >>> is_from("10.0.0.7", "10.0.0.{6,7}"), is_from("10.0.1.7", "10.0.2-3.*")
+    (True, False)
+    """
+    if not pattern:
+        return False
+    if pattern == "*" or pattern == host:
+        return True
+    if "," in pattern and "{" not in pattern:
+        return any(is_from(host, one.strip()) for one in pattern.split(","))
+    separator = ":" if ":" in pattern else "."
+    parts, wanted = host.split(separator), pattern.split(separator)
+    base = 16 if separator == ":" else 10
+    return len(parts) == len(wanted) and all(map(_is_part, parts, wanted, [base] * len(parts)))
+
+
+def _is_part(part: str, wanted: str, base: int) -> bool:
+    if wanted == "*":
+        return True
+    if wanted.startswith("{") and wanted.endswith("}"):
+        return part in [one.strip() for one in wanted[1:-1].split(",")]
+    low, dash, high = wanted.partition("-")
+    try:
+        return int(low, base) <= int(part, base) <= int(high if dash else low, base)
+    except ValueError:
+        return False

@@ -1,0 +1,191 @@
+"""Access control: signatures, permissions and white lists, by the tables of remoting.md 8."""
+
+import base64
+import hashlib
+import hmac
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtool.engine.broker.acl import AccessControl, is_from, is_signed, signature
+from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.remoting import Peer, RemotingCommand
+from tests.engine.store.live import NOW, opened
+from tests.formats.test_plain_acl import TEXT
+
+PEER = Peer(1, "192.0.2.1", 4000)
+SECRET = "12345678"
+
+
+def signed(code: int, body: bytes = b"", secret: str = SECRET, key: str = "RocketMQ", **fields: Any) -> RemotingCommand:
+    """Return a request as a client signs it."""
+    texts = {**{name: str(value) for name, value in fields.items()}, "AccessKey": key}
+    content = "".join(value for _, value in sorted(texts.items())).encode() + body
+    texts["Signature"] = base64.b64encode(hmac.new(secret.encode(), content, hashlib.sha1).digest()).decode()
+    return RemotingCommand(code, 0, 1, texts, body)
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> AccessControl:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(TEXT)
+    return AccessControl(path, NOW)
+
+
+# Who
+
+
+def test_the_signature_is_that_of_the_official_clients() -> None:
+    fields = {"AccessKey": "ak", "queueId": "0", "topic": "TopicTest"}  # the vector of remoting.md 8.2
+
+    assert signature(fields, b"body", "sk1234567") == "cakEezFqozw+75kZs1J4/BKjCfM="
+    assert signature({**fields, "Signature": "x"}, b"body", "sk1234567") == "cakEezFqozw+75kZs1J4/BKjCfM="
+
+
+@pytest.mark.parametrize("signs_mark", [True, False])
+def test_a_query_is_signed_with_or_without_its_mark(signs_mark: bool) -> None:
+    mark: dict[str, Any] = {"_UNIQUE_KEY_QUERY": "true"}
+    request = signed(RequestCode.QUERY_MESSAGE, topic="topicC", **(mark if signs_mark else {}))
+    request.ext_fields |= mark
+
+    assert is_signed(request, SECRET)
+    assert not is_signed(request, "another1")
+
+
+@pytest.mark.parametrize(
+    ("request_", "fault"),
+    [
+        (RemotingCommand(10), "No accessKey is configured"),
+        (signed(10, key="nobody"), "No acl config for nobody"),
+        (signed(10, secret="another1"), "Check signature failed for accessKey=RocketMQ"),
+    ],
+)
+def test_who_is_not_known_is_refused(access: AccessControl, request_: RemotingCommand, fault: str) -> None:
+    assert access.fault(request_, PEER) == fault
+    assert access.fault(request_, Peer(2, "192.168.0.9", 1)) is None  # from where everybody may do everything
+
+
+def test_a_request_that_was_changed_on_its_way_is_refused(access: AccessControl) -> None:
+    request = signed(RequestCode.SEND_MESSAGE, b"body", topic="topicB")
+    assert access.fault(request, PEER) is None
+
+    request.body = b"b0dy"
+    assert access.fault(request, PEER) == "Check signature failed for accessKey=RocketMQ"
+
+
+def test_an_account_needs_no_signature_from_its_own_addresses(access: AccessControl) -> None:
+    request = RemotingCommand(10, 0, 1, {"AccessKey": "rocketmq2"})
+
+    assert access.fault(request, Peer(2, "192.168.1.77", 1)) is None
+    assert access.fault(request, PEER) is not None
+
+
+# What
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "lacks"),
+    [
+        (RequestCode.SEND_MESSAGE, {"topic": "topicB"}, None),
+        (RequestCode.SEND_MESSAGE, {"topic": "topicC"}, "topicC"),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "topicA"}, "topicA"),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "other"}, "other"),
+        (RequestCode.SEND_BATCH_MESSAGE, {"b": "topicB"}, None),
+        (RequestCode.SEND_MESSAGE, {"topic": "%RETRY%other"}, None),
+        (RequestCode.SEND_MESSAGE, {"topic": "%RETRY%groupA"}, "%RETRY%groupA"),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "groupA"}, "%RETRY%groupA"),
+        (RequestCode.PULL_MESSAGE, {"topic": "topicC", "consumerGroup": "groupB"}, None),
+        (RequestCode.PULL_MESSAGE, {"topic": "topicC", "consumerGroup": "groupA"}, "%RETRY%groupA"),
+        (RequestCode.PULL_MESSAGE, {"topic": "topicA", "consumerGroup": "groupB"}, "topicA"),
+        (RequestCode.QUERY_MESSAGE, {"topic": "topicA"}, "topicA"),
+        (RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "producerGroup": "groupA"}, None),
+        (RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "consumerGroup": "groupA"}, "%RETRY%groupA"),
+        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "groupA"}, "%RETRY%groupA"),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "groupB", "topic": "topicA"}, "topicA"),
+        (RequestCode.GET_BROKER_RUNTIME_INFO, {}, None),
+    ],
+)
+def test_a_request_needs_the_permissions_of_its_kind(
+    access: AccessControl, code: int, fields: dict[str, Any], lacks: str | None
+) -> None:
+    fault = access.fault(signed(code, **fields), PEER)
+
+    assert fault == (f"No default permission for {lacks}" if lacks else None)
+    assert access.fault(signed(code, key="rocketmq2", **fields), PEER) is None
+
+
+@pytest.mark.parametrize(("topic", "is_allowed"), [("topicC", True), ("topicA", False)])
+def test_a_heartbeat_needs_all_that_it_subscribes_to(access: AccessControl, topic: str, is_allowed: bool) -> None:
+    consumer = ConsumerData("groupB", "CONSUME_PASSIVELY", "CLUSTERING", "", (Subscription(topic, "*"),))
+    request = signed(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), (consumer,))))
+
+    assert (access.fault(request, PEER) is None) == is_allowed
+
+
+@pytest.mark.parametrize("code", [17, 25, 215, 200, 207])
+def test_what_changes_the_broker_is_for_administrators(access: AccessControl, code: int) -> None:
+    assert access.fault(signed(code), PEER) == (
+        f"Need admin permission for request code={code}, but accessKey=RocketMQ is not"
+    )
+    assert access.fault(signed(code, key="rocketmq2"), PEER) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("*", ["1.2.3.4", "::1"], []),
+        ("", [], ["1.2.3.4"]),
+        ("1.2.3.4", ["1.2.3.4"], ["1.2.3.5"]),
+        ("1.2.3.*", ["1.2.3.4"], ["1.2.4.4", "1.2.3"]),
+        ("1.2.3-4.*", ["1.2.3.0", "1.2.4.255"], ["1.2.5.0", "1.2.2.9"]),
+        ("1.2.3.{4,6}", ["1.2.3.4", "1.2.3.6"], ["1.2.3.5"]),
+        ("1.2.3.4, 1.2.3.6", ["1.2.3.4", "1.2.3.6"], ["1.2.3.5"]),
+        ("fe80:0:0:0:0:0:0:1-a", ["fe80:0:0:0:0:0:0:9"], ["fe80:0:0:0:0:0:0:b", "1.2.3.4"]),
+        ("1.2.3.x", [], ["1.2.3.4"]),
+    ],
+)
+def test_a_white_list_means_addresses(pattern: str, matching: list[str], others: list[str]) -> None:
+    assert [host for host in (*matching, *others) if is_from(host, pattern)] == matching
+
+
+# In a broker
+
+
+def test_a_broker_refuses_as_rocketmq_does(tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(TEXT)
+    settings = BrokerSettings(acl_enabled=True, acl_file=str(path))
+    with opened(tmp_path / "store") as store:
+        broker = Broker(store, NOW, settings)
+
+        [(_, refused)] = broker.handle(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), PEER, NOW)
+        [(_, served)] = broker.handle(signed(RequestCode.GET_BROKER_RUNTIME_INFO), PEER, NOW)
+
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert refused.remark == "org.apache.rocketmq.acl.common.AclException: No accessKey is configured"
+    assert served.code == 0
+
+
+def test_a_changed_file_counts_from_the_next_look_on(tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(TEXT)
+    access = AccessControl(path, NOW)
+    request = signed(RequestCode.SEND_MESSAGE, topic="topicA")
+
+    path.write_text(TEXT.replace("topicA=DENY", "topicA=PUB"))
+    os.utime(path, ns=(1, 1))
+    list(access.tick(NOW + 999))
+    assert access.fault(request, PEER) is not None
+    list(access.tick(NOW + 1000))
+    assert access.fault(request, PEER) is None
+
+    path.write_text("nonsense")
+    os.utime(path, ns=(2, 2))
+    list(access.tick(NOW + 2000))
+    assert access.failure is not None
+    assert access.fault(request, PEER) is None
