@@ -32,6 +32,7 @@ from mqtool.engine.broker.processors import (
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics
 from mqtool.engine.broker.transactions import Transactions
 from mqtool.formats.codes import ResponseCode
@@ -121,6 +122,7 @@ class Broker:
         self.on_arrival.append(self.parked_pulls.arrived)
         self.on_stop.append(self.offsets.keep)
         self.topics.on_delete.append(self.offsets.delete_topic)
+        self.timers = Timers(self, config, now)
         self.transactions = Transactions(self, now)
         self.figures = Figures(now)
         self.on_arrival.append(self.figures.arrived)

@@ -26,6 +26,7 @@ class BrokerSettings(Settings):
     trace_topic: str = setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
     revive_queue_count: int = setting("reviveQueueNum", 8)
     timer_enabled: bool = setting("timerWheelEnable", True)
+    timer_max_delay_seconds: int = setting("timerMaxDelaySec", 259_200)
 
     # Messages
     trace_on: bool = setting("traceOn", True)  # clients may write traces of what they do

@@ -1,0 +1,233 @@
+"""Messages that are delivered at a time of their own, to the second (5.x); each waits in ``TIMER_TOPIC`` until then.
+
+All that wait are kept in memory, found again at the start in the queue of that topic: what is due up to the time that
+``config/timercheck`` names has been delivered. Nothing is written to the timer wheel and the timer log: a broker of
+RocketMQ that takes over reads the queue anew from the first message that waits and is not in its wheel, and delivers
+those behind it once more that were delivered before.
+(Rules: remoting.md 4.8; store.md 11.3. RocketMQ: ``TimerMessageStore``, ``HookUtils``.)
+"""
+
+import dataclasses
+import heapq
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.delayed import with_real_place
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.engine.store.disk import writing
+from mqtool.errors import FormatError, NotFoundError
+from mqtool.formats import timer
+from mqtool.formats.layout import packer_of
+from mqtool.formats.new_message import NewMessage
+from mqtool.formats.properties import add_property, find_property, probe_of
+from mqtool.formats.remoting import Outgoing
+from mqtool.formats.stored_message import StoredMessage, parse_stored
+from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+
+PRECISION_MS = 1000
+OUT = "TIMER_OUT_MS"
+
+_OUT, _DELETE, _UNIQ_KEY = probe_of(OUT), probe_of("TIMER_DEL_UNIQKEY"), probe_of("UNIQ_KEY")
+_REAL_TOPIC, _REAL_QUEUE_ID = probe_of("REAL_TOPIC"), probe_of("REAL_QID")
+_TIMES = ((probe_of("TIMER_DELAY_SEC"), 1000), (probe_of("TIMER_DELAY_MS"), 1))
+_DELIVER = probe_of("TIMER_DELIVER_MS")
+_CHECK = packer_of(timer.TIMER_CHECK)
+_REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
+_ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
+_AT_ONCE = 500
+"""Messages that one tick delivers at most: others want their turn."""
+_READ_AT_ONCE = 256
+_AGAIN_MS = 1000
+"""How long to wait when the store takes nothing."""
+
+
+class Timers:
+    """A detour into ``TIMER_TOPIC``, and the clockwork that brings messages back."""
+
+    def __init__(self, broker: "Broker", folder: Path, now: int) -> None:
+        """Find the messages that wait; ``folder`` is the folder ``config``."""
+        self._broker = broker
+        self._path = folder / "timercheck"
+        self._not_before = now
+        self._waiting: list[tuple[int, int]] = []  # a heap of due times and queue offsets
+        self._by_key: dict[bytes, tuple[int, int]] = {}  # entries of the heap by unique key
+        self._dropped: set[tuple[int, int]] = set()  # entries that were recalled, or that stand for older ones
+        self._check = self._load()
+        self._done = self._check[0] + PRECISION_MS if self._check[0] > 0 else 0
+        """The due time (ms) up to which all is delivered."""
+        self._take_up()
+        broker.on_arrival.append(self._arrived)
+        broker.clockworks.append(self)
+        broker.detours.append(self.detour)
+
+    def _load(self) -> tuple[int, ...]:
+        """Return the numbers of ``timercheck``."""
+        try:
+            *numbers, _ = _CHECK.unpack_from(self._path.read_bytes())
+        except (FileNotFoundError, struct.error):
+            return (0,) * 7
+        return tuple(numbers)
+
+    def _take_up(self) -> None:
+        queue = self._broker.store.queue(TIMER_TOPIC, 0)
+        start = queue.min_offset(self._broker.store.log.min_offset) if queue else 0
+        while queue is not None and (units := queue.units(start, _READ_AT_ONCE)):
+            for unit in units:
+                self._take(unit.queue_offset)
+            start += len(units)
+
+    # Waiting
+
+    @property
+    def waiting_count(self) -> int:
+        """How many messages wait."""
+        return len(self._waiting) - len(self._dropped)
+
+    def detour(self, message: NewMessage, now: int) -> AppendResult | None:
+        """Have a message wait that names a time for its delivery."""
+        properties = message.properties
+        if b"TIMER_" not in properties or message.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
+            return None
+        if find_property(properties, _OUT):
+            return None
+        deliver = _deliver_time(properties, now)
+        if deliver is None:
+            return None
+        if deliver <= now:
+            return _ILLEGAL if find_property(properties, _DELETE) else None
+        settings = self._broker.settings
+        if deliver - now > settings.timer_max_delay_seconds * 1000 or not settings.timer_enabled:
+            return _ILLEGAL
+        out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
+        message.properties = add_property(with_real_place(message), OUT, str(out))
+        message.topic, message.queue_id = TIMER_TOPIC, 0
+        return None
+
+    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        if topic == TIMER_TOPIC:
+            self._take(next_offset - 1)
+
+    def _take(self, queue_offset: int) -> None:
+        """Have the message at a place of the queue wait, or recall another, as it says."""
+        stored = self._message(queue_offset)
+        if stored is None:
+            return
+        properties = stored.message.properties
+        out = _number(find_property(properties, _OUT))
+        if out is None:
+            return
+        recalled = find_property(properties, _DELETE)
+        if recalled:
+            self._drop(recalled)
+            self._drop(recalled.removeprefix(find_property(properties, _REAL_TOPIC) + b"+"))  # as 5.3 has it
+            return
+        key = find_property(properties, _UNIQ_KEY)
+        entry = out + PRECISION_MS, queue_offset
+        if entry[0] <= self._done:
+            return
+        if key:
+            self._drop(key)  # a broker of RocketMQ puts one again that is far ahead
+            self._by_key[key] = entry
+        heapq.heappush(self._waiting, entry)
+
+    def _drop(self, key: bytes) -> None:
+        entry = self._by_key.pop(key, None)
+        if entry is not None:
+            self._dropped.add(entry)
+
+    def _message(self, queue_offset: int) -> StoredMessage | None:
+        store = self._broker.store
+        queue = store.queue(TIMER_TOPIC, 0)
+        units = queue.units(queue_offset, 1) if queue else []
+        try:
+            return parse_stored(store.log.record(units[0].physical_offset)) if units else None
+        except (NotFoundError, FormatError):  # deleted since
+            return None
+
+    # Delivery
+
+    def tick(self, now: int) -> Iterable[Outgoing]:
+        """Deliver what is due, and keep how far that has come."""
+        if now < self._not_before or not self._waiting or self._waiting[0][0] > now:
+            return ()
+        due = 0
+        for _ in range(_AT_ONCE):
+            if not self._waiting or self._waiting[0][0] > now:
+                break
+            entry = self._waiting[0]
+            if entry in self._dropped:
+                self._dropped.remove(entry)
+            elif self._is_refused(entry[1], now):
+                self._not_before = now + _AGAIN_MS
+                break
+            heapq.heappop(self._waiting)
+            due = entry[0]
+        if self._waiting and self._waiting[0][0] <= due:  # of that second more is to come
+            due -= PRECISION_MS
+        if due > self._done:
+            self._done = due
+            self._save()
+        return ()
+
+    def next_tick(self, now: int) -> int | None:  # noqa: ARG002
+        """Return when the next message is due."""
+        return max(self._waiting[0][0], self._not_before) if self._waiting else None
+
+    def _is_refused(self, queue_offset: int, now: int) -> bool:
+        """Store a message where it belongs; tell whether to try again later."""
+        stored = self._message(queue_offset)
+        if stored is None:
+            return False
+        properties = stored.message.properties
+        self._by_key.pop(find_property(properties, _UNIQ_KEY), None)
+        enqueued = stored.store_timestamp // PRECISION_MS * PRECISION_MS
+        marked = add_property(properties, "TIMER_ENQUEUE_MS", str(enqueued))
+        marked = add_property(marked, "TIMER_DEQUEUE_MS", str(now))
+        message = dataclasses.replace(
+            stored.message,
+            topic=find_property(properties, _REAL_TOPIC).decode("utf-8", "replace"),
+            queue_id=_number(find_property(properties, _REAL_QUEUE_ID)) or 0,
+            properties=marked,
+            store_host=self._broker.store_host,
+        )
+        return self._broker.store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE
+
+    def _save(self) -> None:
+        """Write how far delivery has come.
+
+        Raises:
+            WriteError: the disk is full, or fails.
+        """
+        _, log_position, in_wheel, _, *version = self._check
+        queue = self._broker.store.queue(TIMER_TOPIC, 0)
+        end = queue.next_offset if queue else 0
+        first = min((offset for _, offset in self._waiting if offset >= in_wheel), default=end)
+        root = self._broker.store.root
+        data = _CHECK.pack(self._done - PRECISION_MS, log_position, first, first, *version, _REST)
+        with writing(self._path):
+            if not (root / "timerwheel").exists():  # an empty one: RocketMQ has it beside the other
+                (root / "timerlog").mkdir(exist_ok=True)
+                with (root / "timerwheel").open("wb") as wheel:
+                    wheel.truncate(timer.WHEEL_SIZE)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            beside = self._path.with_name(f"{self._path.name}.tmp")
+            beside.write_bytes(data)
+            beside.replace(self._path)
+
+
+def _deliver_time(properties: bytes, now: int) -> int | None:
+    """Return when a message wants to be delivered (ms), None where it names no time."""
+    for probe, unit in _TIMES:
+        if text := find_property(properties, probe):
+            delay = _number(text)
+            return None if delay is None else now + delay * unit
+    return _number(find_property(properties, _DELIVER))
+
+
+def _number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() and len(text) < 19 else None

@@ -1,0 +1,161 @@
+"""Messages with a time of delivery of their own: on time, once, and stores of RocketMQ taken over."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqtool.engine.store.append_result import PutStatus
+from mqtool.formats.properties import parse_properties
+from mqtool.formats.topics import TIMER_TOPIC
+from tests.engine.broker.asking import Asking, broker_at_work
+from tests.engine.broker.test_transactions import bodies, messages
+from tests.engine.store.live import NOW, new_message
+from tests.golden import copy_of, manifest
+
+DAY_MS = 86_400_000
+
+
+def send(asking: Asking, body: str, **pairs: Any) -> str:
+    """Send a message; return what became of it."""
+    texts = {"UNIQ_KEY": body, **{name: str(value) for name, value in pairs.items()}}
+    return asking.broker.put(new_message("T", body.encode(), pairs=texts, queue_id=1), asking.now).status
+
+
+def pass_time(asking: Asking, until: int) -> None:
+    """Let the broker tick whenever something is due."""
+    timers = asking.broker.timers
+    while (due := timers.next_tick(asking.now)) is not None and due <= until:
+        asking.now = max(asking.now, due)
+        list(timers.tick(asking.now))
+    asking.now = until
+
+
+def delivered(asking: Asking) -> dict[str, int]:
+    """Return when each message was delivered."""
+    return {one.message.body.decode(): one.store_timestamp for one in messages(asking, "T", 1)}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "wanted"),
+    [
+        ({"TIMER_DELAY_SEC": 3}, NOW + 3000),
+        ({"TIMER_DELAY_MS": 2200}, NOW + 2200),
+        ({"TIMER_DELIVER_MS": NOW + 5500}, NOW + 5500),
+        ({"TIMER_DELAY_SEC": 3, "TIMER_DELAY_MS": 1, "TIMER_DELIVER_MS": 1}, NOW + 3000),
+    ],
+)
+def test_a_message_comes_within_the_second_after_its_time_and_never_before(
+    pairs: dict[str, int], wanted: int, tmp_path: Path
+) -> None:
+    with broker_at_work(tmp_path) as asking:
+        assert send(asking, "one", **pairs) == PutStatus.PUT_OK
+        assert (bodies(asking, TIMER_TOPIC), bodies(asking, "T", 1)) == (["one"], [])
+
+        pass_time(asking, wanted + 10_000)
+
+        [message] = messages(asking, "T", 1)
+        assert wanted <= message.store_timestamp < wanted + 1000
+        assert parse_properties(message.message.properties).keys() >= {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
+
+
+@pytest.mark.parametrize("name", ["timer-533-clean", "timer-550-clean"])
+def test_times_are_kept_as_in_a_recorded_store(name: str, tmp_path: Path) -> None:
+    stored = [one for one in manifest(name)["messages"] if one["topic"] == TIMER_TOPIC]
+    with broker_at_work(tmp_path) as asking:
+        for one in stored:
+            pairs = {key: value for key, value in one["properties"].items() if key != "TIMER_OUT_MS"}
+            waiting = new_message(pairs["REAL_TOPIC"], pairs=pairs, queue_id=int(pairs["REAL_QID"]))
+            # A relative time counts from when the broker took the message, a little before it was stored.
+            asking.broker.put(waiting, one["store_timestamp"] - 1)
+
+        ours = [parse_properties(one.message.properties)["TIMER_OUT_MS"] for one in messages(asking, TIMER_TOPIC)]
+
+    assert ours == [one["properties"]["TIMER_OUT_MS"] for one in stored]
+
+
+@pytest.mark.parametrize("name", ["timer-533-clean", "timer-533-kill", "timer-550-clean"])
+def test_what_waits_in_a_recorded_store_is_delivered_and_nothing_else(name: str, tmp_path: Path) -> None:
+    known = manifest(name)
+    config = {key: str(value) for key, value in known["config"].items()}
+    done = {one["uniq_key"] for one in known["messages"] if "TIMER_DEQUEUE_MS" in one["properties"]}
+    waiting = {
+        one["uniq_key"]: int(one["properties"]["TIMER_OUT_MS"])
+        for one in known["messages"]
+        if one["topic"] == TIMER_TOPIC
+        and one["uniq_key"] not in done
+        and one["properties"].get("TIMER_DELAY_SEC") != "4600"  # this one was recalled
+        and "TIMER_DEL_UNIQKEY" not in one["properties"]
+    }
+    root = copy_of(name, tmp_path)
+    (root / "abort").unlink(missing_ok=True)
+    start = max(one["store_timestamp"] for one in known["messages"]) + 1
+    with broker_at_work(root, start, **config) as asking:
+        before = {key: queue.next_offset for key in asking.store.queues() if (queue := asking.store.queue(*key))}
+        assert asking.broker.timers.waiting_count == len(waiting)
+
+        pass_time(asking, start + 4 * DAY_MS)
+
+        found = {}
+        for topic, queue_id in asking.store.queues():
+            for one in list(messages(asking, topic, queue_id))[before.get((topic, queue_id), 0) :]:
+                found[parse_properties(one.message.properties)["UNIQ_KEY"]] = one.store_timestamp
+    assert found == {key: out + 1000 for key, out in waiting.items()}
+
+
+@pytest.mark.parametrize("form", ["one", "T+one"])
+def test_a_recalled_message_is_not_delivered(form: str, tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        send(asking, "one", TIMER_DELAY_SEC=10)
+        send(asking, "two", TIMER_DELAY_SEC=10)
+        send(asking, "recall", TIMER_DELAY_SEC=10, TIMER_DEL_UNIQKEY=form)
+
+        pass_time(asking, NOW + 20_000)
+
+        assert [*delivered(asking)] == ["two"]
+        assert asking.broker.timers.waiting_count == 0
+
+
+def test_a_time_that_has_passed_is_now_and_one_too_far_ahead_is_refused(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        assert send(asking, "past", TIMER_DELIVER_MS=NOW - 5) == PutStatus.PUT_OK
+        assert send(asking, "no number", TIMER_DELIVER_MS="soon") == PutStatus.PUT_OK
+        assert [*delivered(asking)] == ["past", "no number"]
+
+        assert send(asking, "far", TIMER_DELIVER_MS=NOW + 3 * DAY_MS + 1) == PutStatus.MESSAGE_ILLEGAL
+        assert send(asking, "recall", TIMER_DELIVER_MS=NOW - 5, TIMER_DEL_UNIQKEY="x") == PutStatus.MESSAGE_ILLEGAL
+
+
+def test_a_delay_level_counts_more_than_a_time(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        send(asking, "one", DELAY=1, TIMER_DELAY_SEC=60)
+
+        assert bodies(asking, "SCHEDULE_TOPIC_XXXX") == ["one"]
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    delays=st.lists(st.integers(1, 5000), min_size=1, max_size=8),
+    stops=st.lists(st.integers(0, 7000), max_size=3).map(sorted),
+)
+def test_restarts_neither_lose_a_message_nor_deliver_it_twice(
+    tmp_path_factory: pytest.TempPathFactory, delays: list[int], stops: list[int]
+) -> None:
+    root = tmp_path_factory.mktemp("store")
+    now = NOW
+    for number, stop in enumerate([*stops, 20_000]):
+        with broker_at_work(root, now) as asking:
+            if not number:
+                for name, delay in enumerate(delays):
+                    send(asking, str(name), TIMER_DELAY_MS=delay)
+            pass_time(asking, max(NOW + stop, now))
+            now = asking.now
+            asking.broker.stop(now)
+            found = delivered(asking)
+            count = len(bodies(asking, "T", 1))
+
+    assert count == len(delays)
+    for name, delay in enumerate(delays):
+        assert found[str(name)] >= NOW + delay
