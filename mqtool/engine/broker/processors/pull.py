@@ -149,12 +149,13 @@ class _Pull:
         return fetch(store, queue, header.queue_offset, header.max_msg_nums, self._wanted)
 
     def _answer(self, fetched: Fetched) -> RemotingCommand:
-        status, next_offset, low, high, parts, _ = fetched
+        status, next_offset, low, high, parts, count = fetched
         header = self._header
         code = self._code(fetched)
         answer = self._with_offsets(code, status.value, next_offset, low, high)
         if parts:
             answer.parts = parts
+            self._broker.figures.given += count
             self._broker.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, next_offset)
         return answer
 

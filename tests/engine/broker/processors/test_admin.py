@@ -252,3 +252,27 @@ def test_rates_are_those_of_the_last_seconds(tmp_path: Path) -> None:
         told = table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["putTps"].split(" ")
 
     assert [float(rate) for rate in told] == [0.0, 100 / 60, 240 / 130]
+
+
+def test_what_a_consumer_was_given_is_counted(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        _some_progress(asking)
+        _subscribe(asking, "G", "T")
+        pull: dict[str, Any] = {
+            "consumerGroup": "G",
+            "topic": "T",
+            "queueId": 0,
+            "queueOffset": 1,
+            "maxMsgNums": 32,
+            "sysFlag": 4,
+        }
+        asking.ask(
+            RequestCode.PULL_MESSAGE,
+            **pull,
+            commitOffset=0,
+            suspendTimeoutMillis=0,
+            subVersion=0,
+            subscription="*",
+        )
+
+        assert table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["msgGetTotalTodayNow"] == "4"
