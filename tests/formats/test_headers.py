@@ -33,6 +33,8 @@ REQUESTS: dict[int, type[NamedTuple]] = {
     RequestCode.SEND_MESSAGE: headers.Send,
     RequestCode.SEND_MESSAGE_V2: headers.Send,
     RequestCode.SEND_BATCH_MESSAGE: headers.Send,
+    RequestCode.SEND_REPLY_MESSAGE_V2: headers.Send,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: headers.PushReply,
     RequestCode.PULL_MESSAGE: headers.Pull,
     RequestCode.QUERY_MESSAGE: headers.QueryMessage,
     RequestCode.QUERY_CONSUMER_OFFSET: headers.QueryConsumerOffset,
@@ -62,7 +64,7 @@ REQUESTS: dict[int, type[NamedTuple]] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: headers.TopicName,
     RequestCode.GET_TOPIC_CONFIG: headers.TopicName,
 }
-SHORT = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+SHORT = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 WITHOUT_HEADER = {
     RequestCode.HEART_BEAT,
     RequestCode.LOCK_BATCH_MQ,

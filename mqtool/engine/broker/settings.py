@@ -31,6 +31,7 @@ class BrokerSettings(Settings):
     # Messages
     trace_on: bool = setting("traceOn", True)  # clients may write traces of what they do
     refuse_transactions: bool = setting("rejectTransactionMessage", False)
+    store_replies: bool = setting("storeReplyMessageEnable", True)
     flush_timeout_ms: int = setting("syncFlushTimeout", 5000)
     delay_offset_interval_ms: int = setting("flushDelayOffsetInterval", 10_000)
 

@@ -13,7 +13,7 @@ from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.codes import Perm, RequestCode, ResponseCode, SysFlag, Version
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
-from mqtool.formats.headers import Send, SendBack, parse_header
+from mqtool.formats.headers import PushReply, Send, SendBack, build_header, parse_header
 from mqtool.formats.message import host_text, offset_message_id, parse_host
 from mqtool.formats.new_message import Host, NewMessage
 from mqtool.formats.properties import (
@@ -38,6 +38,9 @@ _TAIL_SEPARATOR = b"\x02"
 _MULTI_TAG = "MULTI_TAG"
 _MOST_OF_BATCH_TOPIC = 127
 _FIRST_RETRY_LEVEL = 3
+_REPLY_TO = probe_of("REPLY_TO_CLIENT")
+_PUSH_MS = 10_000
+"""How long a client may take to acknowledge a reply."""
 _NOBODY: Host = (bytes(4), 0)
 _WRITE = int(Perm.WRITE)  # an operator of an enum takes a microsecond
 
@@ -215,11 +218,65 @@ def _marks(broker: "Broker") -> dict[str, str]:
     return {"MSG_REGION": settings.region, "TRACE_ON": "true" if settings.trace_on else "false"}
 
 
+# Replies
+
+
+def _reply(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outgoing]:
+    """Push a reply to the client that has asked; keep it, and answer who replies, when that client has it."""
+    command, now = request.command, request.now
+    header = parse_header(Send, command.ext_fields, short=short)
+    try:
+        message = _message(broker, header, _topic_of(broker, header, now), request)
+    except _RefusedError as refused:
+        return ((request.peer, command.answer(refused.code, _marks(broker), remark=str(refused))),)
+    asking = find_property(message.properties, _REPLY_TO).decode("utf-8", "replace")
+    client = broker.clients.producer(asking)
+    if client is None:
+        remark = f"push reply message fail, channel of <{asking}> not found."
+        return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)),)
+
+    def pushed(answer: RemotingCommand | None, now: int) -> Iterable[Outgoing]:
+        result = broker.put(message, now) if broker.settings.store_replies else None
+        if answer is None or answer.code:
+            remark = f"push reply message to <{asking}> fail."
+            return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)),)
+        if result is None or result.status is not PutStatus.PUT_OK:
+            fields = {**_marks(broker), "msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"}
+            return ((request.peer, command.answer(ext_fields=fields)),)
+        return _answer(broker, request._replace(now=now), result, message.queue_id, b"")
+
+    push = RemotingCommand(
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        ext_fields=build_header(_push(broker, header, message, now)),
+        body=message.body,
+    )
+    return (broker.calls.call(client.peer, push, now + _PUSH_MS, pushed),)
+
+
+def _push(broker: "Broker", header: Send, message: NewMessage, now: int) -> PushReply:
+    return PushReply(
+        header.producer_group,
+        header.topic,
+        header.default_topic,
+        header.default_topic_queue_nums,
+        message.queue_id,
+        message.sys_flag,
+        header.born_timestamp,
+        header.flag,
+        host_text(*message.born_host),
+        broker.address,
+        now,
+        add_property(message.properties, "PUSH_REPLY_TIME", str(now)).decode(),
+        header.reconsume_times,
+        header.unit_mode,
+    )
+
+
 # Sending back
 
 
 def _retry_or_bury(broker: "Broker", header: Send, message: NewMessage, request: "Request") -> None:
-    """Have a message that was consumed too often go to the dead letters of its group; of orderly consumers any.
+    """Have a message that was consumed too often, or is to be consumed in order, go to the dead letters of its group.
 
     Raises:
         _RefusedError: there is no such group.
@@ -301,10 +358,14 @@ def _bury(broker: "Broker", message: NewMessage, group: str, is_of_unit: bool, n
 
 _send_by_long_names = functools.partial(_send, short=False)
 _send_by_short_names = functools.partial(_send, short=True)
+_reply_by_long_names = functools.partial(_reply, short=False)
+_reply_by_short_names = functools.partial(_reply, short=True)
 
 PROCESSORS: "dict[int, Processor]" = {
     RequestCode.SEND_MESSAGE: _send_by_long_names,
     RequestCode.SEND_MESSAGE_V2: _send_by_short_names,
     RequestCode.SEND_BATCH_MESSAGE: _send_by_short_names,
+    RequestCode.SEND_REPLY_MESSAGE: _reply_by_long_names,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _reply_by_short_names,
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
 }

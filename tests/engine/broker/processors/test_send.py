@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from mqtool.engine.broker.clients import Client
 from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.formats.bodies import MessageQueue, QueueLocks
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
+from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.properties import build_properties, parse_properties
-from mqtool.formats.remoting import ONEWAY, RemotingCommand
+from mqtool.formats.remoting import ONEWAY, RESPONSE, Peer, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import SCHEDULE_TOPIC
 from tests.engine.broker.asking import Asking, broker_at_work
@@ -20,28 +22,8 @@ from tests.traces import exchanges
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
-class OneGroup:
-    """The groups of a broker that has one."""
-
-    def __init__(self, **changes: Any) -> None:
-        defaults: dict[str, Any] = {
-            "group": "GID_retry",
-            "consume_enabled": True,
-            "consume_from_min_enabled": True,
-            "consume_broadcast_enabled": True,
-            "consume_orderly": False,
-            "retry_queue_count": 1,
-            "retry_max_times": 16,
-            "broker_id": 0,
-            "slow_consumer_broker_id": 1,
-            "notify_changes_enabled": True,
-            "sys_flag": 0,
-            "attributes": {},
-        }
-        self.one = SubscriptionGroup(**defaults | changes)
-
-    def find(self, group: str, now: int) -> SubscriptionGroup | None:  # noqa: ARG002
-        return self.one if group == self.one.group else None
+def make_group(asking: Asking, **members: Any) -> None:
+    asking.broker.groups.update({"groupName": "GID_retry", **members}, NOW)
 
 
 def stored(asking: Asking, offset: int) -> StoredMessage:
@@ -258,7 +240,8 @@ def test_what_is_sent_back_is_stored_as_a_recorded_broker_did(tmp_path: Path) ->
     [theirs] = [one for one in waiting if one["properties"].get("KEYS") == "retry3"][:1]
     origin = int(theirs["properties"]["ORIGIN_MESSAGE_ID"][16:], 16)
     with broker_at_work(tmp_path) as asking:
-        asking.broker.groups = OneGroup(group=theirs["properties"]["REAL_TOPIC"].removeprefix("%RETRY%"))
+        assert theirs["properties"]["REAL_TOPIC"] == "%RETRY%GID_retry"
+        make_group(asking)
         [original] = [one for one in messages if one["phy"] == origin]
         asking.broker.listens_at(original["store_host"])
         for topic in ("Filler", original["topic"]):
@@ -267,7 +250,7 @@ def test_what_is_sent_back_is_stored_as_a_recorded_broker_did(tmp_path: Path) ->
         asking.now = theirs["store_timestamp"]
         at = asking.store.log.end_offset
 
-        answer = _send_back(asking, origin, delayLevel=0, group=asking.broker.groups.one.group)
+        answer = _send_back(asking, origin, delayLevel=0, group="GID_retry")
 
         assert (answer.code, answer.ext_fields) == (0, {})
         ours = stored(asking, at)
@@ -296,7 +279,7 @@ def test_a_message_comes_again_later_each_time_and_in_the_end_is_a_dead_letter(
     times: int, given: dict[str, Any], goes_to: tuple[str, int], tmp_path: Path
 ) -> None:
     with broker_at_work(tmp_path) as asking:
-        asking.broker.groups = OneGroup()
+        make_group(asking)
         send(asking, reconsumeTimes=times)
         at = asking.store.log.end_offset
 
@@ -312,16 +295,16 @@ def test_a_message_comes_again_later_each_time_and_in_the_end_is_a_dead_letter(
 @pytest.mark.parametrize(
     ("group", "given", "code"),
     [
-        ({}, {"group": "other"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({}, {"group": "no.name"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ({}, {"offset": 7}, ResponseCode.SYSTEM_ERROR),
-        ({"retry_queue_count": 0}, {}, ResponseCode.SUCCESS),
+        ({"retryQueueNums": 0}, {}, ResponseCode.SUCCESS),
     ],
 )
 def test_nothing_is_stored_of_what_cannot_be_sent_back(
     group: dict[str, Any], given: dict[str, Any], code: ResponseCode, tmp_path: Path
 ) -> None:
     with broker_at_work(tmp_path) as asking:
-        asking.broker.groups = OneGroup(**group)
+        make_group(asking, **group)
         send(asking)
         end = asking.store.log.end_offset
 
@@ -333,10 +316,75 @@ def test_nothing_is_stored_of_what_cannot_be_sent_back(
 @pytest.mark.parametrize(("times", "topic"), [(16, "%RETRY%GID_retry"), (17, "%DLQ%GID_retry")])
 def test_a_retry_that_a_client_sends_itself_counts_too(times: int, topic: str, tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
-        asking.broker.groups = OneGroup()
+        make_group(asking)
 
         answer = send(asking, "%RETRY%GID_retry", defaultTopic="none", reconsumeTimes=times)
 
         assert answer.code == 0
         assert stored(asking, 0).message.topic == topic
-        assert send(asking, "%RETRY%other").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert send(asking, "%RETRY%").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_a_retry_of_a_group_that_consumes_in_order_is_a_dead_letter_at_once(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        make_group(asking)
+        queue = MessageQueue("T", "broker-a", 0)
+        asking.broker.locks.lock(QueueLocks("GID_retry", "C", (queue,)), NOW)
+
+        assert send(asking, "%RETRY%GID_retry").code == 0
+        asking.now += 3_600_000  # the lock has ended
+        assert send(asking, "%RETRY%GID_retry").code == 0
+
+        topics = [stored(asking, at).message.topic for at in _all(asking)]
+    assert topics == ["%DLQ%GID_retry", "%RETRY%GID_retry"]
+
+
+# Replies
+
+
+def test_a_recorded_reply_is_pushed_to_who_asked_kept_and_answered(tmp_path: Path) -> None:
+    name = "java-4.9.7-request_reply"
+    [reply, *_] = exchanges(name, RequestCode.SEND_REPLY_MESSAGE_V2)
+    [theirs, *_] = exchanges(name, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
+    asks = Peer(2, "192.0.2.2", 4001)
+    with broker_at_work(tmp_path) as asking:
+        broker = asking.broker
+        broker.listens_at("127.0.0.1:30911")
+        broker.clients.register_producer("G", Client(asks, "192.0.2.2@asking", "JAVA", 400, NOW))
+
+        [(to, push)] = broker.handle(reply.request.command, asking.client, NOW)
+        received = RemotingCommand(0, RESPONSE, push.opaque)
+        [(back, answer)] = broker.handle(received, asks, NOW + 1)
+
+        assert (to, push.code, push.body) == (asks, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"answer")
+        ours, recorded = dict(push.ext_fields), dict(theirs.request.command.ext_fields)
+        for changing in ("storeTimestamp", "bornHost"):
+            assert ours.pop(changing)
+            assert recorded.pop(changing)
+        properties, expected = (parse_properties(one.pop("properties").encode()) for one in (ours, recorded))
+        assert ours == recorded
+        assert properties.pop("PUSH_REPLY_TIME") == str(NOW)
+        assert expected.pop("PUSH_REPLY_TIME")
+        assert properties.pop("CLUSTER") == "DefaultCluster"  # in excess of what was recorded
+        assert properties == expected
+        assert (back, answer.code, answer.opaque) == (asking.client, 0, reply.request.command.opaque)
+        assert reply.answer is not None
+        assert answer.ext_fields.keys() == reply.answer.command.ext_fields.keys()
+        assert stored(asking, 0).message.topic == "DefaultCluster_REPLY_TOPIC"
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_reply_that_nobody_takes_is_an_error_for_who_replies(is_there: bool, tmp_path: Path) -> None:
+    [reply, *_] = exchanges("java-4.9.7-request_reply", RequestCode.SEND_REPLY_MESSAGE_V2)
+    with broker_at_work(tmp_path) as asking:
+        broker = asking.broker
+        if is_there:
+            asks = Peer(2, "192.0.2.2", 4001)
+            broker.clients.register_producer("G", Client(asks, "192.0.2.2@asking", "JAVA", 400, NOW))
+            [_] = broker.handle(reply.request.command, asking.client, NOW)
+            [(to, answer)] = [one for one in broker.tick(NOW + 10_000) if one[0] is asking.client]
+        else:
+            [(to, answer)] = broker.handle(reply.request.command, asking.client, NOW)
+
+    assert (to, answer.code) == (asking.client, ResponseCode.SYSTEM_ERROR)
+    assert "192.0.2.2@asking" in (answer.remark or "")
