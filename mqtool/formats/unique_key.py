@@ -19,7 +19,7 @@ def build_unique_key(address: bytes, process: int, maker: int, now: int, count: 
     """Return a unique key; ``now`` is in ms since 1970, of the other numbers the low bits count.
 
     >>> build_unique_key(bytes([127, 0, 0, 1]), 7, 0x18B4AAC2, 1_700_000_000_000, 3)
-    '7F000001000718B4AAC24ACE7A000003'
+    '7F000001000718B4AAC247B760000003'
     """
     return (
         _KEY.pack(address[:4], process & 0xFFFF, maker & 0xFFFFFFFF, (now - _month(now)) & 0xFFFFFFFF, count & 0xFFFF)
