@@ -112,6 +112,11 @@ def test_what_it_loads_is_small() -> None:
 
     assert {"numba", "numpy", "construct", "rich", "lark"}.isdisjoint(done.stdout.split())
 
+    with_broker = "import sys, mqtool.engine.broker.broker, mqtool.engine.store.message_store; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", with_broker], capture_output=True, text=True, check=True, cwd=ROOT)
+
+    assert {"numba", "llvmlite", "rich", "lark"}.isdisjoint(done.stdout.split())
+
 
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
