@@ -66,8 +66,8 @@ def command(
     """Send messages, one for each BODY, or without any for each line of standard input.
 
     \b
-      mqtool send -n 127.0.0.1:9876 --topic Orders --tag new --key order-7 '{"price": 5}'
-      mqtool send -n 127.0.0.1:9876 --topic Orders < lines.txt
+      mqtool send -n localhost:9876 --topic Orders --tag new '{"price": 5}'
+      mqtool send -n localhost:9876 --topic Orders < lines.txt
 
     A row for each tells where it is stored. A topic that there is not yet comes about where the broker allows that.
     """  # noqa: D301
