@@ -11,6 +11,7 @@ from tests.golden import golden_store
 SHARED = ("topic", "queue", "tag", "key", "from", "to", "since", "until", "limit", "body", "jobs", "store", "output")
 OWN = {("pull", "topic"), ("pull", "queue"), ("pull", "tag"), ("pull", "since")}  # one queue, seen by a consumer
 OWN |= {("apply", "store"), ("undo", "store"), ("export", "output")}  # a plan names its store; rows are no tables
+OWN |= {("send", name) for name in ("topic", "queue", "tag", "key")} | {("serve", "store")}  # what is made, not chosen
 
 
 def option(command: str, name: str) -> click.Option | None:
