@@ -58,7 +58,7 @@ from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
 PART = 32 << 20
-_MOST_WAITING = 4  # tables whose entries are written to the index
+_MOST_WAITING = 16  # tables whose entries are written to the index
 VERSIONS = ("4.9", "5.3", "5.5")
 TAGS_SINCE = "5.5"
 """Of ``VERSIONS``, the first whose index holds entries by tag."""

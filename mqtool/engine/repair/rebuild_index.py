@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk
 
 _BLOCK = 64 << 10  # bytes of slots that are written or left out at once
+_MOST_UNSYNCED = 32 << 20  # bytes of entries: the disk works while the log is read
 _MOST_SECONDS = 2**31 - 1
 
 
@@ -85,6 +86,7 @@ class IndexBuilder:
         self._kernels = kernels
         self._file: _File | None = None
         self._last_name = -1
+        self._unsynced = 0
 
     def add(self, entries: IndexEntries, last_timestamp: int, more: bool) -> None:
         """Take the entries of the next messages.
@@ -146,6 +148,10 @@ class IndexBuilder:
         if is_first:
             packed["seconds_since_begin"][0] = first_seconds[0]
         self._disk.write(file.path, self._entries_at + file.next * layout.ENTRY_SIZE, packed.tobytes())
+        self._unsynced += packed.nbytes
+        if self._unsynced >= _MOST_UNSYNCED:
+            self._disk.sync(file.path)
+            self._unsynced = 0
         file.next += len(hashes)
         file.end_timestamp = int(timestamps[-1])
         file.end_offset = int(entries.physical_offset[rows.stop - 1])
