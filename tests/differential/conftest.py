@@ -11,6 +11,17 @@ from tests.differential.java_store import JavaMissingError, JavaStore, class_pat
 REQUIRED = "CI" in os.environ or "MQTOOL_REQUIRE_JAVA" in os.environ
 
 
+def jars(version: str, pom_name: str = "pom.xml") -> str:
+    """Return the class path of a version. Without Java the test is skipped, but fails in CI."""
+    try:
+        return class_path(version, pom_name)
+    except JavaMissingError as error:
+        message = f"NOT COMPARED WITH ROCKETMQ {version}: {error}"
+        if REQUIRED:
+            pytest.fail(message)
+        pytest.skip(message)
+
+
 @pytest.fixture(scope="session")
 def java_store() -> Iterator[Callable[[str], JavaStore]]:
     """Return the broker's store of a version. Without Java tests are skipped, but fail in CI."""
@@ -19,11 +30,7 @@ def java_store() -> Iterator[Callable[[str], JavaStore]]:
 
         def of(version: str) -> JavaStore:
             if version not in stores:
-                try:
-                    class_path(version)
-                except JavaMissingError as error:
-                    message = f"NOT COMPARED WITH THE BROKER OF {version}: {error}"
-                    pytest.fail(message) if REQUIRED else pytest.skip(message)
+                jars(version)
                 stores[version] = stack.enter_context(JavaStore(version))
             return stores[version]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.processors.pull import RefusedError
 from mqtool.errors import FormatError
+from mqtool.formats.allocation import share_evenly, share_in_turn
 from mqtool.formats.bodies import MessageQueue, build_body, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import Table
@@ -18,26 +19,6 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker, Processor, Request
 
 _BROADCASTING = ("BROADCASTING", 0)
-
-
-def share_evenly(count: int, members: int, index: int) -> range:
-    """Return the queues of one member where each gets a run of neighbours.
-
-    >>> [list(share_evenly(8, 3, index)) for index in range(3)]
-    [[0, 1, 2], [3, 4, 5], [6, 7]]
-    """
-    size, rest = divmod(count, members)
-    start = index * size + min(index, rest)
-    return range(start, start + size + (index < rest))
-
-
-def share_in_turn(count: int, members: int, index: int) -> range:
-    """Return the queues of one member where they are dealt out one by one.
-
-    >>> [list(share_in_turn(8, 3, index)) for index in range(3)]
-    [[0, 3, 6], [1, 4, 7], [2, 5]]
-    """
-    return range(index, count, members)
 
 
 STRATEGIES: dict[str, Callable[[int, int, int], Sequence[int]]] = {
