@@ -14,14 +14,14 @@ from mqtool.engine.client.rebalance import (
     near_by,
 )
 from mqtool.formats.bodies import MessageQueue
-from tests import allocations
+from tests import client_cases
 
 
 def test_every_strategy_gives_what_javas_gives() -> None:
-    cases = allocations.recorded()
+    cases = client_cases.recorded("allocations")
     assert len(cases) == 2000
     for case in cases:
-        assert allocations.ours(case) == allocations.javas(case), case
+        assert client_cases.ours(case) == client_cases.javas(case), case
 
 
 def room(name: str) -> str:

@@ -1,0 +1,136 @@
+"""What a consumer has pulled from one queue and not yet finished.
+
+(RocketMQ: ``ProcessQueue``, the thresholds of ``DefaultMQPushConsumer``.)
+"""
+
+import bisect
+from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar
+
+LOCK_LIFE_MS = 30_000
+"""How long a consumer takes its lock on a queue for its own after the broker has granted it."""
+PULL_LIFE_MS = 120_000
+"""After how long without a pull a queue is taken for stuck."""
+
+
+class Received(Protocol):
+    """What is asked of a message here."""
+
+    @property
+    def queue_offset(self) -> int:
+        """Its number in the queue."""
+
+    @property
+    def body(self) -> bytes:
+        """What the producer sent."""
+
+
+Message = TypeVar("Message", bound=Received)
+
+
+class ProcessQueue(Generic[Message]):
+    """The unfinished messages of one queue, by queue offset.
+
+    Concurrent consumers ``remove`` messages in any order. Orderly ones ``take`` the first, which then are under way
+    until ``commit``, ``rollback`` or ``put_back``. ``count`` and ``size`` (of bodies, in bytes) include those.
+    """
+
+    def __init__(self, now: int) -> None:
+        self.count = 0
+        self.size = 0
+        self.is_dropped = False
+        """Whether the queue belongs to another consumer now; what is still under way does not count."""
+        self.locked_at: int | None = None
+        self.pulled_at = now
+        self.consumed_at = now
+        self._waiting: dict[int, Message] = {}
+        self._offsets: list[int] = []  # of these, in order
+        self._under_way: dict[int, Message] = {}
+        self._is_consuming = False
+        self._max_offset = 0
+
+    def __len__(self) -> int:
+        """Return how many messages wait; those under way are not among them."""
+        return len(self._waiting)
+
+    @property
+    def span(self) -> int:
+        """How far the last message that waits lies behind the first."""
+        return self._offsets[-1] - self._offsets[0] if self._offsets else 0
+
+    def put(self, messages: Iterable[Message]) -> bool:
+        """Take in what was pulled; what waits already is left out.
+
+        Returns:
+            Whether an orderly consumer has to be told, since none is at work.
+        """
+        for message in messages:
+            if message.queue_offset not in self._waiting:
+                self._insert(message)
+                self.count += 1
+                self.size += len(message.body)
+                self._max_offset = message.queue_offset
+        if not self._waiting or self._is_consuming:
+            return False
+        self._is_consuming = True
+        return True
+
+    def _insert(self, message: Message) -> None:
+        self._waiting[message.queue_offset] = message
+        bisect.insort(self._offsets, message.queue_offset)
+
+    def remove(self, messages: Iterable[Message], now: int) -> int | None:
+        """Finish messages.
+
+        Returns:
+            The offset to commit: of the first unfinished message, or behind the last; None when nothing had waited.
+        """
+        self.consumed_at = now
+        if not self._waiting:
+            return None
+        for message in messages:
+            if self._waiting.pop(message.queue_offset, None) is not None:
+                del self._offsets[bisect.bisect_left(self._offsets, message.queue_offset)]
+                self.count -= 1
+                self.size -= len(message.body)
+        return self._offsets[0] if self._offsets else self._max_offset + 1
+
+    def take(self, most: int, now: int) -> list[Message]:
+        """Return the first messages, in order; they are under way then. Without any, the consumer's work ends."""
+        self.consumed_at = now
+        offsets = self._offsets[:most]
+        del self._offsets[:most]
+        taken = {offset: self._waiting.pop(offset) for offset in offsets}
+        self._under_way |= taken
+        if not taken:
+            self._is_consuming = False
+        return list(taken.values())
+
+    def commit(self) -> int | None:
+        """Finish what is under way; return the offset to commit, None when nothing was."""
+        if not self._under_way:
+            return None
+        offset = max(self._under_way) + 1
+        self.count -= len(self._under_way)
+        self.size -= sum(len(message.body) for message in self._under_way.values())
+        self._under_way.clear()
+        return offset
+
+    def rollback(self) -> None:
+        """Have all that is under way wait again."""
+        self.put_back(list(self._under_way.values()))
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Have some of what is under way wait again."""
+        for message in messages:
+            self._under_way.pop(message.queue_offset, None)  # pulled and taken once more, it is named twice
+            if message.queue_offset not in self._waiting:
+                self._insert(message)
+
+    def holds_lock(self, now: int) -> bool:
+        """Tell whether the broker's lock can still be relied upon."""
+        return self.locked_at is not None and now - self.locked_at <= LOCK_LIFE_MS
+
+    def is_stuck(self, now: int) -> bool:
+        """Tell whether nothing was pulled for too long."""
+        return now - self.pulled_at > PULL_LIFE_MS
