@@ -5,8 +5,8 @@
 >>> next(store.messages()).topic  # doctest: +SKIP
 'OrderEvents'
 
-``open_store`` gives a ``StoreReader``; ``verify_store`` lists what is wrong with one. Everything is loaded when it is
-first used.
+``open_store`` gives a ``StoreReader``; ``verify_store`` lists what is wrong with one. ``Broker`` runs a broker and its
+name server in this process. Everything is loaded when it is first used.
 """
 
 import importlib
@@ -16,31 +16,37 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
 
+    from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
     from mqtool.engine.repair.verify import verify_store
     from mqtool.engine.store.reader import StoreReader
+    from mqtool.engine.virtual_clock import VirtualClock
     from mqtool.errors import MqtoolError
     from mqtool.formats.message import Message
     from mqtool.formats.scan import MessageTable
 
 __all__ = [
+    "Broker",
     "Finding",
     "Message",
     "MessageTable",
     "MqtoolError",
     "Severity",
     "StoreReader",
+    "VirtualClock",
     "open_store",
     "verify_store",
 ]
 
 _HOMES = {
+    "Broker": "mqtool.engine.embedded",
     "Finding": "mqtool.engine.repair.findings",
     "Message": "mqtool.formats.message",
     "MessageTable": "mqtool.formats.scan",
     "MqtoolError": "mqtool.errors",
     "Severity": "mqtool.engine.repair.findings",
     "StoreReader": "mqtool.engine.store.reader",
+    "VirtualClock": "mqtool.engine.virtual_clock",
     "verify_store": "mqtool.engine.repair.verify",
 }
 

@@ -38,6 +38,8 @@ ROOMS = {
     "mqtool.engine.name_server": Row(("mqtool.formats",)),
     "mqtool.engine.client": Row(("mqtool.formats",)),
     "mqtool.engine.remoting": Row(("mqtool.formats",)),
+    "mqtool.engine.virtual_clock": Row(("mqtool.engine.remoting",)),
+    "mqtool.engine.embedded": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.client_runtime": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.commands": Row(("mqtool.engine", "mqtool.formats")),

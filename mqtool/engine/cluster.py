@@ -9,6 +9,7 @@ import contextlib
 import logging
 import socket
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.remoting.server import RemotingServer, wall_clock
 from mqtool.engine.remoting.tls import TlsSettings
+from mqtool.engine.virtual_clock import VirtualClock
 from mqtool.errors import MqtoolError, RecoveryNeededError, Status
 from mqtool.formats.bodies import Registration, build_registration
 from mqtool.formats.codes import Perm, RequestCode
@@ -84,6 +86,8 @@ class Cluster:
         self.broker_addresses: list[str] = []
 
     async def __aenter__(self) -> Self:
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._catching_up: list[Callable[[int], None]] = []
         async with contextlib.AsyncExitStack() as stack:
             rules = None
             if self._name_server is not None:
@@ -93,11 +97,16 @@ class Cluster:
                 port = await server.listen(config.host, config.port)
                 stack.push_async_callback(server.stop)
                 self.name_server_address = f"{config.host}:{port}"
+                self._catching_up += [rules.routes.heard_all, server.catch_up]
             for one in self._brokers:
                 broker = _RunningBroker(one, rules, self._name_servers, self._clock)
                 await broker.start()
                 stack.push_async_callback(broker.stop)
                 self.broker_addresses.append(broker.rules.address)
+                self._catching_up.append(broker.catch_up)
+            if isinstance(self._clock, VirtualClock):
+                self._clock.on_advance.append(self._follow)
+                stack.callback(self._clock.on_advance.remove, self._follow)
             self._stack = stack.pop_all()
         return self
 
@@ -105,6 +114,21 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    def _follow(self) -> None:
+        """Have everything done that is due, in the thread of the event loop, before this returns to any other."""
+        if threading.get_ident() == self._thread:
+            self._catch_up()
+        else:
+            asyncio.run_coroutine_threadsafe(self._catch_up_soon(), self._loop).result()
+
+    async def _catch_up_soon(self) -> None:
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        now = self._clock()
+        for catch_up in self._catching_up:
+            catch_up(now)
 
 
 class _RunningBroker:
@@ -165,6 +189,12 @@ class _RunningBroker:
             self.rules.stop(self._clock())
         finally:
             self.store.close()
+
+    def catch_up(self, now: int) -> None:
+        """Do what is due by ``now``, to which the time has jumped: nobody could be heard of in between."""
+        self.rules.clients.heard_all(now)
+        self.server.catch_up(now)
+        self._topics_changed.set()
 
     # The store
 

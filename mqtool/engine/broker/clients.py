@@ -122,6 +122,14 @@ class Clients:
             self.unregister_producer(group, peer)
         return [note for group in list(consumers) for note in self.unregister_consumer(group, peer)]
 
+    def heard_all(self, now: int) -> None:
+        """Take note that all are still there: the time has jumped, and none of them could say so."""
+        for client in (
+            *(client for members in self._producers.values() for client in members.values()),
+            *(client for online in self._consumers.values() for client in online.members.values()),
+        ):
+            client.last_heard = now
+
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Forget the clients that are silent."""
         if now < self._next_look:

@@ -115,6 +115,11 @@ class RouteTable:
         """Forget the brokers that have been silent for too long."""
         self._drop([key for key, live in self._live.items() if live.last_heard + live.silence_ms < now])
 
+    def heard_all(self, now: int) -> None:
+        """Take note that all brokers are still there: the time has jumped, and none of them could say so."""
+        for live in self._live.values():
+            live.last_heard = now
+
     def heard(self, key: BrokerKey, now: int, silence_ms: int | None = None) -> None:
         """Note that a broker, if it is known, has just been heard of."""
         if live := self._live.get(key):

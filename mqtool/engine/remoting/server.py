@@ -137,6 +137,12 @@ class RemotingServer:
         """Have ``tick`` called soon; the one method that any thread may call."""
         self._loop.call_soon_threadsafe(self._end_turn_soon)
 
+    def catch_up(self, now: int) -> None:
+        """Do all that is due by ``now``, to which the clock has jumped, and write what comes of it."""
+        self._finish_turn()
+        while self._no_tick_before <= now and (due := self.handler.next_tick(now)) is not None and due <= now:
+            self._finish_turn()
+
     def send(self, outgoing: Iterable[Outgoing]) -> None:
         """Send commands, each in one piece with what else waits for its peer."""
         for peer, command in outgoing:

@@ -1,0 +1,132 @@
+"""``mqtool.Broker``: a broker with its name server inside a program, for its tests above all."""
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig, run
+from mqtool.engine.name_server.settings import NameServerSettings
+from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.tls import TlsSettings
+from mqtool.engine.store.paths import STORE_SETTINGS
+
+log = logging.getLogger(__name__)
+
+
+class Broker:
+    """A broker and its name server, from ``with`` to the end of its block.
+
+    ``async with`` runs them in the event loop of the caller, ``with`` in a thread of their own. Several may run in one
+    process, and one may run again when it has ended, on the same store if that was given.
+    """
+
+    def __init__(
+        self,
+        store: "str | PathLike[str] | None" = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        name_server_port: int = 0,
+        name_servers: Sequence[str] = (),
+        settings: Mapping[str, str | int | bool] | None = None,
+        clock: Callable[[], int] = wall_clock,
+    ) -> None:
+        """Make a broker; nothing runs yet.
+
+        Args:
+            store: its folder, made if it is not there; without one it keeps its messages in a temporary folder, which
+                is gone when it ends.
+            host: where it listens.
+            port: of the broker, 0 for one that is free.
+            name_server_port: of its name server, 0 for one that is free.
+            name_servers: others as ``host:port``, with which it registers then in place of its own.
+            settings: of both, by RocketMQ's names (``flushDiskType``, ``autoCreateTopicEnable``, ``brokerName``, ..).
+            clock: tells the time in ms since 1970; a ``VirtualClock`` can be moved.
+
+        Raises:
+            UsageError: a setting makes no sense.
+        """
+        given = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in (settings or {}).items()
+        }
+        tls = TlsSettings.of(given)
+        rules, not_of_broker = BrokerSettings().updated(given)
+        names, not_of_name_server = NameServerSettings().updated(given)
+        self._name_server = None if name_servers else NameServerConfig(host, name_server_port, names, tls)
+        of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
+        self._config = (host, port, rules, of_store, tls)
+        self._name_servers = name_servers
+        self._given_store = store
+        self._clock = clock
+        useless = {*not_of_broker} & {*not_of_name_server} - STORE_SETTINGS
+        if useless := {name for name in useless if not name.startswith("tls.server.")}:
+            log.warning("these settings have no effect here: %s", ", ".join(sorted(useless)))
+        self.store: Path
+        """The folder of its store, known while it runs."""
+        self.address = ""
+        """Where it listens, ``host:port``."""
+        self.name_server_address = ";".join(name_servers)
+        """What clients are given: its name server, ``host:port``, or those that were named."""
+
+    async def __aenter__(self) -> Self:
+        """Start all.
+
+        Raises:
+            UnavailableError: a port is taken, or the host is none of this machine's.
+            StoreInUseError: another broker has the store open.
+            RecoveryNeededError: the store was not closed, and cannot be recovered.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            folder = self._given_store or stack.enter_context(tempfile.TemporaryDirectory(prefix="mqtool-broker-"))
+            self.store = Path(folder)
+            cluster = Cluster(
+                self._name_server, [BrokerConfig(self.store, *self._config)], self._name_servers, self._clock
+            )
+            await stack.enter_async_context(cluster)
+            [self.address] = cluster.broker_addresses
+            self.name_server_address = cluster.name_server_address or self.name_server_address
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def __enter__(self) -> Self:
+        """Start all in a thread; raises what ``__aenter__`` does."""
+        started: Future[None] = Future()
+        self._ended: Future[None] = Future()
+        threading.Thread(target=self._run, args=(started,), name="mqtool broker", daemon=True).start()
+        started.result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._told.set)
+        self._ended.result()
+
+    def _run(self, started: "Future[None]") -> None:
+        try:
+            run(self._serve(started))
+        except BaseException as error:
+            (self._ended if started.done() else started).set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    async def _serve(self, started: "Future[None]") -> None:
+        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        async with self:
+            started.set_result(None)
+            await self._told.wait()

@@ -1,0 +1,38 @@
+"""A clock that a test moves, so that what takes a broker an hour takes the test no time at all."""
+
+import threading
+from collections.abc import Callable
+
+from mqtool.engine.remoting.server import wall_clock
+
+
+class VirtualClock:
+    """Time that stands still until it is moved; give one to every broker that shall go by it.
+
+    >>> clock = VirtualClock(now=1_700_000_000_000)
+    >>> clock.advance(1.5)
+    >>> clock()
+    1700000001500
+    """
+
+    def __init__(self, now: int | None = None) -> None:
+        """Begin at ``now``, in ms since 1970, or at the time that it is."""
+        self._now = wall_clock() if now is None else now
+        self._lock = threading.Lock()
+        self.on_advance: list[Callable[[], None]] = []
+
+    def __call__(self) -> int:
+        """Return the time, in ms since 1970."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the time on; returns when every broker that goes by this clock has done what is due by then.
+
+        It is one jump: what is due several times in between happens once, at its end. Any thread may call this.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not go back: {seconds} seconds")
+        with self._lock:
+            self._now += round(seconds * 1000)
+            for catch_up in [*self.on_advance]:
+                catch_up()
