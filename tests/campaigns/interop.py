@@ -1,0 +1,89 @@
+"""The table of scenarios and clients: each kind of client against a ``mqtool serve`` of its own, one after the other.
+
+::
+
+    python -m tests.campaigns.interop > docs/interop.md             all of them: a quarter of an hour
+    python -m tests.campaigns.interop --client go --client java-4.9.7
+
+Ends with status 1 when a scenario fails; the table then says how.
+"""
+
+# ruff: noqa: T201  its results go to standard output
+
+import argparse
+import datetime
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.commands.test_serve import serving_both
+from tests.differential.java_store import VERSIONS
+from tests.interop import run_scenarios
+
+CLIENTS = {
+    **{f"java-{version}": ("java", version, f"Java {version}") for version in VERSIONS},
+    "go": ("go", "", "Go v2.1.2"),
+    "node": ("node", "", "ali-ons 3.12.0"),
+}
+
+INTRODUCTION = """\
+# Which clients do what with `mqtool serve`
+
+Made on {day} by `python -m tests.campaigns.interop`: real clients, unmodified, against a `mqtool serve` of its own for
+each. What a scenario checks stands in its source below `tests/interop`: contents, order and counts, not only that
+nothing failed. A cell is the time it took, in seconds, two at a time on 2 cores; what waits for a client's own timers
+takes its time with any broker. Empty: this client has no such scenario.
+"""
+
+
+def main() -> int:
+    """Run what was asked for and print the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--client", action="append", choices=[*CLIENTS])
+    chosen = parser.parse_args().client or [*CLIENTS]
+    results = {client: _results(client) for client in chosen}
+    print(page(results))
+    return 0 if all(row["ok"] for rows in results.values() for row in rows.values()) else 1
+
+
+def _results(client: str) -> dict[str, dict[str, Any]]:
+    kind, version, _ = CLIENTS[client]
+    rows = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="mqtool-interop-") as folder,
+        serving_both(Path(folder, "store")) as (process, name_server, _),
+    ):
+        for row in run_scenarios(kind, version, name_server, Path(folder, "work")):
+            print(client, row["scenario"], "ok" if row["ok"] else row["detail"], file=sys.stderr)
+            rows[row["scenario"].partition("/")[2]] = row
+        process.terminate()
+        process.wait()
+    return rows
+
+
+def page(results: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Return the page with the table of all rows by client and scenario."""
+    names = [*dict.fromkeys(name for rows in results.values() for name in rows)]
+    names = sorted(names, key=lambda name: (name.partition("_")[0], name))
+    lines = [
+        INTRODUCTION.format(day=datetime.datetime.now(datetime.UTC).date()),
+        "| scenario | " + " | ".join(CLIENTS[client][2] for client in results) + " |",
+        "|---" * (1 + len(results)) + "|",
+    ]
+    for name in names:
+        cells = (_cell(rows.get(name)) for rows in results.values())
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    passed = (f"{sum(row['ok'] for row in rows.values())} of {len(rows)}" for rows in results.values())
+    lines.append(f"| passed | {' | '.join(passed)} |")
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    return f"{row['seconds']}" if row["ok"] else f"**fails**: {row['detail']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

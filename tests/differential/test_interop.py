@@ -1,0 +1,50 @@
+"""Java clients of every version work with ``mqtool.Broker``, by the scenarios of ``tests/interop``."""
+
+from pathlib import Path
+
+import pytest
+
+import mqtool
+from mqtool.engine.repair.findings import Severity
+from tests.differential.conftest import REQUIRED
+from tests.differential.java_broker import POM
+from tests.differential.java_store import VERSIONS, JavaMissingError, class_path
+from tests.interop import run_scenarios
+
+pytestmark = pytest.mark.java
+
+QUICK = (
+    "send_admin_topic",
+    "send_batch",
+    "message_fields",
+    "query_and_view",
+    "delay_level",
+    "transaction_commit_rollback",
+    "pull_statuses",
+    "lite_pull_subscribe",
+    "push_clustering",
+    "push_tag_filter",
+    "mqadmin_cluster_list",
+)
+"""What the versions could differ in and that takes a minute in all; 5.3.3 does everything."""
+
+
+@pytest.mark.parametrize(
+    "version", [pytest.param(version, marks=pytest.mark.xdist_group("interop")) for version in VERSIONS]
+)
+def test_java_clients_work_with_it_and_leave_a_sound_store(version: str, tmp_path: Path) -> None:
+    try:
+        class_path(version, POM)
+    except JavaMissingError as error:
+        message = f"NOT TRIED WITH THE CLIENT OF {version}: {error}"
+        pytest.fail(message) if REQUIRED else pytest.skip(message)
+    names = () if version == "5.3.3" else QUICK
+    with mqtool.Broker(tmp_path / "store") as broker:
+        rows = [*run_scenarios("java", version, broker.name_server_address, tmp_path / "work", *names)]
+
+    assert [row for row in rows if not row["ok"]] == []
+    assert len(rows) == (len(names) or 30)
+    findings = mqtool.verify_store(mqtool.open_store(tmp_path / "store"))
+    # The queues of a topic that was deleted are gone, its messages stay in the log.
+    worse = {finding.code for finding in findings if finding.severity != Severity.NOTE}
+    assert worse == ({"QUEUE-MISSING"} if "mqadmin_topic" in {row["scenario"][5:] for row in rows} else set())

@@ -1,0 +1,41 @@
+"""The scenarios for the clients of others; ``README.md`` tells what they are and how they are run."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.differential.java_broker import POM
+from tests.differential.java_store import class_path
+
+HERE = Path(__file__).parent
+
+
+def run_scenarios(kind: str, version: str, name_server: str, work: Path, *names: str) -> Iterator[dict[str, Any]]:
+    """Run scenarios of one kind of client, all that there are if none is named, and yield a row for each as it ends.
+
+    Args:
+        kind: the folder below this one: ``java``, ``go`` or ``node``.
+        version: of the Java client; the others come in one.
+        name_server: its address.
+        work: a folder for classes and logs.
+        names: of the scenarios.
+    """
+    if kind == "java":
+        work.mkdir(parents=True, exist_ok=True)
+        (work / f"classpath-{version}").write_text(class_path(version, POM))
+    environment = {**os.environ, "ROCKETMQ_VERSION": version, "INTEROP_WORK": str(work), "JAVA_TOOL_OPTIONS": ""}
+    environment.setdefault("INTEROP_JOBS", "2")
+    command = ["bash", str(HERE / kind / "run.sh"), name_server, *names]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                yield orjson.loads(line)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
