@@ -292,6 +292,11 @@ class TopicConfig:
     sys_flag: int
     attributes: Mapping[str, str]
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether its queues hold several messages in a unit (5.x)."""
+        return self.attributes.get("queue.type") == "BatchCQ"
+
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroup:

@@ -131,6 +131,7 @@ class Broker:
         if self.access:
             self.clockworks.append(self.access)
         store.on_arrival = self.arrived
+        store.batch_topics = self.topics.batch_topics
 
     def listens_at(self, address: str) -> None:
         """Take ``host:port`` for the address that clients know, and that messages are stored with."""

@@ -82,6 +82,8 @@ class Topics:
         self.on_delete: list[Callable[[str, int], None]] = []
         for config in _system_topics(settings):
             self._configs.setdefault(config.topic, config)
+        self.batch_topics = {topic for topic, config in self._configs.items() if config.is_batch}
+        """Topics whose queues keep several messages in a unit."""
 
     @property
     def configs(self) -> Mapping[str, TopicConfig]:
@@ -106,6 +108,7 @@ class Topics:
         changed = [config for config in configs if self._configs.get(config.topic) != config]
         if changed:
             self._configs.update((config.topic, config) for config in changed)
+            self.batch_topics.update(config.topic for config in changed if config.is_batch)
             self._save(now)
             for tell in self.on_change:
                 tell(changed)
@@ -113,6 +116,7 @@ class Topics:
     def delete(self, topic: str, now: int) -> None:
         """Forget a topic."""
         if self._configs.pop(topic, None):
+            self.batch_topics.discard(topic)
             self._save(now)
         for tell in self.on_delete:
             tell(topic, now)

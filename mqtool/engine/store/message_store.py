@@ -117,7 +117,7 @@ class MessageStore:
         self.on_arrival: OnArrival | None = None
         """Is told of each message that can now be read: topic, queue id, the offset behind it, tags code, the time."""
         self._disk = disk or Disk()
-        self._batch_topics = batch_topics
+        self.batch_topics = batch_topics
         self._read_config()
         with contextlib.ExitStack() as stack:
             self._make_folders()
@@ -409,7 +409,7 @@ class MessageStore:
         return self._add_queue(topic, message.queue_id)
 
     def _add_queue(self, topic: str, queue_id: int) -> LiveQueue:
-        is_batch = topic in self._batch_topics
+        is_batch = topic in self.batch_topics
         kind = LiveBatchQueue if is_batch else LiveQueue
         folder = self.root / ("batchconsumequeue" if is_batch else "consumequeue") / topic / str(queue_id)
         queue = self._queues[topic, queue_id] = kind((topic, queue_id), folder, self._files)

@@ -15,7 +15,7 @@ from mqtool.formats.codes import Perm, RequestCode, ResponseCode, SysFlag, Versi
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
 from mqtool.formats.headers import PushReply, Send, SendBack, build_header, parse_header
 from mqtool.formats.message import host_text, offset_message_id, parse_host
-from mqtool.formats.new_message import Host, NewMessage
+from mqtool.formats.new_message import Host, NewMessage, split_batch
 from mqtool.formats.properties import (
     add_property,
     build_properties,
@@ -78,7 +78,10 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outg
         return ((request.peer, answer),)
     queue_id = message.queue_id
     key = find_property(message.properties, _UNIQUE_KEY)
-    if header.batch:
+    is_inner = header.batch and config.is_batch and bool(key)
+    if is_inner:
+        result = _append_inner_batch(broker, message, request.now)
+    elif header.batch:
         result = _append_batch(broker, message, request.now)
     else:
         if not key:
@@ -91,7 +94,7 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outg
             except _RefusedError as refused:
                 return ((request.peer, command.answer(refused.code, _marks(broker), remark=str(refused))),)
         result = broker.put(message, request.now)
-    return _answer(broker, request, result, queue_id, key)
+    return _answer(broker, request, result, queue_id, key, is_inner=is_inner)
 
 
 def _topic_of(broker: "Broker", header: Send, now: int) -> TopicConfig:
@@ -186,8 +189,19 @@ def _append_batch(broker: "Broker", message: NewMessage, now: int) -> AppendResu
     return broker.store.append_batch(message, now)
 
 
+def _append_inner_batch(broker: "Broker", message: NewMessage, now: int) -> AppendResult:
+    """Store a batch as one record: what topics with queues for that get from clients of 5.x."""
+    try:
+        count = len(split_batch(message))
+    except FormatError:
+        return AppendResult(PutStatus.MESSAGE_ILLEGAL)
+    message.properties = add_property(message.properties, "INNER_NUM", str(count))
+    message.sys_flag |= SysFlag.INNER_BATCH
+    return broker.store.append(message, now)
+
+
 def _answer(
-    broker: "Broker", request: "Request", result: AppendResult, queue_id: int, key: bytes
+    broker: "Broker", request: "Request", result: AppendResult, queue_id: int, key: bytes, *, is_inner: bool = False
 ) -> Iterable[Outgoing]:
     """Return the answer to a send, unless it must wait for the disk."""
     command = request.command
@@ -200,6 +214,8 @@ def _answer(
     fields["queueOffset"] = str(result.queue_offset)
     if key:
         fields["transactionId"] = key.decode("utf-8", "replace")
+    if is_inner:  # by this a client knows that all of its messages have one id
+        fields["batchUniqId"] = fields["transactionId"]
     return acknowledged(broker, request, command.answer(ext_fields=fields), result)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.topics import fault_of_name
-from mqtool.errors import FormatError
+from mqtool.errors import FormatError, HeaderError
 from mqtool.formats.bodies import build_body, build_topic_list, parse_body, topic_members, version_members
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
@@ -61,11 +61,18 @@ def _create_some(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
 
 
 def _put(broker: "Broker", configs: Iterable[TopicConfig], request: "Request") -> str | None:
-    """Make or change topics; return what is wrong with one of them, in which case none is."""
+    """Make or change topics; return what is wrong with one of them, in which case none is.
+
+    Raises:
+        HeaderError: a topic that is there would get another type of queue.
+    """
     configs = list(configs)
     for config in configs:
         if fault := _fault(broker, config.topic):
             return fault
+        known = broker.topics.get(config.topic)
+        if known is not None and known.is_batch != config.is_batch:  # its queues lie in other files then
+            raise HeaderError("attributes", f"changes queue.type of the topic {config.topic}, which is there already")
     broker.topics.put(configs, request.now)
     return None
 
