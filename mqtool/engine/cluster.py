@@ -204,11 +204,17 @@ class _RunningBroker:
 
         config = StoreConfig(self._config.store_settings)
         try:
-            return MessageStore(self._config.store, config, now=self._clock())
+            store = MessageStore(self._config.store, config, now=self._clock())
         except RecoveryNeededError as needed:
             log.warning("%s; recovering", needed)
             await self._recover(needed)
-        return MessageStore(self._config.store, config, now=self._clock())
+            store = MessageStore(self._config.store, config, now=self._clock())
+            store.was_recovered = True
+        else:
+            if store.was_recovered:
+                cut = f"; {store.cut_size:,} bytes of what was being written are cut" if store.cut_size else ""
+                log.warning("%s had not been closed: taken up from its checkpoint%s", self._config.store, cut)
+        return store
 
     async def _recover(self, needed: RecoveryNeededError) -> None:
         """Have a child recover the store: what it loads for that takes memory that a broker never needs again."""

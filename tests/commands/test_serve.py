@@ -197,7 +197,8 @@ def test_what_was_acknowledged_is_there_after_a_kill(flush: str, tmp_path: Path)
 
     assert [answer.ext_fields["queueOffset"] for answer in answers] == [f"{number}" for number in range(51)]
     assert known.code == 0
-    assert "recovering" in errors
+    assert re.search("store had not been closed: taken up from its checkpoint", errors), errors
+    assert not store.with_name("store.mqtool").exists()
     assert bodies(store) == [f"{number}" for number in range(51)]
     assert run("verify", "-s", store).status == Status.OK
 

@@ -103,11 +103,11 @@ def noted_process(case: Case) -> Iterator[Sign]:
 
 
 def _noted_process(case: Case) -> int | None:
-    """Return the number in ``abort``, which 5.x writes."""
+    """Return the number in ``abort``, which 5.x and ``mqtool serve`` write."""
     path = case.reader.paths.abort
     if not path.is_file():
         return None
-    text = read_file(path, 1 << 10).strip()
+    text, _, _ = read_file(path, 1 << 10).strip().partition(b" ")
     return int(text) if text.isdigit() and len(text) < 10 else None
 
 

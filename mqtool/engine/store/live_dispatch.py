@@ -20,6 +20,7 @@ BATCH_COUNT = probe_of("INNER_NUM")
 LIGHT_QUEUES = probe_of("INNER_MULTI_DISPATCH")
 """The property that names the light queues of a message."""
 LIGHT_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+LIGHT_OFFSETS_PROBE = probe_of(LIGHT_OFFSETS)
 BATCH_BASE = "INNER_BASE"
 _WITHOUT_LIGHT_QUEUES = (RETRY_PREFIX, "rmq_sys_", SCHEDULE_TOPIC)
 

@@ -5,12 +5,13 @@ and a question adds what waits before it is answered. (Rules: store.md 5. Rocket
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.index_file import NAME_WIDTH, IndexFile, Shape, index_name
 from mqtool.engine.store.live_queue import QueueFiles
 from mqtool.errors import RecoveryNeededError, WriteError
@@ -22,6 +23,8 @@ from mqtool.formats.layout import packer_of
 from mqtool.formats.properties import find_property, probe_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from mqtool.engine.store.disk import OpenFile
 
 _HEADER, _SLOT, _ENTRY = packer_of(layout.HEADER), packer_of(layout.SLOT), packer_of(layout.ENTRY)
@@ -57,6 +60,42 @@ class LiveIndexFile:
         self.begin_timestamp, self.end_timestamp = header.begin_timestamp, header.end_timestamp
         self.begin_offset, self.end_offset = header.begin_physical_offset, header.end_physical_offset
         self.slot_count, self.next = header.slot_count, max(1, header.entry_count)
+
+    def count_until(self, last_start: int) -> int:
+        """Return how many entries are of messages that begin up to an address."""
+        offsets = self._entries(self.next - 1)["physical_offset"].astype(np.int64)
+        is_behind = offsets > last_start
+        is_behind[1:] |= offsets[1:] < offsets[:-1]  # zeros: one that never came to the disk
+        return int(np.argmax(is_behind)) if is_behind.any() else len(offsets)
+
+    def _entries(self, count: int) -> "npt.NDArray[np.void]":
+        at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots + layout.ENTRY_SIZE
+        return np.fromfile(self.path, layout.ENTRY_DTYPE, count, offset=at)
+
+    def keep(self, count: int, timestamp_of: Callable[[int], int], file: "OpenFile") -> None:
+        """Keep so many entries as if no other had been made.
+
+        A slot that names one of the others has its newest of those that are kept again.
+        """
+        slots = np.fromfile(self.path, layout.SLOT_DTYPE, self.shape.slots, offset=layout.HEADER_SIZE)["entry"]
+        kept = self._entries(count)
+        wrong = (slots > count) | (slots < 0)
+        newest = np.zeros(self.shape.slots, np.int32)
+        newest[kept["key_hash"].astype(np.int64) % self.shape.slots] = np.arange(1, count + 1)  # the last one stays
+        for slot in np.flatnonzero(wrong).tolist():
+            file.write(layout.HEADER_SIZE + layout.SLOT_SIZE * slot, _SLOT.pack(int(newest[slot])))
+        behind = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots + layout.ENTRY_SIZE * (count + 1)
+        for at, data in chunks(self.path, behind, self.shape.file_size):
+            if data.count(0) != len(data):
+                file.write(at, bytes(len(data)))
+        self.next = count + 1
+        self.slot_count = int(np.count_nonzero(newest))
+        if count:
+            self.end_offset = int(kept["physical_offset"][-1])
+            self.end_timestamp = timestamp_of(self.end_offset)
+        else:
+            self.begin_timestamp = self.begin_offset = self.end_timestamp = self.end_offset = 0
+        file.write(0, self.header())
 
     def header(self) -> bytes:
         """Return the header as it lies in the file."""
@@ -146,6 +185,21 @@ class LiveIndex:
                     raise RecoveryNeededError(f"{path} is no index file of {shape.file_size:,} bytes")
                 self._all.append(LiveIndexFile(path, shape))
                 self._all[-1].load()
+
+    def keep_until(self, last_start: int, timestamp_of: Callable[[int], int]) -> None:
+        """Take back the entries of messages that begin behind an address: what was written of them may be in pieces.
+
+        Args:
+            last_start: that address.
+            timestamp_of: tells when the message that begins at an address was stored, in ms.
+        """
+        while len(self._all) > 1 and not self._all[-1].count_until(last_start):
+            self._files.remove(self._all.pop().path)
+        if self._all:
+            last = self._all[-1]
+            last.keep(last.count_until(last_start), timestamp_of, self._files.get(last.path))
+            for path in (last.path, self.folder, self.folder.parent):
+                self._files.note_write(path)
 
     @property
     def full_timestamp(self) -> int:

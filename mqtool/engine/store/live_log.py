@@ -11,6 +11,7 @@ import contextlib
 import mmap
 import os
 import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,9 @@ from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import reading
 from mqtool.errors import FormatError, NotFoundError, RecoveryNeededError
-from mqtool.formats import commit_log
+from mqtool.formats import commit_log, scan
 from mqtool.formats.layout import packer_of
+from mqtool.formats.stored_message import parse_stored
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk, OpenFile
@@ -33,6 +35,8 @@ _MOST_MAPS = 8
 """Segments that stay mapped for readers."""
 _RELEASE_AFTER = 16 << 20
 """So many bytes are read before the memory behind the maps is let go."""
+_MOST_AGAIN = 256 << 20
+"""Bytes that are looked at record by record after a kill; the checkpoint is written every second."""
 
 
 def _position(name: str) -> int:
@@ -41,6 +45,7 @@ def _position(name: str) -> int:
 
 _OFFSET_AT = _position("physical_offset")
 _SYS_FLAG_AT = _position("sys_flag")
+_BODY_CRC_AT = _position("body_crc")
 _TIMESTAMP_AT = [int(dtype.fields["store_timestamp"][1]) for dtype in commit_log.HEAD_DTYPES]  # type: ignore[index]
 _INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 
@@ -100,12 +105,14 @@ class LiveLog:
 
     # The end
 
-    def find_end(self, start: int) -> None:
+    def find_end(self, start: int, noted: int = -1) -> None:
         """Go from a record on to the end of the log; it must be zero behind it.
 
         Args:
             start: where the last record begins that has a unit in a queue, -1 if none has; the last segment that holds
                 anything is walked from its first byte where it begins behind that.
+            noted: where the last record began when the log was closed, -1 if that is not known: it may have no unit,
+                as its topic was deleted.
 
         Raises:
             RecoveryNeededError: the log ends in something else.
@@ -113,6 +120,7 @@ class LiveLog:
         begins = sorted(self.segments)
         while len(begins) > 1 and not any(self._heads(begins[-1])):
             begins.pop()
+        start = max(start, noted)
         if begins:
             self.end_offset = max(start, begins[-1])
             self._walk(start, begins[-1] + self.file_size)
@@ -125,6 +133,95 @@ class LiveLog:
             if segment.start_offset + self.file_size > self.end_offset:
                 self._check_unused(segment, max(0, self.end_offset - segment.start_offset))
         self._written = self.segments.get(self.end_offset // self.file_size * self.file_size)
+
+    def find_end_again(self, start: int) -> list[tuple[int, int]]:
+        """Go on from a record that is on the disk to the end of a log that was not closed.
+
+        What a broker was just writing when it was killed is left out: nobody was told that it is stored.
+
+        Args:
+            start: where that record begins, -1 to begin with the first of the log.
+
+        Returns:
+            Address and size of the records behind it.
+
+        Raises:
+            RecoveryNeededError: messages lie behind what cannot be read, or there are too many.
+        """
+        self.end_offset = max(start, self.min_offset)
+        found: list[tuple[int, int]] = []
+        while True:
+            at = self.end_offset
+            size, magic = self._heads(at)
+            if magic == commit_log.MAGIC_BLANK and at % self.file_size + size == self.file_size:
+                self.end_offset += size
+            elif self.sound_record(at):
+                found.append((at, size))
+                self.end_offset += size
+            else:
+                break
+            if self.end_offset - max(start, self.min_offset) > _MOST_AGAIN:
+                raise RecoveryNeededError(f"more than {_MOST_AGAIN:,} bytes of the log are in no checkpoint")
+        if start >= 0 and not (found and found[0][0] == start):
+            raise RecoveryNeededError(f"the checkpoint names a message at {start:,}, where the log has none")
+        for segment in self.segments.values():
+            if segment.start_offset + self.file_size > self.end_offset:
+                self._check_behind(segment, max(0, self.end_offset - segment.start_offset))
+        if found:
+            self.last_start = found[-1][0]
+            self.last_timestamp = self.store_timestamp(self.last_start)
+        self._written = self.segments.get(self.end_offset // self.file_size * self.file_size)
+        self.flushed_offset = self.min_offset
+        if start >= 0:
+            self.flushed_offset, self.flushed_timestamp = start + found[0][1], self.store_timestamp(start)
+            del found[0]
+        return found
+
+    def sound_record(self, at: int) -> bytes:
+        """Return the record that begins at an address, nothing where no whole one does."""
+        size, magic = self._heads(at)
+        fits = commit_log.MIN_SIZE <= size <= self.file_size - at % self.file_size - _ROOM
+        if at < 0 or magic not in _MAGICS or not fits:
+            return b""
+        record = bytes(self.read(at, size))
+        if _INT64.unpack_from(record, _OFFSET_AT)[0] != at:
+            return b""
+        try:
+            message = parse_stored(record).message
+        except FormatError:
+            return b""
+        crc = _INT32.unpack_from(record, _BODY_CRC_AT)[0]
+        # Of a record that was written by half the rest is zero, and its body may have been whole.
+        is_whole = (
+            (not message.body or crc == zlib.crc32(message.body) & 0x7FFFFFFF)
+            and bool(message.topic)
+            and "\0" not in message.topic
+            and message.properties[-1:] != b"\0"
+        )
+        return record if is_whole else b""
+
+    def _check_behind(self, segment: Segment, start: int) -> None:
+        """See that no message begins behind the end of the log."""
+        ends = [
+            at + len(data) for at, data in chunks(segment.path, start, self.file_size) if data.count(0) != len(data)
+        ]
+        view = self.read(segment.start_offset, self.file_size)
+        for position in scan.candidates(view, segment.start_offset, start, max(ends, default=start)):
+            at = segment.start_offset + position
+            if at > self.end_offset and self.sound_record(at):
+                raise RecoveryNeededError(
+                    f"the log cannot be read from {self.end_offset:,} on, but a message lies behind that, at {at:,}"
+                )
+
+    def clear_behind(self) -> int:
+        """Clear what lies behind the end of a log that was not closed, and return how many bytes that were."""
+        count = 0
+        for segment in self.segments.values():
+            for at, data in chunks(segment.path, max(0, self.end_offset - segment.start_offset), self.file_size):
+                if data.count(0) != len(data):
+                    count += len(data.rstrip(b"\0"))
+                    self._disk.write(segment.path, at, bytes(len(data)))
+        return count
 
     def _walk(self, start: int, stop: int) -> None:
         while self.end_offset < stop:

@@ -13,6 +13,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.file_queue import is_segment_name, segment_name
 from mqtool.engine.store.time_search import Boundary, TimeSearch
 from mqtool.errors import RecoveryNeededError
@@ -157,6 +158,51 @@ class LiveQueue:
 
     def load(self) -> None:
         """Find the files and the last unit."""
+        first = self._find_files()
+        if first is None:
+            return
+        end = bisect.bisect_left(range(self.place_stop), True, first, key=lambda place: self._unit(place)[1] <= 0)
+        if any(self._bytes(end, _LOOK_BEHIND)):
+            raise RecoveryNeededError(f"something lies behind the last unit in {self.folder}")
+        self.written = end * self.unit.size
+        self._take_end(first, end)
+
+    def load_until(self, last_start: int) -> None:
+        """Find the files, and keep the units of messages that begin up to an address; what lies behind is cleared."""
+        first = self._find_files()
+        if first is None:
+            return
+        # Of what lies behind some may be zero again, and some units in pieces, but none names an earlier message.
+        end = bisect.bisect_left(
+            range(self.place_stop),
+            True,
+            first,
+            key=lambda place: self._unit(place)[1] <= 0 or self._unit(place)[0] > last_start,
+        )
+        self.written = end * self.unit.size
+        self._take_end(first, end)
+        if self._clear_behind():
+            # What was made for these units may not be on the disk.
+            self._files.note_write(self._path(self._starts[-1]))
+            for folder in (self.folder, self.folder.parent, self.folder.parent.parent):
+                self._files.note_write(folder)
+
+    def _clear_behind(self) -> bool:
+        """Clear the files behind the last unit, and tell whether there was anything."""
+        is_changed = False
+        while len(self._starts) > 1 and self._starts[-1] > self.written:
+            self._files.remove(self._path(self._starts[-1]))
+            del self._starts[-1]
+            is_changed = True
+        path = self._path(self._starts[-1])
+        for at, data in chunks(path, max(0, self.written - self._starts[-1]), self.file_size):
+            if data.count(0) != len(data):
+                self._files.get(path).write(at, bytes(len(data)))
+                is_changed = True
+        return is_changed
+
+    def _find_files(self) -> int | None:
+        """Find the files and return the place of the first unit, None without any."""
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if not is_segment_name(entry.name) or entry.stat().st_size != self.file_size:
@@ -164,16 +210,11 @@ class LiveQueue:
                 self._starts.append(int(entry.name))
         self._starts.sort()
         if not self._starts:
-            return
+            return None
         if self._starts != list(range(self._starts[0], self._starts[-1] + 1, self.file_size)):
             raise RecoveryNeededError(f"files are missing in {self.folder}")
-        first = self._starts[0] // self.unit.size
         self.written = self._starts[-1] + self.file_size  # as if all were full
-        end = bisect.bisect_left(range(self.place_stop), True, first, key=lambda place: self._unit(place)[1] <= 0)
-        if any(self._bytes(end, _LOOK_BEHIND)):
-            raise RecoveryNeededError(f"something lies behind the last unit in {self.folder}")
-        self.written = end * self.unit.size
-        self._take_end(first, end)
+        return self._starts[0] // self.unit.size
 
     def _take_end(self, first: int, end: int) -> None:  # noqa: ARG002
         self.next_offset = end

@@ -8,6 +8,7 @@ right at once. (Rules: store.md 7 to 9. RocketMQ: ``DefaultMessageStore``, ``Com
 import contextlib
 import os
 import struct
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
@@ -48,6 +49,7 @@ from mqtool.formats.properties import (
     probe_of,
     split_keys,
 )
+from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import RETRY_PREFIX
 
 Result = TypeVar("Result")
@@ -61,6 +63,8 @@ _MOST_WAITING = 4096
 _QUEUES_AT_ONCE = 200
 """Queues that one tick looks through for files to delete."""
 _CHECKPOINT = packer_of(checkpoint.CHECKPOINT)
+_OURS = b" mqtool\n"
+"""Behind the process id in ``abort``: RocketMQ only looks whether the file is there."""
 _REST = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
 _WAIT, _CRC, _DELAY = probe_of("WAIT"), probe_of(CRC_NAME), probe_of("DELAY")
 _NOT_IN_BATCHES = (_DELAY, live_dispatch.BATCH_COUNT)
@@ -77,7 +81,7 @@ DISK_IS_FULL = "the broker's disk is full"
 class MessageStore:
     """The store under one folder, while a broker runs on it.
 
-    One thread calls everything; only ``flush`` and ``flush_queues`` may be called in another, by one at a time. The
+    One thread calls everything; only ``flush`` and ``flush_queues`` may be called in others. The
     clock is the caller's: ``now`` is in ms. A disk that fails is fatal: what was not flushed then may be lost though a
     later flush does not fail, so nothing is stored any more, and ``close`` leaves the store as one to be recovered.
     """
@@ -104,7 +108,7 @@ class MessageStore:
 
         Raises:
             StoreInUseError: another process, a broker perhaps, has it open.
-            RecoveryNeededError: it was not closed, or its files disagree: ``recover`` it first.
+            RecoveryNeededError: RocketMQ has not closed it, or its files disagree: ``recover`` it first.
             NotPermittedError: this user may not write to it.
             UsageError: a setting makes no sense.
         """
@@ -116,6 +120,10 @@ class MessageStore:
         """Why the last tick could not delete what is old; the next one tries again."""
         self.on_arrival: OnArrival | None = None
         """Is told of each message that can now be read: topic, queue id, the offset behind it, tags code, the time."""
+        self.was_recovered = False
+        """Whether the store had not been closed: what is noted outside of it may be older than its messages."""
+        self.cut_size = 0
+        """How many bytes were cut from the end of the log then: messages that were being written."""
         self._disk = disk or Disk()
         self.batch_topics = batch_topics
         self._read_config()
@@ -124,6 +132,8 @@ class MessageStore:
             stack.enter_context(hold(self.root / "lock"))
             self._open(now, usage)
             stack.callback(self._let_go)
+            if self.was_recovered:
+                self._recover()
             self._note_start()
             self._stack = stack.pop_all()
 
@@ -158,13 +168,14 @@ class MessageStore:
             self._disk.write(lock, 0, b"lock")
 
     def _open(self, now: int, usage: DiskUsage) -> None:
-        if (self.root / "abort").exists():
-            raise RecoveryNeededError(f"{self.root} was not closed by the broker that used it: recover it first")
+        self.was_recovered = self._was_left_by_us()
         reader = StoreReader(self.root, self.config)
         if reader.paths.dledger or reader.rocksdb_queues:
             raise RecoveryNeededError(
                 f"{self.root} keeps its log in DLedger or its queues in RocksDB: not written here"
             )
+        if self.was_recovered:
+            reader = self._without_empty_files(reader)
         found = reader.commit_log
         read_only = self.config.settings.get("readOnlyCommitLogStorePaths", "").split(",")
         folders = [folder for folder in sorted(reader.paths.commit_log) if folder.name not in read_only]
@@ -184,7 +195,28 @@ class MessageStore:
         self._appended = 0  # since units were written
         self._is_held_up = False  # a write failed: nothing is appended before the next tick
         self._dispatched = (self.log.last_timestamp, self.log.last_start)
+        if self.was_recovered:
+            self._dispatched = (self.log.flushed_timestamp, self._noted_start(reader))
+        self._flushing = threading.Lock()
         self._last_flush = self._last_thorough = self._last_queue_flush = now
+
+    def _was_left_by_us(self) -> bool:
+        """Tell whether a process of ours had the store open and was killed; its checkpoint can be relied on then."""
+        abort = self.root / "abort"
+        if not abort.exists():
+            return False
+        if abort.read_bytes().endswith(_OURS):
+            return True
+        raise RecoveryNeededError(f"{self.root} was not closed by the broker that used it: recover it first")
+
+    def _without_empty_files(self, reader: StoreReader) -> StoreReader:
+        """Remove the file that was just being made when the process was killed, and return a reader of the rest."""
+        queues = [*reader.consume_queues.values(), *reader.batch_consume_queues.values()]
+        files = [*reader.index_files, *(file for queue in (reader.commit_log, *queues) for file in queue.segments)]
+        for file in files:
+            if not file.size:
+                self._disk.remove(file.path)
+        return StoreReader(self.root, self.config)
 
     def _queue_sizes(self, reader: StoreReader) -> tuple[int, int]:
         sizes = []
@@ -197,18 +229,77 @@ class MessageStore:
         return sizes[0], sizes[1]
 
     def _load_queues(self, reader: StoreReader) -> None:
+        noted = self._noted_start(reader)
+        self._behind = self.log.find_end_again(noted) if self.was_recovered else []
         for kind, queues, folder in (
             (LiveQueue, reader.consume_queues, reader.paths.consume_queue),
             (LiveBatchQueue, reader.batch_consume_queues, reader.paths.batch_consume_queue),
         ):
             for key in queues:
                 queue = self._queues[key] = kind(key, folder / key[0] / str(key[1]), self._files)
-                queue.load()
+                if self.was_recovered:
+                    queue.load_until(noted)
+                else:
+                    queue.load()
         last = {queue: queue.units(queue.next_offset - 1, 1) for queue in self._queues.values()}
-        self.log.find_end(max((units[0].physical_offset for units in last.values() if units), default=-1))
+        if not self.was_recovered:
+            with_unit = max((units[0].physical_offset for units in last.values() if units), default=-1)
+            self.log.find_end(with_unit, noted if self._has_no_queue(noted) else -1)
         for queue, units in last.items():
             if units and units[0].physical_offset >= self.log.min_offset:
                 self._check_last(queue, units[0].physical_offset)
+
+    def _noted_start(self, reader: StoreReader) -> int:
+        """Return where the last message begins of which the checkpoint says that it is in its queue, -1 for none."""
+        found = reader.checkpoint
+        noted = int(found.confirm_physical_offset) if found else 0
+        if noted > self.log.min_offset:
+            return noted
+        if self.was_recovered and self.log.min_offset:
+            raise RecoveryNeededError(f"the checkpoint of {self.root} does not say how far its queues reach")
+        return -1
+
+    def _has_no_queue(self, at: int) -> bool:
+        """Tell whether a message lies at an address whose topic has no queue any more, as it was deleted."""
+        record = self.log.sound_record(at)
+        return bool(record) and parse_stored(record).message.topic not in {topic for topic, _ in self._queues}
+
+    def _recover(self) -> None:
+        """Put the messages behind the checkpoint into queues and index, as when they came.
+
+        The checkpoint stays until that is on the disk: a kill meanwhile costs nothing.
+        """
+        self.cut_size = self.log.clear_behind()
+        for at, size in self._behind:
+            self._take_again(parse_stored(self.log.read(at, size)))
+            if len(self.index.waiting) >= _MOST_WAITING:
+                self.write_units()
+        self._behind = []
+        self.write_units()
+
+    def _take_again(self, stored: StoredMessage) -> None:
+        message, at, size, now = stored.message, stored.physical_offset, stored.size, stored.store_timestamp
+        properties = message.properties
+        if message.sys_flag & commit_log.TRANSACTION_MASK in (0, commit_log.TRANSACTION_COMMIT):
+            code = live_dispatch.tags_code(message.topic, properties, now, self.delay_levels)
+            is_batch = message.sys_flag & commit_log.INNER_BATCH
+            count = live_dispatch.batch_count(properties) if is_batch else 1
+            places = [(message.topic, message.queue_id, stored.queue_offset, count)]
+            names = live_dispatch.light_queues(message.topic, properties)
+            offsets = find_property(properties, live_dispatch.LIGHT_OFFSETS_PROBE).decode().split(",")
+            places += [
+                (name, 0, int(offset), 1) for name, offset in zip(names, offsets, strict=False) if name and offset
+            ]
+            for topic, queue_id, queue_offset, batch_size in places:
+                queue = self._queues.get((topic, queue_id)) or self._add_queue(topic, queue_id)
+                if queue.next_offset != queue_offset:
+                    raise RecoveryNeededError(
+                        f"the message at {at:,} is number {queue_offset:,} of a queue of {queue.next_offset:,}"
+                    )
+                queue.append(at, size, code, now, batch_size)
+                self._waiting[queue] = None
+        if self._index_enabled:
+            self.index.waiting.append((message.topic, message.sys_flag, properties, at, now))
 
     def _check_last(self, queue: LiveQueue, physical_offset: int) -> None:
         """Hold the last unit of a queue against its message: one that is left over from another life shows."""
@@ -229,6 +320,10 @@ class MessageStore:
         shape = Shape(slots or shape.slots, entries or shape.entries)
         has_tags = (self.root / "rocksdbstore").is_dir()  # as RocketMQ 5.4 and later make it
         self.index = LiveIndex(reader.paths.index, self._files, shape, has_tags)
+        if self.was_recovered:
+            self.index.keep_until(self._noted_start(reader), self.log.store_timestamp)
+            if self._noted_start(reader) < 0:  # all keys come again
+                return
         if self._index_enabled and self.index.is_empty and self.log.last_start >= 0:
             raise RecoveryNeededError(f"{self.root} has messages, but no index")
 
@@ -244,9 +339,12 @@ class MessageStore:
         if not checkpoint_file.exists():
             self._disk.create(checkpoint_file, checkpoint.CHECKPOINT_SIZE)
             self._disk.sync(checkpoint_file)
+        if not self.was_recovered and self.log.last_start >= 0:
+            self._write_checkpoint(*self._dispatched)
         abort = self.root / "abort"
-        self._disk.create(abort)
-        self._disk.write(abort, 0, str(os.getpid()).encode())
+        if not abort.exists():
+            self._disk.create(abort)
+        self._disk.write(abort, 0, b"%-10d" % os.getpid() + _OURS)
         self._disk.sync(abort)
         self._disk.sync_folder(self.root)
 
@@ -468,12 +566,13 @@ class MessageStore:
     def flush(self) -> int:
         """Return when everything that was appended before the call is on the disk, and the address where that ends.
 
-        Any thread may call this, one at a time, while messages are appended.
+        Any thread may call this while messages are appended.
 
         Raises:
             WriteError: the disk failed, now or before: what was not on it is lost.
         """
-        return self._fatal(self.log.flush)
+        with self._flushing:
+            return self._fatal(self.log.flush)
 
     def queue_flush_is_due(self, now: int) -> bool:
         """Tell whether it is time to ``flush_queues``, and begin to count anew."""
@@ -485,12 +584,19 @@ class MessageStore:
     def flush_queues(self) -> None:
         """Return when the units and keys that were written are on the disk, and the checkpoint says so.
 
-        Any thread may call this, but not while ``flush`` runs in another.
+        Any thread may call this. After a kill or a loss of power all is known to be in its place up to the message that
+        the checkpoint names.
 
         Raises:
             WriteError: the disk failed, now or before.
         """
+        with self._flushing:
+            self._flush_queues()
+
+    def _flush_queues(self) -> None:
         timestamp, last_start = self._dispatched
+        if last_start >= self.log.flushed_offset:
+            self._fatal(self.log.flush)
         self._fatal(self._files.sync)
         self._index_timestamp = max(self._index_timestamp, self.index.full_timestamp)
         self._fatal(lambda: self._write_checkpoint(timestamp, last_start))
@@ -534,10 +640,13 @@ class MessageStore:
     def delete_topic(self, topic: str) -> int:
         """Remove all queues of a topic and return how many there were; its messages stay in the log until it ends them.
 
+        The checkpoint is behind these messages first, or they would come back into queues after a kill.
+
         Raises:
             WriteError: the disk fails.
         """
         self.write_units()
+        self.flush_queues()
         keys = [key for key in self._queues if key[0] == topic]
         for key in keys:
             queue = self._queues.pop(key)

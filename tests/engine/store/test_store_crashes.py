@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import random
 import shutil
 import subprocess
@@ -157,9 +158,10 @@ def test_a_killed_process_has_stored_each_acknowledged_message_once(tmp_path: Pa
         acknowledged.append(("T", queue_id, queue_offset, f"{number}".encode() * 50))
     assert (root / "abort").exists()
 
-    store = reopened(root)
+    store = MessageStore(root, CONFIG, now=NOW, usage=half_full)  # which needs nobody to recover it
 
     with contextlib.closing(store):
+        assert store.was_recovered
         found = stored(store)
     assert set(acknowledged) <= set(found)
     bodies = [body for _, _, _, body in found]
@@ -168,3 +170,102 @@ def test_a_killed_process_has_stored_each_acknowledged_message_once(tmp_path: Pa
         f"{number}".encode() * 50 for number in range(len(bodies))
     ]
     assert [one for one in verify_store(StoreReader(root, CONFIG)) if one.code != "CONFIG-MISSING"] == []
+
+
+# What a killed process leaves
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, Acknowledged]]]:
+    """A store as a killed process leaves it, with units and keys that lag behind, and its messages by their ends."""
+    root = tmp_path_factory.mktemp("killed") / "store"
+    store = MessageStore(root, CONFIG, now=NOW, usage=half_full)
+    ends = []
+    for number in range(40):
+        body = f"message {number} ".encode() * (number % 7)
+        pairs = {"KEYS": f"k{number}", "UNIQ_KEY": f"u{number}"}
+        message = new_message("AB"[number % 2], body, queue_id=number % 3, pairs=pairs)
+        result = store.append(message, NOW + number)
+        ends.append((result.end_offset, (message.topic, message.queue_id, result.queue_offset, body)))
+        if number == 15:
+            store.tick(NOW + number)
+            store.flush_queues()
+        if number == 28:
+            store.tick(NOW + number)
+    copy = root.with_name("copy")
+    shutil.copytree(root, copy)
+    store.close()
+    return copy, ends
+
+
+def cut_log(root: Path, start: int) -> None:
+    """Have nothing in the log of a store from an address on."""
+    for segment in sorted((root / "commitlog").iterdir()):
+        at, size = max(0, start - int(segment.name)), segment.stat().st_size
+        if at < size:
+            os.truncate(segment, at)
+            os.truncate(segment, size)
+
+
+@pytest.mark.parametrize("missing", [*range(0, 700, STEP)])
+def test_a_log_that_ends_in_the_middle_of_a_message_is_cut_before_it(
+    missing: int, killed: tuple[Path, list[tuple[int, Acknowledged]]], tmp_path: Path
+) -> None:
+    left, ends = killed
+    root = tmp_path / "store"
+    shutil.copytree(left, root)
+    end = ends[-1][0] - missing
+    cut_log(root, end)
+    whole = [one for last, one in ends if last <= end]
+    assert len(whole) > 28  # so that units and keys are there of messages that are not
+
+    store = MessageStore(root, CONFIG, now=NOW, usage=half_full)
+
+    with contextlib.closing(store):
+        assert store.was_recovered
+        assert stored(store) == sorted(whole)
+        for number in range(len(ends)):
+            found = [message.body for message in store.find("AB"[number % 2], f"k{number}", 0, 1 << 60, 9)]
+            assert found == [ends[number][1][3]][: number < len(whole)]
+        assert store.append(new_message(body=b"after it all"), NOW + 9999).status is PutStatus.PUT_OK
+    assert [one for one in verify_store(StoreReader(root, CONFIG)) if one.code != "CONFIG-MISSING"] == []
+    assert not root.with_name("store.mqtool").exists()
+
+
+def test_damage_before_other_messages_is_not_the_end(
+    killed: tuple[Path, list[tuple[int, Acknowledged]]], tmp_path: Path
+) -> None:
+    left, ends = killed
+    root = tmp_path / "store"
+    shutil.copytree(left, root)
+    before = ends[31][0]
+    file_size = SMALL.segment
+    with (root / "commitlog" / f"{before // file_size * file_size:020}").open("r+b") as segment:
+        segment.seek(before % file_size)
+        segment.write(bytes(50))
+
+    with pytest.raises(RecoveryNeededError, match=f"cannot be read from {before:,} on, but a message lies behind"):
+        MessageStore(root, CONFIG, now=NOW, usage=half_full)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_topic_that_was_deleted_with_the_last_messages_of_the_log_stays_deleted(
+    is_killed: bool, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    store = MessageStore(root, CONFIG, now=NOW, usage=half_full)
+    for number in range(10):
+        store.append(new_message("Kept", queue_id=number % 2), NOW + number)
+    for number in range(10):
+        store.append(new_message("Deleted", queue_id=number % 2), NOW + number)
+    assert store.delete_topic("Deleted") == 2
+    if is_killed:
+        shutil.copytree(root, root := tmp_path / "killed")
+    store.close()
+
+    again = MessageStore(root, CONFIG, now=NOW, usage=half_full)
+
+    with contextlib.closing(again):
+        assert again.was_recovered == is_killed
+        assert sorted(again.queues()) == [("Kept", 0), ("Kept", 1)]
+        assert again.append(new_message("Deleted"), NOW + 30).queue_offset == 0
