@@ -114,6 +114,8 @@ class Broker:
         self.calls = Calls()
         self.groups = SubscriptionGroups(config, now, creates=self.settings.auto_create_groups)
         self.offsets = ConsumerOffsets(config, now)
+        if store.was_recovered:
+            self.offsets.limit(store)
         self.clients = Clients(self.groups, self.calls)
         self.locks = LockTable()
         self.parked_pulls = ParkedPulls()
@@ -193,7 +195,13 @@ class Broker:
         return build_unique_key(host, port, self._started, now, next(self._key_count))
 
     def stop(self, now: int) -> None:
-        """Have everything written that is kept in tables; the store is closed by whoever opened it."""
+        """Have everything written that is kept in tables; the store is closed by whoever opened it.
+
+        Raises:
+            WriteError: the disk is full, or fails.
+        """
+        if self.store.failure is None:
+            self.store.flush()  # no table is ahead of the log
         for write in self.on_stop:
             write(now)
 

@@ -6,12 +6,16 @@
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import load_table, save_table
 from mqtool.errors import WriteError
 from mqtool.formats.bodies import version_members
 from mqtool.formats.config_tables import DataVersion, Table, consumer_offsets, data_version
 from mqtool.formats.remoting import Outgoing
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +106,15 @@ class ConsumerOffsets:
         if offsets := self._offsets.get((topic, source)):
             self._offsets[topic, target] = dict(offsets)
             self._is_changed = True
+
+    def limit(self, store: "MessageStore") -> None:
+        """Set offsets beyond the end of their queue to that: messages that a loss of power took are not read yet."""
+        for (topic, _), queues in self._offsets.items():
+            for queue_id, offset in queues.items():
+                queue = store.queue(topic, queue_id)
+                if queue is not None and offset > queue.next_offset:
+                    queues[queue_id] = queue.next_offset
+                    self._is_changed = True
 
     def delete_group(self, group: str) -> None:
         """Forget all offsets of a group."""

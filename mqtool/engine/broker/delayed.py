@@ -2,17 +2,20 @@
 
 Such a message is stored in ``SCHEDULE_TOPIC_XXXX``, whose units carry the time of delivery, and stored once more where
 it belongs when that has come: on time, in the order of its level, and never early. How far each level is done is kept
-in ``config/delayOffset.json``; what was delivered since the last time is delivered again after a crash, as by RocketMQ.
+in ``config/delayOffset.json``, never ahead of what is on the disk. What was delivered since then is found in its queue
+after a crash, where RocketMQ delivers it again.
 (Rules: remoting.md 4.7; store.md 10.5, 11.1. RocketMQ: ``ScheduleMessageService``, ``HookUtils``.)
 """
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.store.append_result import AppendResult, PutStatus
-from mqtool.errors import FormatError
+from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.bodies import version_members
 from mqtool.formats.config_tables import DataVersion, data_version, delay_offsets
 from mqtool.formats.new_message import NewMessage
@@ -71,10 +74,18 @@ class DelayedMessages:
         self._version = data_version(table) if table else DataVersion(0, 0, now)
         self._offsets = delay_offsets(table)
         self._saved = dict(self._offsets)
+        self._to_save: tuple[int, dict[int, int], int] | None = None
+        """Offsets that can be written once the log is on the disk up to an address: that, they, and their time (ms)."""
+        self._delivered: set[tuple[int, int]] = set()
+        """Level and queue offset of messages that had been delivered before a crash."""
         self._next_save = now + broker.settings.delay_offset_interval_ms
         self._due: dict[int, int] = {}  # by level with messages: when to look at the first
         for level in range(1, len(self._levels) + 1):
             self._take_up(level, now)
+        if broker.store.was_recovered and (
+            not table or "dataVersion" in table
+        ):  # not from 4.x: since when is not known
+            self._find_delivered(self._version.timestamp if table else 0)
         broker.clockworks.append(self)
         broker.detours.append(self.detour)
         broker.on_arrival.append(self._arrived)
@@ -111,7 +122,11 @@ class DelayedMessages:
                 self._deliver(level, now)
         if now >= self._next_save:
             self._next_save = now + self._broker.settings.delay_offset_interval_ms
-            self.save(now)
+            self._to_save = self._broker.store.log.end_offset, dict(self._offsets), now
+        if self._to_save and self._to_save[0] <= self._broker.store.flushed_offset:
+            _, offsets, taken = self._to_save
+            self._save(offsets, taken)
+            self._to_save = None
         return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
@@ -123,12 +138,17 @@ class DelayedMessages:
         return soonest
 
     def save(self, now: int) -> None:
-        """Write how far each level is done, if that has changed."""
-        if self._saved == self._offsets:
+        """Write how far each level is done, if that has changed and is on the disk."""
+        store = self._broker.store
+        if store.flushed_offset >= store.log.end_offset:
+            self._save(dict(self._offsets), now)
+
+    def _save(self, offsets: dict[int, int], now: int) -> None:
+        if self._saved == offsets:
             return
         self._version = DataVersion(self._version.state_version, self._version.counter + 1, now)
-        save_table(self._path, {"dataVersion": version_members(self._version), "offsetTable": self._offsets})
-        self._saved = dict(self._offsets)
+        save_table(self._path, {"dataVersion": version_members(self._version), "offsetTable": offsets})
+        self._saved = offsets
 
     def _take_up(self, level: int, now: int) -> None:
         queue = self._broker.store.queue(SCHEDULE_TOPIC, level - 1)
@@ -138,6 +158,25 @@ class DelayedMessages:
             self._offsets[level] = offset
             if offset < queue.next_offset:
                 self._due[level] = now
+
+    def _find_delivered(self, since: int) -> None:
+        """Find what was delivered from a time (ms) on and is not counted in the offsets."""
+        store = self._broker.store
+        for level in self._due:
+            queue, offset = store.queue(SCHEDULE_TOPIC, level - 1), self._offsets[level]
+            assert queue is not None
+            before = DeliveredBefore(store, DELAY, since, queue.units(offset, 1)[0].physical_offset)
+            while units := queue.units(offset, _AT_ONCE):
+                for unit in units:
+                    if unit.tags_code > store.log.last_timestamp:  # it was still to come
+                        break
+                    with contextlib.suppress(FormatError, NotFoundError, ValueError):
+                        if before.takes(parse_stored(store.log.record(unit.physical_offset))):
+                            self._delivered.add((level, unit.queue_offset))
+                else:
+                    offset += len(units)
+                    continue
+                break
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
         if topic == SCHEDULE_TOPIC:
@@ -158,7 +197,9 @@ class DelayedMessages:
                 if now < unit.tags_code <= now + self._levels[level - 1]:
                     self._due[level] = unit.tags_code
                     return
-                if self._is_refused(store.log.read(unit.physical_offset, unit.size), now):
+                if (level, unit.queue_offset) in self._delivered:
+                    self._delivered.remove((level, unit.queue_offset))
+                elif self._is_refused(store.log.read(unit.physical_offset, unit.size), now):
                     self._due[level] = now + _AGAIN_MS
                     return
                 self._offsets[level] = unit.queue_offset + 1

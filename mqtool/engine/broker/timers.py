@@ -9,12 +9,14 @@ those behind it once more that were delivered before.
 
 import dataclasses
 import heapq
+import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.delayed import with_real_place
+from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.disk import writing
 from mqtool.errors import FormatError, NotFoundError
@@ -60,7 +62,13 @@ class Timers:
         self._check = self._load()
         self._done = self._check[0] + PRECISION_MS if self._check[0] > 0 else 0
         """The due time (ms) up to which all is delivered."""
+        self._saved = self._done
+        self._to_save: tuple[int, int, bytes] | None = None
+        """What can be written once the log is on the disk up to an address: that, the time, and the file."""
         self._take_up()
+        if broker.store.was_recovered:
+            self._drop_delivered()
+        broker.on_stop.append(self._stop)
         broker.on_arrival.append(self._arrived)
         broker.clockworks.append(self)
         broker.detours.append(self.detour)
@@ -80,6 +88,18 @@ class Timers:
             for unit in units:
                 self._take(unit.queue_offset)
             start += len(units)
+
+    def _drop_delivered(self) -> None:
+        """Drop what had been delivered before a crash, of a second that was not over."""
+        store = self._broker.store
+        due = sorted(entry for entry in self._waiting if entry[0] <= store.log.last_timestamp)
+        messages = [(entry, stored) for entry in due if (stored := self._message(entry[1])) is not None]
+        after = min((stored.physical_offset for _, stored in messages), default=0)
+        before = DeliveredBefore(store, OUT, self._done, after)
+        for entry, stored in messages:
+            if entry not in self._dropped and before.takes(stored):
+                self._dropped.add(entry)
+                self._by_key.pop(find_property(stored.message.properties, _UNIQ_KEY), None)
 
     # Waiting
 
@@ -153,6 +173,7 @@ class Timers:
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Deliver what is due, and keep how far that has come."""
+        self._keep()
         if now < self._not_before or not self._waiting or self._waiting[0][0] > now:
             return ()
         due = 0
@@ -171,7 +192,7 @@ class Timers:
             due -= PRECISION_MS
         if due > self._done:
             self._done = due
-            self._save()
+            self._keep()
         return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
@@ -197,18 +218,33 @@ class Timers:
         )
         return self._broker.store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE
 
-    def _save(self) -> None:
-        """Write how far delivery has come.
+    def _keep(self) -> None:
+        """Write how far delivery has come, as soon as what was delivered is on the disk.
 
         Raises:
             WriteError: the disk is full, or fails.
         """
+        store = self._broker.store
+        if self._to_save is None and self._done > self._saved:
+            self._to_save = store.log.end_offset, self._done, self._page()
+        if self._to_save is not None and self._to_save[0] <= store.flushed_offset:
+            _, done, page = self._to_save
+            self._write(page)
+            self._saved, self._to_save = done, None
+
+    def _stop(self, now: int) -> None:  # noqa: ARG002
+        self._to_save = None  # there is something newer, and all of the log is on the disk
+        self._keep()
+
+    def _page(self) -> bytes:
         _, log_position, in_wheel, _, *version = self._check
         queue = self._broker.store.queue(TIMER_TOPIC, 0)
         end = queue.next_offset if queue else 0
         first = min((offset for _, offset in self._waiting if offset >= in_wheel), default=end)
+        return _CHECK.pack(self._done - PRECISION_MS, log_position, first, first, *version, _REST)
+
+    def _write(self, page: bytes) -> None:
         root = self._broker.store.root
-        data = _CHECK.pack(self._done - PRECISION_MS, log_position, first, first, *version, _REST)
         with writing(self._path):
             if not (root / "timerwheel").exists():  # an empty one: RocketMQ has it beside the other
                 (root / "timerlog").mkdir(exist_ok=True)
@@ -216,7 +252,10 @@ class Timers:
                     wheel.truncate(timer.WHEEL_SIZE)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             beside = self._path.with_name(f"{self._path.name}.tmp")
-            beside.write_bytes(data)
+            with beside.open("wb") as file:
+                file.write(page)
+                file.flush()
+                os.fdatasync(file.fileno())
             beside.replace(self._path)
 
 

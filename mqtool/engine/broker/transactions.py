@@ -11,6 +11,7 @@ half messages and marks are done with are consumer offsets, as RocketMQ keeps th
 (Rules: remoting.md 4.6; store.md 11.4. RocketMQ: ``TransactionalMessageServiceImpl``, ``TransactionalMessageBridge``.)
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections import deque
@@ -64,7 +65,11 @@ class Transactions:
         self._due: deque[int] = deque()  # what a check has not come to
         self._rotation = itertools.count()
         self._kept_ms = broker.store.config.number("fileReservedTime", 72) * 3_600_000
+        self._progress: tuple[int, int, int] | None = None
+        """How far half messages and marks are done with, and up to where the log must be on the disk for that."""
         self._take_up()
+        if broker.store.was_recovered:
+            self._mark_last(now)
         broker.on_arrival.append(self._arrived)
         broker.clockworks.append(self)
         broker.on_stop.insert(0, lambda now: self._note_progress())  # noqa: ARG005 - before the offsets are kept
@@ -81,6 +86,34 @@ class Transactions:
                     half = int(number)
                     self._marks[message.queue_offset] = max(half, self._marks.get(message.queue_offset, 0))
                     self._open.pop(half, None)
+
+    def _mark_last(self, now: int) -> None:
+        """Store the mark that belongs to the last message of the log, if the broker was killed between the two."""
+        store = self._broker.store
+        with contextlib.suppress(NotFoundError, FormatError):
+            last = parse_stored(store.log.record(store.log.last_start))
+            if last.message.sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_COMMIT:
+                half = self.half_at(last.message.prepared_transaction_offset)
+                if half is not None and half.queue_offset in self._open:
+                    self._done(half.queue_offset, now)
+            elif last.message.topic in (HALF_TOPIC, GIVEN_UP_TOPIC) and find_property(
+                last.message.properties, _CHECK_TIMES
+            ):
+                self._mark_copied(last, now)
+
+    def _mark_copied(self, copy: StoredMessage, now: int) -> None:
+        """Be done with the half message of which a copy was stored for a check, or as it is given up."""
+        message = copy.message
+        sent = find_property(message.properties, _UNIQ_KEY), message.born_timestamp, message.body
+        for half in self._read(HALF_TOPIC, min(self._open, default=0)):
+            offset, one = half.queue_offset, half.message
+            is_older = half.physical_offset < copy.physical_offset and offset in self._open
+            if is_older and (find_property(one.properties, _UNIQ_KEY), one.born_timestamp, one.body) == sent:
+                self._mark(offset, now)
+                copies = self._open.pop(offset)
+                if message.topic == HALF_TOPIC:
+                    self._open[copy.queue_offset] = self._open[offset] = [*copies, copy.queue_offset]
+                return
 
     def _range(self, topic: str) -> tuple[int, int]:
         """Return the queue offset from which on things are not done with, and the end of the queue."""
@@ -186,6 +219,7 @@ class Transactions:
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Ask for the half messages that have waited too long, and take note of how far all are done with."""
+        self._commit_progress()
         if not self._due:
             if now < self._next_check:
                 return ()
@@ -282,8 +316,8 @@ class Transactions:
         yield producer.peer, self._broker.calls.oneway(RequestCode.CHECK_TRANSACTION_STATE, ext_fields, body)
 
     def _note_progress(self) -> None:
-        """Commit the offsets before which all half messages, and all marks, are done with."""
-        offsets, store = self._broker.offsets, self._broker.store
+        """Note the offsets before which all half messages, and all marks, are done with."""
+        store = self._broker.store
         queue = store.queue(HALF_TOPIC, 0)
         if queue is None:
             return
@@ -293,7 +327,17 @@ class Transactions:
                 break
             self._next_mark = mark + 1
             del self._marks[mark]
-        for topic, offset in ((HALF_TOPIC, first_open), (OP_TOPIC, self._next_mark)):
+        self._progress = store.log.end_offset, first_open, self._next_mark
+        self._commit_progress()
+
+    def _commit_progress(self) -> None:
+        """Commit these offsets, once the messages and marks that they stand for are on the disk."""
+        offsets = self._broker.offsets
+        if self._progress is None or self._progress[0] > self._broker.store.flushed_offset:
+            return
+        _, first_open, next_mark = self._progress
+        self._progress = None
+        for topic, offset in ((HALF_TOPIC, first_open), (OP_TOPIC, next_mark)):
             if offsets.get(GROUP, topic, 0) != offset:
                 offsets.commit(GROUP, topic, 0, offset)
 

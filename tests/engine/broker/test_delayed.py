@@ -155,6 +155,9 @@ def test_how_far_it_is_is_kept_every_ten_seconds_if_that_has_changed(tmp_path: P
         asking.broker.tick(NOW + 61_000)
         assert not path.exists()
         asking.broker.tick(NOW + 70_000)
+        assert not path.exists()  # what was delivered is not on the disk yet
+        asking.store.flush()
+        asking.broker.tick(NOW + 70_100)
 
         kept = parse_table(path.read_bytes())
         assert delay_offsets(kept) == {1: 1}

@@ -1,0 +1,88 @@
+"""Which messages had come to their queues before the broker was killed, though what it keeps of that does not say so.
+
+How far delayed messages are delivered is written down at intervals. After a kill that is older than the log, which
+tells the rest: a message that is delivered keeps the properties with which it waited.
+"""
+
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from mqtool.errors import FormatError, NotFoundError
+from mqtool.formats.properties import find_property, probe_of
+from mqtool.formats.stored_message import StoredMessage, parse_stored
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.live_queue import QueueKey
+    from mqtool.engine.store.message_store import MessageStore
+
+_UNIQ_KEY, _REAL_TOPIC, _REAL_QUEUE_ID = probe_of("UNIQ_KEY"), probe_of("REAL_TOPIC"), probe_of("REAL_QID")
+_READ_AT_ONCE = 256
+
+_Likeness = tuple[bytes, bytes, int, int, int]
+
+
+class DeliveredBefore:
+    """The messages that were delivered since some time; each is found once."""
+
+    def __init__(self, store: "MessageStore", marked_by: str, since: int, after: int) -> None:
+        """Look for messages with a property.
+
+        Args:
+            store: where they are.
+            marked_by: name of the property; its value is that of the message that waits.
+            since: they were stored at this time (ms) or later.
+            after: all messages that wait lie at this address or behind it.
+        """
+        self._store = store
+        self._probe = probe_of(marked_by)
+        self._since = since
+        self._after = after
+        self._found: dict[QueueKey, Counter[_Likeness]] = {}
+
+    def takes(self, waiting: StoredMessage) -> bool:
+        """Tell whether a message that waits has been delivered; one without a unique key is not told from others."""
+        properties = waiting.message.properties
+        if not find_property(properties, _UNIQ_KEY):
+            return False
+        queue_id = find_property(properties, _REAL_QUEUE_ID)
+        key = find_property(properties, _REAL_TOPIC).decode("utf-8", "replace"), int(queue_id or b"0")
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._of(key)
+        likeness = self._likeness(waiting)
+        if not found[likeness]:
+            return False
+        found[likeness] -= 1
+        return True
+
+    def _of(self, key: "QueueKey") -> Counter[_Likeness]:
+        """Return what was delivered into a queue, read from its end."""
+        found: Counter[_Likeness] = Counter()
+        queue = self._store.queue(*key)
+        stop = queue.next_offset if queue is not None else 0
+        while queue is not None and stop > 0:
+            start = max(0, stop - _READ_AT_ONCE)
+            for unit in reversed([unit for unit in queue.units(start, stop - start) if unit.queue_offset < stop]):
+                timestamp = self._store.log.store_timestamp(unit.physical_offset)
+                if unit.physical_offset < self._after or timestamp < self._since:
+                    return found
+                try:
+                    stored = parse_stored(self._store.log.record(unit.physical_offset))
+                except (FormatError, NotFoundError):
+                    return found
+                if find_property(stored.message.properties, self._probe):
+                    found[self._likeness(stored)] += 1
+            stop = start
+        return found
+
+    def _likeness(self, stored: StoredMessage) -> _Likeness:
+        message = stored.message
+        properties = message.properties
+        return (
+            find_property(properties, _UNIQ_KEY),
+            find_property(properties, self._probe),
+            message.born_timestamp,
+            message.reconsume_times,
+            zlib.crc32(message.body),
+        )
