@@ -485,6 +485,13 @@ class ViewBrokerStats(NamedTuple):
     stats_key: str
 
 
+class ResumeCheck(NamedTuple):
+    """RESUME_CHECK_HALF_MESSAGE."""
+
+    msg_id: str
+    topic: str | None = None
+
+
 class QueryConsumeQueue(NamedTuple):
     """QUERY_CONSUME_QUEUE."""
 

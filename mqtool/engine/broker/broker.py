@@ -25,7 +25,9 @@ from mqtool.engine.broker.processors import (
     groups,
     pull,
     query,
+    refused,
     send,
+    slaves,
     topics,
     transaction,
 )
@@ -94,7 +96,7 @@ class Broker:
         self.settings = settings or BrokerSettings()
         self.listens_at("127.0.0.1:10911")
         self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
-        for family in (assignment, clients, consumers, groups, pull, transaction, admin):
+        for family in (assignment, clients, consumers, groups, pull, slaves, transaction, admin):
             self.processors |= family.PROCESSORS
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []
@@ -128,6 +130,7 @@ class Broker:
         self.transactions = Transactions(self, now)
         self.figures = Figures(now)
         self.on_arrival.append(self.figures.arrived)
+        self.topics.on_delete.append(self.figures.forget_topic)
         self.clockworks.append(self.figures)
         self.access = AccessControl(Path(self.settings.acl_file), now) if self.settings.acl_enabled else None
         if self.access:
@@ -153,8 +156,7 @@ class Broker:
             return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
         processor = self.processors.get(command.code)
         if processor is None:
-            remark = f" request type {command.code} not supported"
-            return ((peer, command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)),)
+            return refused.refuse(Request(command, peer, now))
         return processor(self, Request(command, peer, now))
 
     def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:

@@ -192,6 +192,26 @@ class Transactions:
         """Be done with a half message."""
         return self._done(half.queue_offset, now) if half.queue_offset in self._open else PutStatus.PUT_OK
 
+    def resume(self, physical_offset: int, now: int) -> PutStatus:
+        """Make a half message of one that was put aside again, to be checked as often as a new one.
+
+        Raises:
+            NotFoundError: there is no such message.
+            FormatError: it was never a half message.
+        """
+        message = parse_stored(self._broker.store.log.record(physical_offset)).message
+        if not find_property(message.properties, _REAL_TOPIC):
+            raise FormatError("the message was never a half message", physical_offset)
+        pairs = parse_properties(message.properties) | {CHECK_TIMES: "0"}
+        message = dataclasses.replace(
+            message,
+            topic=HALF_TOPIC,
+            queue_id=0,
+            properties=build_properties(pairs),
+            store_host=self._broker.store_host,
+        )
+        return self._broker.store.append(message, now).status
+
     def _done(self, queue_offset: int, now: int) -> PutStatus:
         copies = self._open[queue_offset]
         status = self._mark(copies[-1], now)

@@ -19,6 +19,8 @@ DiskUsage = Callable[[Path], float]
 """Tells how much of the file system that a folder lies on is in use, from 0 to 1."""
 _MOST_AT_ONCE = 10
 _HOUR_MS = 3_600_000
+_LOOKS_WHEN_ASKED = 20
+"""For how many looks it is time to delete after somebody has asked for that."""
 
 
 def disk_usage(folder: Path) -> float:
@@ -58,6 +60,11 @@ class Retention:
         self._left = 0  # of what may be deleted before the next look
         self._is_forced = False
         self._is_due = False
+        self._asked = 0
+
+    def ask(self) -> None:
+        """Have what is old enough deleted soon, whatever hour it is."""
+        self._asked = _LOOKS_WHEN_ASKED
 
     def look(self, now: int) -> None:
         """Take a look at clock and disk, when it is time for that; ``now`` in ms."""
@@ -68,7 +75,8 @@ class Retention:
         self.is_full = min(used) > self.warning
         self._is_forced = self._forcibly and min(used) > self.forced
         is_hour = time.localtime(now / 1000).tm_hour in self._hours
-        self._is_due = is_hour or max(used) > self.most_used
+        self._is_due = is_hour or max(used) > self.most_used or self._asked > 0
+        self._asked = max(self._asked - 1, 0)
         self._left = _MOST_AT_ONCE
 
     def may_delete(self, log: "LiveLog", now: int) -> bool:

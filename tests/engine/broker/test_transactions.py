@@ -237,6 +237,33 @@ def test_a_half_message_is_put_aside_after_so_many_checks(tmp_path: Path) -> Non
         assert asking.broker.transactions.open_count == 0
 
 
+def test_a_half_message_that_was_put_aside_can_be_checked_again(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        begin(asking, "t")
+        for _ in range(17):
+            checks(asking)
+        [aside] = messages(asking, GIVEN_UP_TOPIC)
+        assert asking.broker.transactions.open_count == 0
+
+        def resume(offset: int) -> int:
+            return asking.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=f"7F00000100002A9F{offset:016X}").code
+
+        assert resume(aside.physical_offset) == 0
+        register(asking)
+        [asked] = checks(asking)
+        again = parse_header(CheckTransaction, asked.ext_fields)
+        end(asking, again.commit_log_offset, again.tran_state_table_offset, COMMIT)
+        assert bodies(asking, "Orders", 1) == ["t"]
+        assert asking.broker.transactions.open_count == 0
+
+        # Nothing but half messages becomes one.
+        [delivered] = messages(asking, "Orders", 1)
+        op = next(messages(asking, OP_TOPIC))
+        assert resume(op.physical_offset) == ResponseCode.SYSTEM_ERROR
+        assert resume(1 << 40) == ResponseCode.SYSTEM_ERROR
+        assert delivered.message.topic == "Orders"
+
+
 def test_the_producers_of_a_group_are_asked_in_turn(tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
         peers = [Peer(number, "192.0.2.9", number) for number in range(3)]

@@ -80,6 +80,28 @@ def test_segments_go_when_they_are_old_and_it_is_the_hour(tmp_path: Path) -> Non
         assert store.append(new_message(), night).status is PutStatus.PUT_OK
 
 
+def test_segments_that_are_old_go_at_any_hour_when_somebody_asks(tmp_path: Path) -> None:
+    with filled(tmp_path, Usage()) as store:
+        count = len(segments(tmp_path))
+        store.retention.ask()
+        store.tick(NOON + 48 * HOUR)
+        assert len(segments(tmp_path)) == count  # young
+
+        old = NOON + 96 * HOUR
+        store.tick(old)
+        assert len(segments(tmp_path)) == count - 1
+        for step in range(1, 10_000):
+            store.tick(old + 1000 * step)
+        assert len(segments(tmp_path)) == 1
+
+    again = [NOON + 100 * HOUR + 10_000 * look for look in range(25)]
+    with filled(tmp_path / "later", Usage(), deleteCommitLogFilesInterval="10000") as store:
+        store.retention.ask()
+        for now in again:
+            store.tick(now)
+        assert len(segments(tmp_path / "later")) == count - 20  # so many looks long
+
+
 @pytest.mark.parametrize(
     ("ratio", "settings", "goes"),
     [

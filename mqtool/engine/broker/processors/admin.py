@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.processors.query import store_timestamp
+from mqtool.engine.store.append_result import PutStatus
 from mqtool.engine.store.retention import disk_usage
-from mqtool.errors import UsageError
+from mqtool.errors import FormatError, NotFoundError, UsageError
 from mqtool.formats.bodies import (
     MessageQueue,
     build_body,
@@ -27,10 +28,13 @@ from mqtool.formats.headers import (
     GroupAndTopic,
     GroupName,
     QueryConsumeQueue,
+    QueryCorrectionOffset,
+    ResumeCheck,
     TopicName,
     ViewBrokerStats,
     parse_header,
 )
+from mqtool.formats.message import parse_message_id
 from mqtool.formats.remoting import VERSION, Outgoing
 from mqtool.formats.settings import build_settings, parse_settings
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_system_topic
@@ -50,6 +54,8 @@ _QUEUES_OF_THREADS = {
 }
 """The queues of RocketMQ's threads and their lengths; here nothing waits, but tools look for the figures."""
 _MOST_UNITS = 1000
+_NOWHERE = (1 << 63) - 1
+"""An offset that is behind all others."""
 
 
 def _reply(request: "Request", body: Any) -> Iterable[Outgoing]:
@@ -182,10 +188,24 @@ def _all_delay_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoin
     return _reply(request, {"dataVersion": version_members(delayed.version), "offsetTable": delayed.offsets})
 
 
-def _view_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:  # noqa: ARG001
-    header = parse_header(ViewBrokerStats, request.command.ext_fields)
-    remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
-    return _refuse(request, ResponseCode.SYSTEM_ERROR, remark)
+_STATS = {
+    "TOPIC_PUT_NUMS": "stored",
+    "GROUP_GET_NUMS": "given",
+    "GROUP_GET_SIZE": "given_bytes",
+    "SNDBCK_PUT_NUMS": "sent_back",
+}
+"""What is counted, by RocketMQ's names; the key is a topic, or a topic and a group with ``@`` between."""
+
+
+def _view_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    name, key = parse_header(ViewBrokerStats, request.command.ext_fields)
+    topic, _, group = key.partition("@")
+    kind = _STATS.get(name)
+    shares = broker.figures.shares(kind, (topic, group) if group else key, request.now) if kind else None
+    if shares is None:
+        return _refuse(request, ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+    spans = zip(("statsMinute", "statsHour", "statsDay"), shares, strict=True)
+    return _reply(request, {span: {"avgpt": 0.0, "sum": share.sum, "tps": share.rate} for span, share in spans})
 
 
 # Queues and groups
@@ -324,6 +344,22 @@ def _clone_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     return _done(request)
 
 
+def _correction_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Tell of each queue how far all groups have read it, and of those that one group is not that far in, no place."""
+    header = parse_header(QueryCorrectionOffset, request.command.ext_fields)
+    left_out = (header.filter_groups or "").split(",")
+    least: dict[int, int] = {}
+    for group in broker.offsets.groups_of(header.topic):
+        for queue_id, offset in broker.offsets.of(group, header.topic).items() if group not in left_out else ():
+            queue = broker.store.queue(header.topic, queue_id)
+            if offset >= (queue.min_offset(broker.store.log.min_offset) if queue else 0):
+                least[queue_id] = min(offset, least.get(queue_id, offset))
+    for queue_id, offset in broker.offsets.of(header.compare_group, header.topic).items():
+        if least.get(queue_id, offset) > offset:
+            least[queue_id] = _NOWHERE
+    return _reply(request, {"correctionOffsets": least})
+
+
 def _query_queue(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     header = parse_header(QueryConsumeQueue, request.command.ext_fields)
     topic, queue = header.topic or "", broker.store.queue(header.topic or "", header.queue_id)
@@ -336,16 +372,20 @@ def _query_queue(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     while len(units) < count and (found := queue.units(start + len(units), count - len(units))):
         units += [
             {
-                "eval": True,
+                "eval": False,  # filters look at messages here, not at units
                 "physicOffset": unit.physical_offset,
                 "physicSize": unit.size,
                 "tagsCode": unit.tags_code,
             }
             for unit in found
         ]
+    filter_data = None
+    if header.consumer_group:
+        filter_data = "null" if subscription else f"{header.consumer_group}@{topic} is not online!"
     return _reply(
         request,
         {
+            "filterData": filter_data,
             "maxQueueIndex": queue.next_offset,
             "minQueueIndex": queue.min_offset(broker.store.log.min_offset),
             "queueData": units,
@@ -354,7 +394,26 @@ def _query_queue(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     )
 
 
+# Messages
+
+
+def _resume_check(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    header = parse_header(ResumeCheck, request.command.ext_fields)
+    try:
+        status = broker.transactions.resume(parse_message_id(header.msg_id), request.now)
+    except (FormatError, NotFoundError) as error:
+        return _refuse(request, ResponseCode.SYSTEM_ERROR, f"{header.msg_id} cannot be checked again: {error}")
+    if status is not PutStatus.PUT_OK:
+        return _refuse(request, ResponseCode.SYSTEM_ERROR, f"{header.msg_id} cannot be stored again: {status}")
+    return _done(request)
+
+
 # Cleaning
+
+
+def _delete_expired_log(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    broker.store.retention.ask()
+    return _done(request)
 
 
 def _clean_unused_topics(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
@@ -394,11 +453,14 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _groups_of_topic,
     RequestCode.QUERY_CONSUME_TIME_SPAN: _consume_time_span,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _clean_expired_queues,
+    RequestCode.QUERY_CORRECTION_OFFSET: _correction_offsets,
     RequestCode.CLONE_GROUP_OFFSET: _clone_offsets,
     RequestCode.VIEW_BROKER_STATS_DATA: _view_stats,
     RequestCode.CLEAN_UNUSED_TOPIC: _clean_unused_topics,
     RequestCode.GET_BROKER_CONSUME_STATS: _broker_consume_stats,
     RequestCode.QUERY_CONSUME_QUEUE: _query_queue,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: _resume_check,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: _delete_expired_log,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _topics_of_group,
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _subscription,
 }

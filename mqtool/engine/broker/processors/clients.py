@@ -123,7 +123,7 @@ def all_producers(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
                 "clientId": client.client_id,
                 "language": client.language,
                 "lastUpdateTimestamp": client.last_heard,
-                "remoteIP": client.peer.address,
+                "remoteIP": f"/{client.peer.address}",  # as Java tells an address
                 "version": client.version,
             }
             for client in broker.clients.producers(group)

@@ -62,9 +62,9 @@ def _first_offset(broker: "Broker", header: QueryConsumerOffset) -> int:
 
 def update_offset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     """Take what a group reads next of a queue."""
-    command, peer, now = request
+    command, peer, _ = request
     group, topic, queue_id, offset = parse_header(UpdateConsumerOffset, command.ext_fields)
-    if broker.groups.find(group, now) is None:
+    if broker.groups.get(group) is None:
         remark = f"Group {group} not exist!"
         return ((peer, command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)),)
     if broker.topics.get(topic) is None:

@@ -6,6 +6,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from mqtool.engine.broker.processors.topics import names_in
 from mqtool.engine.broker.subscription_groups import MOST_GIVEN_NAME, is_name
 from mqtool.errors import FormatError
 from mqtool.formats.bodies import build_body, parse_body
@@ -62,9 +63,21 @@ def get(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
 def delete(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     """Forget a group, and its offsets where that is asked for."""
     header = parse_header(DeleteGroup, request.command.ext_fields)
-    broker.groups.delete(header.group_name, request.now)
-    if header.clean_offset or header.remove_offset:
-        broker.offsets.delete_group(header.group_name)
+    return _delete(broker, request, [header.group_name], with_offsets=header.clean_offset or header.remove_offset)
+
+
+def delete_list(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Forget several groups, and their offsets where that is asked for."""
+    body = request.command.body
+    with_offsets = parse_body(body).get("cleanOffset") is True
+    return _delete(broker, request, names_in(body, "groupNameList"), with_offsets=with_offsets)
+
+
+def _delete(broker: "Broker", request: "Request", groups: list[str], *, with_offsets: bool) -> Iterable[Outgoing]:
+    for group in groups:
+        broker.groups.delete(group, request.now)
+        if with_offsets:
+            broker.offsets.delete_group(group)
     return ((request.peer, request.command.answer()),)
 
 
@@ -84,5 +97,6 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: get_all,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: get,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: delete,
+    RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST: delete_list,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: forbid,
 }

@@ -155,7 +155,7 @@ class _Pull:
         answer = self._with_offsets(code, status.value, next_offset, low, high)
         if parts:
             answer.parts = parts
-            self._broker.figures.given += count
+            self._broker.figures.gave(header.topic, header.consumer_group, count, sum(map(len, parts)))
             self._broker.offsets.note_pull(header.consumer_group, header.topic, header.queue_id, next_offset)
         return answer
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 UNIQUE_KEY = "UNIQ_KEY"
 _UNIQUE_KEY, _TRANSACTION = probe_of(UNIQUE_KEY), probe_of("TRAN_MSG")
+_RETRY_TOPIC = probe_of("RETRY_TOPIC")
 _ADDED = ("MSG_REGION", "TRACE_ON", "CLUSTER")
 _TO_BE_REPLACED = tuple(name.encode() for name in (*_ADDED, "POP_CK"))
 _TAIL_SEPARATOR = b"\x02"
@@ -323,6 +324,7 @@ def _send_back(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     result = broker.put(message, now)
     if result.status is not PutStatus.PUT_OK:
         return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=result.status)),)
+    broker.figures.sent_back(find_property(message.properties, _RETRY_TOPIC).decode("utf-8", "replace"), header.group)
     return acknowledged(broker, request, command.answer(), result)
 
 

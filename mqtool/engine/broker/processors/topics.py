@@ -84,14 +84,36 @@ def _fault(broker: "Broker", topic: str) -> str | None:
 
 
 def _delete(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
-    topic = parse_header(TopicName, request.command.ext_fields).topic
-    if not topic.strip():
-        return _answer(request, "The specified topic is blank.")
-    if broker.topics.is_system(topic):
-        return _answer(request, f"The topic[{topic}] is conflict with system topic.")
-    broker.topics.delete(topic, request.now)
-    broker.store.delete_topic(topic)
+    return _delete_each(broker, request, [parse_header(TopicName, request.command.ext_fields).topic])
+
+
+def _delete_some(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    return _delete_each(broker, request, names_in(request.command.body, "topicList"))
+
+
+def _delete_each(broker: "Broker", request: "Request", topics: list[str]) -> Iterable[Outgoing]:
+    """Delete topics, none of them if one may not be deleted."""
+    for topic in topics:
+        if not topic.strip():
+            return _answer(request, "The specified topic is blank.")
+        if broker.topics.is_system(topic):
+            return _answer(request, f"The topic[{topic}] is conflict with system topic.")
+    for topic in topics:
+        broker.topics.delete(topic, request.now)
+        broker.store.delete_topic(topic)
     return _answer(request, None)
+
+
+def names_in(body: bytes, member: str) -> list[str]:
+    """Return the names that a member of a body lists.
+
+    Raises:
+        FormatError: it lists none, or something else.
+    """
+    listed = parse_body(body).get(member)
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise FormatError(f"{member} is no list of names", offset=0)
+    return listed
 
 
 def _answer(request: "Request", fault: str | None) -> Iterable[Outgoing]:
@@ -132,6 +154,7 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: _create,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: _create_some,
     RequestCode.DELETE_TOPIC_IN_BROKER: _delete,
+    RequestCode.DELETE_TOPIC_IN_BROKER_LIST: _delete_some,
     RequestCode.GET_ALL_TOPIC_CONFIG: _list,
     RequestCode.GET_TOPIC_CONFIG: _get,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _list_system,

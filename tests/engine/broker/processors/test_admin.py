@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from mqtool.engine.broker.clients import Client
+from mqtool.errors import FormatError
 from mqtool.formats.bodies import ConsumerData, MessageQueue, Subscription, by_queue, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
@@ -276,3 +277,113 @@ def test_what_a_consumer_was_given_is_counted(tmp_path: Path) -> None:
         )
 
         assert table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["msgGetTotalTodayNow"] == "4"
+
+
+def _stats(asking: Asking, name: str, key: str) -> list[float]:
+    """Return how many came in the last minute, and how many a second."""
+    told = table(asking, RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)["statsMinute"]
+    return [told["sum"], told["tps"]]
+
+
+def test_messages_are_counted_by_topic_and_by_group(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path, finds={"QUEUE-MISSING"}) as asking:
+        unknown = asking.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="T")
+        assert (unknown.code, unknown.remark) == (1, "The stats <TOPIC_PUT_NUMS> <T> not exist")
+
+        _some_progress(asking)
+        for topic in "T", "Ordered":
+            asking.now += 10_000
+            list(asking.broker.tick(asking.now))
+            asking.append(new_message(topic))
+        assert _stats(asking, "TOPIC_PUT_NUMS", "T") == [6, 6 / 20]
+        assert _stats(asking, "TOPIC_PUT_NUMS", "Ordered") == [2, 2 / 20]
+        for _ in range(10):
+            asking.now += 10_000
+            list(asking.broker.tick(asking.now))
+        assert _stats(asking, "TOPIC_PUT_NUMS", "T") == [0, 0.0]
+        day = table(asking, RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="T")["statsDay"]
+        assert day["sum"] == 6
+
+        asking.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        gone = asking.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="T")
+        assert gone.code == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"compareGroup": "A"}, {"0": 3, "1": 1}),
+        ({"compareGroup": "B"}, {"0": 3, "1": 1}),
+        ({"compareGroup": "C", "filterGroups": "B"}, {"0": 4}),
+        ({"compareGroup": "A", "filterGroups": "A,B,C"}, {}),
+        ({"compareGroup": "B", "filterGroups": "B"}, {"0": (1 << 63) - 1}),
+    ],
+)
+def test_how_far_all_groups_have_come_is_told_as_5_3_3_does(
+    fields: dict[str, str], told: dict[str, int], tmp_path: Path
+) -> None:
+    """The last is what 5.3.3 means to tell: its own groups lose their offsets when they are left out."""
+    with broker_at_work(tmp_path) as asking:
+        make_topic(asking, "T")
+        for group, offsets in {"A": {0: 5}, "B": {0: 3, 1: 1}, "C": {0: 4}}.items():
+            for queue_id, offset in offsets.items():
+                asking.broker.offsets.commit(group, "T", queue_id, offset)
+
+        found = table(asking, RequestCode.QUERY_CORRECTION_OFFSET, topic="T", **fields)["correctionOffsets"]
+        assert {str(queue_id): offset for queue_id, offset in found.items()} == told
+        assert asking.broker.offsets.get("B", "T", 0) == 3
+
+
+def test_a_master_without_slaves_says_so_as_5_3_3_does(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        asking.append(new_message())
+        assert table(asking, RequestCode.GET_BROKER_HA_STATUS) == {
+            "haClientRuntimeInfo": {
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "maxOffset": 0,
+                "transferredByteInSecond": 0,
+            },
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": True,
+            "masterCommitLogMaxOffset": asking.store.log.end_offset,
+        }
+        assert asking.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET, masterFlushOffset=0).code == 0
+
+
+def test_several_topics_and_groups_are_deleted_at_once_or_none(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path, finds={"QUEUE-MISSING"}) as asking:
+        _some_progress(asking)
+
+        code = RequestCode.DELETE_TOPIC_IN_BROKER_LIST
+        assert asking.ask(code, b'{"topicList":["T","SELF_TEST_TOPIC"]}').code == ResponseCode.INVALID_PARAMETER
+        assert asking.broker.topics.get("T") is not None
+        assert asking.ask(code, b'{"topicList":["T","Ordered"]}').code == 0
+        assert asking.broker.topics.get("T") is asking.broker.topics.get("Ordered") is None
+        with pytest.raises(FormatError):
+            asking.ask(code, b'{"topicList":"T"}')
+
+        asking.broker.groups.find("H", NOW)
+        asking.broker.offsets.commit("H", "T", 0, 1)
+        code = RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST
+        assert asking.ask(code, b'{"cleanOffset":true,"groupNameList":["G","H"]}').code == 0
+        assert asking.broker.groups.get("G") is asking.broker.groups.get("H") is None
+        assert asking.broker.offsets.topics_of("H") == []
+
+
+def test_what_is_old_enough_is_deleted_when_an_administrator_asks(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path, fileReservedTime="0", mappedFileSizeCommitLog="4096", deleteWhen="") as asking:
+        for _ in range(40):
+            asking.append(new_message("T", bytes(700)))
+        asking.store.flush()
+        asking.now += 3_600_000 * 24 * 365 * 100  # the files are as old as the test
+        list(asking.broker.tick(asking.now))
+        assert asking.store.log.min_offset == 0
+
+        assert asking.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+        for _ in range(3):
+            asking.now += 10_000
+            list(asking.broker.tick(asking.now))
+        assert asking.store.log.min_offset >= 4096

@@ -219,6 +219,8 @@ def test_a_group_without_an_offset_begins_at_the_start_of_a_young_queue(asking: 
     assert query() == (0, "0")
     assert query(setZeroIfNotFound="false") == (ResponseCode.QUERY_NOT_FOUND, None)
     update: dict[str, Any] = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
+    assert asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **update).code == 26
+    asking.broker.groups.find(GROUP, asking.now)
     assert asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=-1, **update).code == 0
     assert query(setZeroIfNotFound="false") == (ResponseCode.QUERY_NOT_FOUND, None)
     asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **update)

@@ -1,0 +1,172 @@
+"""Requests that are known and not served here: each is refused with the reason, for whoever reads the answer.
+
+A broker of RocketMQ refuses what it does not know with REQUEST_CODE_NOT_SUPPORTED, and so does this one, but for what
+every master without a controller refuses in words of its own.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.remoting import Outgoing
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Request
+
+
+class Refusal(NamedTuple):
+    """Why a request is refused, and the code that says so."""
+
+    reason: str
+    code: ResponseCode = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+_OF_NAME_SERVERS = Refusal("name servers serve this, brokers do not")
+_OF_CLIENTS = Refusal("brokers ask this of clients")
+_RETIRED = Refusal("no release since 4.0 serves this")
+_NO_SLAVES = Refusal("this broker has no slaves")
+_NO_CONTROLLER = Refusal("there is no controller here")
+_NO_CONTAINER = Refusal("this broker runs in no container")
+_NO_ROCKSDB = Refusal("this broker keeps nothing in RocksDB")
+_NO_COLD_DATA = Refusal("reads of cold data are not limited here")
+_NO_ACCOUNTS_BY_REQUEST = Refusal("accounts stand in plain_acl.yml here (aclEnable)")
+_NO_LITE_TOPICS = Refusal("there are no lite topics here")
+
+
+def _each(refusal: Refusal, *codes: RequestCode) -> dict[int, Refusal]:
+    return dict.fromkeys(codes, refusal)
+
+
+REFUSED: Mapping[int, Refusal] = {
+    **_each(
+        _OF_NAME_SERVERS,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+        RequestCode.BROKER_HEARTBEAT,
+    ),
+    **_each(
+        _OF_CLIENTS,
+        RequestCode.CHECK_TRANSACTION_STATE,
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
+    ),
+    **_each(
+        _RETIRED,
+        RequestCode.QUERY_BROKER_OFFSET,
+        RequestCode.GET_TOPIC_CONFIG_LIST,
+        RequestCode.GET_TOPIC_NAME_LIST,
+        RequestCode.TRIGGER_DELETE_FILES,
+        RequestCode.GET_CLIENT_CONFIG,
+        RequestCode.SUSPEND_CONSUMER,
+        RequestCode.RESUME_CONSUMER,
+        RequestCode.RESET_CONSUMER_OFFSET_IN_CONSUMER,
+        RequestCode.RESET_CONSUMER_OFFSET_IN_BROKER,
+        RequestCode.ADJUST_CONSUMER_THREAD_POOL,
+        RequestCode.WHO_CONSUME_THE_MESSAGE,
+    ),
+    **_each(
+        _NO_SLAVES,
+        RequestCode.GET_TIMER_CHECK_POINT,
+        RequestCode.GET_TIMER_METRICS,
+        RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+        RequestCode.EXCHANGE_BROKER_HA_INFO,
+    ),
+    RequestCode.GET_BROKER_EPOCH_CACHE: Refusal("this request only for controllerMode ", ResponseCode.SYSTEM_ERROR),
+    **_each(
+        _NO_CONTROLLER,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+        RequestCode.CONTROLLER_ELECT_MASTER,
+        RequestCode.CONTROLLER_REGISTER_BROKER,
+        RequestCode.CONTROLLER_GET_REPLICA_INFO,
+        RequestCode.CONTROLLER_GET_METADATA_INFO,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+        RequestCode.UPDATE_CONTROLLER_CONFIG,
+        RequestCode.GET_CONTROLLER_CONFIG,
+        RequestCode.CLEAN_BROKER_DATA,
+        RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+        RequestCode.CONTROLLER_APPLY_BROKER_ID,
+    ),
+    **_each(_NO_CONTAINER, RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER),
+    **_each(_NO_ROCKSDB, RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON),
+    **_each(
+        _NO_COLD_DATA,
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
+    ),
+    RequestCode.SET_COMMITLOG_READ_MODE: Refusal("how far the system reads ahead is left to it here"),
+    **_each(
+        _NO_ACCOUNTS_BY_REQUEST,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+        RequestCode.AUTH_CREATE_USER,
+        RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_GET_USER,
+        RequestCode.AUTH_LIST_USER,
+        RequestCode.AUTH_CREATE_ACL,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
+        RequestCode.AUTH_GET_ACL,
+        RequestCode.AUTH_LIST_ACL,
+    ),
+    **_each(
+        _NO_LITE_TOPICS,
+        RequestCode.POP_LITE_MESSAGE,
+        RequestCode.LITE_SUBSCRIPTION_CTL,
+        RequestCode.ACK_LITE_MESSAGE,
+        RequestCode.GET_BROKER_LITE_INFO,
+        RequestCode.GET_PARENT_TOPIC_INFO,
+        RequestCode.GET_LITE_TOPIC_INFO,
+        RequestCode.GET_LITE_CLIENT_INFO,
+        RequestCode.GET_LITE_GROUP_INFO,
+        RequestCode.TRIGGER_LITE_DISPATCH,
+    ),
+    **_each(
+        Refusal("filter classes are gone since 4.3"),
+        RequestCode.REGISTER_FILTER_SERVER,
+        RequestCode.REGISTER_MESSAGE_FILTER_CLASS,
+    ),
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: Refusal("static topics are for several brokers"),
+    RequestCode.SWITCH_TIMER_ENGINE: Refusal("there is one engine for timer messages here"),
+}
+"""By request code; a processor of the same code comes first."""
+
+
+def refuse(request: "Request") -> Iterable[Outgoing]:
+    """Return the answer to a request that no processor serves."""
+    command = request.command
+    reason, code = REFUSED.get(command.code, _UNKNOWN)
+    if code is ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        reason = f" request type {command.code} not supported" + (f": {reason}" if reason else "")
+    return ((request.peer, command.answer(code, remark=reason)),)
+
+
+_UNKNOWN = Refusal("")

@@ -1,0 +1,53 @@
+"""The page ``docs/codes.md``: which requests the name server and the broker serve, and how the others are refused.
+
+``python -m tests.engine.broker.code_table > docs/codes.md`` makes it again.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mqtool.engine.broker.processors.refused import REFUSED
+from mqtool.engine.name_server.name_server import NameServer
+from mqtool.engine.name_server.settings import NameServerSettings
+from mqtool.formats.codes import RequestCode
+from tests.engine.broker.asking import broker_at_work
+
+_HEAD = """\
+# Request codes
+
+What `mqtool serve` answers to each request of RocketMQ 4.x and 5.x (made from the tables of the code). A name server
+refuses whatever it does not serve, and whatever number is not in this table, with 3 (`REQUEST_CODE_NOT_SUPPORTED`), a
+broker likewise; its answer gives the reason that stands here. A request that wants no answer gets none.
+
+| code | name | name server | broker |
+|---|---|---|---|
+"""
+
+
+def served() -> tuple[set[int], set[int]]:
+    """Return the codes that a name server serves, and those of a broker."""
+    with tempfile.TemporaryDirectory() as folder, broker_at_work(Path(folder)) as asking:
+        return {*NameServer(NameServerSettings(), 0).processors}, {*asking.broker.processors}
+
+
+def page() -> str:
+    """Return the page."""
+    return _HEAD + "".join(f"{row}\n" for row in _rows())
+
+
+def _rows() -> Iterator[str]:
+    by_name_server, by_broker = served()
+    for code in RequestCode:
+        name_server = "served" if code in by_name_server else "3"
+        broker = "served" if code in by_broker else _refused(code)
+        yield f"| {int(code)} | {code.name} | {name_server} | {broker} |"
+
+
+def _refused(code: RequestCode) -> str:
+    refusal = REFUSED.get(code)
+    return f"{refusal.code:d}: {refusal.reason.strip()}" if refusal else "3"
+
+
+if __name__ == "__main__":
+    print(page(), end="")  # noqa: T201
