@@ -1,4 +1,4 @@
-"""The benchmark's table: ``python -m bench [--keep DIR]``.
+"""The benchmark's tables: ``python -m bench [--keep DIR] [--only files|broker]``.
 
 Every ratio is taken within one run: the limit is the same core summing the same mapped files as int64, start-up is
 held against an interpreter that does nothing. Each figure is the best of several runs, and each run maps the files
@@ -18,6 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bench.broker import VERSION, measure_broker
 from bench.mends import measure_mends
 from bench.stores import make_store
 from bench.table import HELPER, Row, rate
@@ -131,9 +132,18 @@ def measure_start(root: Path) -> list[Row]:
 
 @click.command()
 @click.option("--keep", type=click.Path(path_type=Path), help="Make the stores here and leave them for the next run.")
-def main(keep: Path | None) -> None:
-    """Make stores, measure, and print the table."""
+@click.option("--only", type=click.Choice(["files", "broker"]), help="One of the two tables.")
+def main(keep: Path | None, only: str | None) -> None:
+    """Make stores, measure, and print the tables."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # no user's start compiles Python again
+    if only != "broker":
+        show(measure_files(keep), "store", "figure")
+    if only != "files":
+        show(measure_broker(), f"Java {VERSION}", "mqtool")
+
+
+def measure_files(keep: Path | None) -> list[Row]:
+    """Return the rows about files; their stores are made in ``keep`` or thrown away."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
         rows = []
@@ -149,7 +159,12 @@ def main(keep: Path | None) -> None:
         if not (large / "checkpoint").exists():
             make_store(large, 1024, LARGE)
         rows += measure_mends("8 GiB, 1 KiB bodies", large)
-    table = Table("what", "store", "figure", "ratio", "goal")
+    return rows
+
+
+def show(rows: list[Row], second: str, third: str) -> None:
+    """Print a table, whose second and third columns have these names."""
+    table = Table("what", second, third, "ratio", "goal")
     for row in rows:
         table.add_row(*row)
     Console(width=100).print(table)
