@@ -1,18 +1,24 @@
 """``mqtool pull``."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from mqtool.commands._options import TIME, body_option, limit_option, matching, output_option, store_options
+from mqtool.commands._options import TIME, body_option, limit_option, matching, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import message_row
+from mqtool.commands._wire import Brokers, source_options
 from mqtool.errors import MqtoolError, NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.store.pull import Fault, PullResult, Subscription
+    from mqtool.engine.client.questions import Pulled
+    from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.store.pull import Fault, PullResult, StoreStatus, Subscription
     from mqtool.engine.store.queue_view import QueueView
     from mqtool.engine.store.reader import StoreReader
+    from mqtool.formats.bodies import MessageQueue, TopicRoute
+    from mqtool.formats.message import Message
 
 _PAGE = 256
 _LISTED_FAULTS = 10
@@ -37,14 +43,16 @@ _COLUMNS = (
     metavar="VERSION",
     default="5",
     show_default=True,
-    help="Whose way to find a time: 4.x takes file times and the nearest message, 5.x the first at the time or later.",
+    help="Whose way to find a time in a store: 4.x takes file times and the nearest message, 5.x the first at the time "
+    "or later.",
 )
+@click.option("--broker", "broker_name", metavar="NAME", help="The broker, where several have the queue.")
 @limit_option
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Only messages with this tag; repeats: any of them.")
 @click.option("--filter", "expression", metavar="TAGS", help="A consumer's tag expression: 'TagA || TagB'.")
 @click.option("--sql", metavar="SQL92", help="Only messages whose properties match: \"a > 5 AND color = 'red'\".")
 @body_option
-@store_options
+@source_options
 @output_option
 def command(
     topic: str,
@@ -52,12 +60,13 @@ def command(
     offset: int | None,
     since: int | None,
     version: str,
+    broker_name: str | None,
     limit: int | None,
     tags: tuple[str, ...],
     expression: str | None,
     sql: str | None,
     body: str,
-    store: "StoreReader",
+    source: "Brokers | StoreReader",
     output: Output,
 ) -> int:
     """Read messages of one queue in order, as a consumer would get them.
@@ -66,23 +75,67 @@ def command(
       mqtool pull --topic Orders --queue 0 --limit 10
       mqtool pull --topic Orders --queue 0 --since 2h --filter 'TagA || TagB'
       mqtool pull --topic Orders --queue 0 --sql "price > 5 AND color = 'red'"
+      mqtool pull -n localhost:9876 --topic Orders --queue 0 --offset 17
 
     A last remark tells the status a client would see (FOUND, NO_NEW_MSG, NO_MATCHED_MSG or OFFSET_ILLEGAL), and the
     offset to go on at. Tags are matched as a broker and its client do, SQL92 filters as RocketMQ reads them. Without
     --limit all messages up to the end of the queue are read. Ends with status 3 when a message could not be read.
     """  # noqa: D301
+    start = _Start(offset, since, version)
+    start.check()
+    subscription = _subscription(tags, expression, sql, output)
+    output.columns = _COLUMNS
+    if isinstance(source, Brokers):
+        name = (topic, queue_id, broker_name)
+        return source.run(lambda wire: _pull_from_broker(wire, name, start, limit, subscription, body, output))
+    if broker_name is not None:
+        raise UsageError("--broker names one of several brokers: a store is of one")
+    return _pull_from_store(source, topic, queue_id, start, limit, subscription, body, output)
+
+
+class _Start(NamedTuple):
+    """Where to start: at the first offset there is unless one of them says otherwise."""
+
+    offset: int | None
+    since: int | None
+    version: str  # of the broker whose way to find a time is meant
+
+    def check(self) -> None:
+        """Refuse what cannot be meant; raises ``UsageError``."""
+        if self.offset is not None and self.since is not None:
+            raise UsageError("--offset and --since both say where to start: give one")
+        if self.major not in ("4", "5"):
+            raise UsageError(f"--as-broker {self.version}: give a version of RocketMQ, 4.x or 5.x")
+
+    @property
+    def major(self) -> str:
+        """The first part of the version."""
+        return self.version.partition(".")[0]
+
+
+# From a store
+
+
+def _pull_from_store(
+    store: "StoreReader",
+    topic: str,
+    queue_id: int | None,
+    start: _Start,
+    limit: int | None,
+    subscription: "Subscription",
+    body: str,
+    output: Output,
+) -> int:
     from mqtool.engine.store.pull import PullStatus, pull
     from mqtool.engine.store.queue_view import BatchQueueView, open_queue
 
     if store.paths.single:
         raise NotFoundError(f"{store.paths.single} holds no queues: give the store that it belongs to")
-    subscription = _subscription(tags, expression, sql, output)
     topic, queue_id = _queue(store, topic, queue_id)
     queue = open_queue(store, topic, queue_id)
-    at = _start(queue, offset, since, version)
+    at = _start(queue, start)
     if subscription.tags and subscription.tags.codes and isinstance(queue, BatchQueueView):
         output.remark("a broker knows no tags of messages in an inner batch: it passes over all of them")
-    output.columns = _COLUMNS
     count, lost, faults = 0, 0, 0
     while True:
         room = _PAGE if limit is None else min(_PAGE, limit - count)
@@ -135,14 +188,19 @@ def _queue(store: "StoreReader", topic: str, queue_id: int | None) -> tuple[str,
         raise UsageError(f"{topic} names {len(found):,} topics: pull reads one")
     topic = found.pop()
     ids = sorted({number for name, number in keys if name == topic} | set(range(counts.get(topic, 0))))
+    return topic, _queue_id(topic, ids, queue_id)
+
+
+def _queue_id(topic: str, ids: list[int], queue_id: int | None) -> int:
+    """Return the queue that is meant: the only one where none is named."""
     listed = ", ".join(map(str, ids[:20])) + (", .." if len(ids) > 20 else "")
     if queue_id is None:
         if len(ids) != 1:
             raise UsageError(f"{topic} has {len(ids):,} queues ({listed}): name one with --queue")
-        return topic, ids[0]
+        return ids[0]
     if queue_id not in ids:
         raise NotFoundError(f"{topic} has no queue {queue_id}; it has {listed or 'none'}")
-    return topic, queue_id
+    return queue_id
 
 
 def _configured(store: "StoreReader") -> dict[str, int]:
@@ -156,21 +214,16 @@ def _configured(store: "StoreReader") -> dict[str, int]:
         return {}
 
 
-def _start(queue: "QueueView | None", offset: int | None, since: int | None, version: str) -> int:
+def _start(queue: "QueueView | None", start: _Start) -> int:
     from mqtool.engine.store.queue_view import FileQueueView
 
-    if offset is not None and since is not None:
-        raise UsageError("--offset and --since both say where to start: give one")
-    major = version.partition(".")[0]
-    if major not in ("4", "5"):
-        raise UsageError(f"--as-broker {version}: give a version of RocketMQ, 4.x or 5.x")
-    if offset is not None or queue is None:
-        return offset or 0
-    if since is None:
+    if start.offset is not None or queue is None:
+        return start.offset or 0
+    if start.since is None:
         return queue.min_offset
-    if major == "4" and isinstance(queue, FileQueueView):
-        return queue.offset_at_4(since)
-    return queue.offset_at(since)
+    if start.major == "4" and isinstance(queue, FileQueueView):
+        return queue.offset_at_4(start.since)
+    return queue.offset_at(start.since)
 
 
 def _fault(fault: "Fault") -> str:
@@ -186,3 +239,130 @@ def _summary(result: "PullResult", count: int) -> str:
     if status is PullStatus.OFFSET_ILLEGAL:
         said = f"{status} ({result.store_status}): no message at offset {result.offset:,}"
     return f"{said}, next offset {result.next_offset:,}, min {result.min_offset:,}, max {result.max_offset:,}"
+
+
+# From a broker
+
+
+async def _pull_from_broker(
+    wire: "Wire",
+    name: tuple[str, int | None, str | None],
+    start: _Start,
+    limit: int | None,
+    subscription: "Subscription",
+    body: str,
+    output: Output,
+) -> int:
+    from mqtool.engine.client import questions
+    from mqtool.engine.client.routes import address_to_read
+    from mqtool.engine.store.pull import PullStatus
+
+    topic, route = await _route(wire, name[0])
+    queue = _queue_of_route(route, topic, *name[1:])
+    address = address_to_read(route, queue.broker_name)
+    if start.offset is not None:
+        at = start.offset
+    elif start.since is not None:
+        at = await wire.ask(address, questions.offset_at(topic, queue.queue_id, start.since))
+    else:
+        at = await wire.ask(address, questions.min_offset(topic, queue.queue_id))
+    count = 0
+    while True:
+        room = _PAGE if limit is None else min(_PAGE, limit - count)
+        question = questions.pull(topic, queue.queue_id, at, max(room, 1), *_expression(subscription))
+        result = _result(await wire.ask(address, question), at, room, subscription)
+        for message in result.messages:
+            output.row(message_row(message, body))
+        count += len(result.messages)
+        is_over = result.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)
+        if is_over or count == limit or result.next_offset >= result.max_offset:
+            break
+        at = result.next_offset
+    output.remark(_summary(result, count))
+    return Status.OK
+
+
+async def _route(wire: "Wire", pattern: str) -> tuple[str, "TopicRoute"]:
+    """Return the topic that a name or a pattern means, and its route."""
+    from mqtool.engine.client import questions
+
+    route = await wire.ask_name_server(questions.route(pattern))
+    if route is not None:
+        return pattern, route
+    names = await wire.ask_name_server(questions.topic_names())
+    found = matching((pattern,), names, "topic")
+    if len(found) > 1:
+        raise UsageError(f"{pattern} names {len(found):,} topics: pull reads one")
+    topic = found.pop()
+    route = await wire.ask_name_server(questions.route(topic))
+    if route is None:  # it has gone meanwhile
+        raise NotFoundError(f"no broker has the topic {topic}")
+    return topic, route
+
+
+def _queue_of_route(route: "TopicRoute", topic: str, queue_id: int | None, broker_name: str | None) -> "MessageQueue":
+    from mqtool.engine.client.routes import readable_queues
+
+    queues = readable_queues(route, topic)
+    names = sorted({queue.broker_name for queue in queues})
+    if broker_name is not None:
+        if broker_name not in names:
+            raise NotFoundError(
+                f"{topic} has no queue to read on {broker_name}; it has on {', '.join(names) or 'none'}"
+            )
+        queues = [queue for queue in queues if queue.broker_name == broker_name]
+    queue_id = _queue_id(topic, sorted({queue.queue_id for queue in queues}), queue_id)
+    found = [queue for queue in queues if queue.queue_id == queue_id]
+    if len(found) > 1:
+        raise UsageError(f"{len(found):,} brokers have a queue {queue_id} ({', '.join(names)}): name one with --broker")
+    return found[0]
+
+
+def _expression(subscription: "Subscription") -> tuple[str, str]:
+    if subscription.sql92:
+        return subscription.sql92.expression, "SQL92"
+    return (subscription.tags.expression if subscription.tags else "*"), "TAG"
+
+
+def _result(pulled: "Pulled", offset: int, room: int, subscription: "Subscription") -> "PullResult":
+    """Return what a client makes of an answer: the messages that it keeps, ``room`` at most."""
+    from mqtool.engine.store.pull import PullResult, StoreStatus
+
+    status, next_offset = _store_status(pulled), pulled.next_offset
+    kept: list[Message] = []
+    for message in _messages(pulled.records):
+        if message.queue_offset < offset or not subscription.matches_message(message):
+            continue
+        if len(kept) == room:
+            next_offset = min(next_offset, message.queue_offset)
+            break
+        kept.append(message)
+    if status is StoreStatus.FOUND and not kept:
+        status = StoreStatus.NO_MATCHED_MESSAGE
+    return PullResult(status, offset, next_offset, pulled.min_offset, pulled.max_offset, kept)
+
+
+def _store_status(pulled: "Pulled") -> "StoreStatus":
+    """Return what the broker's store says: the remark, or where that is another word what the code stands for."""
+    from mqtool.engine.store.pull import StoreStatus
+    from mqtool.formats.codes import ResponseCode
+
+    if pulled.status in StoreStatus.__members__:
+        return StoreStatus[pulled.status]
+    return {
+        ResponseCode.PULL_NOT_FOUND: StoreStatus.OFFSET_OVERFLOW_ONE,
+        ResponseCode.PULL_RETRY_IMMEDIATELY: StoreStatus.NO_MATCHED_MESSAGE,
+        ResponseCode.PULL_OFFSET_MOVED: StoreStatus.OFFSET_OVERFLOW_BADLY,
+    }.get(ResponseCode(pulled.code), StoreStatus.FOUND)
+
+
+def _messages(records: bytes) -> Iterator["Message"]:
+    from mqtool.formats.inner_batch import inner_messages, is_inner_batch
+    from mqtool.formats.message import message_of, records_of
+
+    for record, physical_offset in records_of(records):
+        message = message_of(record, physical_offset)
+        if is_inner_batch(message):
+            yield from inner_messages(message)
+        else:
+            yield message

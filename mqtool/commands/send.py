@@ -12,23 +12,14 @@ import click
 
 from mqtool.commands._options import output_option
 from mqtool.commands._output import Output
-from mqtool.errors import (
-    BadDataError,
-    MqtoolError,
-    NotFoundError,
-    NotPermittedError,
-    Status,
-    UnavailableError,
-    UsageError,
-)
+from mqtool.commands._wire import Brokers, wire_options
+from mqtool.errors import NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.remoting.client import RemotingClient
+    from mqtool.engine.client_runtime import Wire
     from mqtool.formats.bodies import MessageQueue
-    from mqtool.formats.remoting import RemotingCommand
 
 _GROUP = "mqtool"
-_DEFAULT_TOPIC = "TBW102"
 _DEFAULT_QUEUES = 4  # of a topic that comes about by sending to it, as clients ask for
 _ADDRESS = bytes((127, 0, 0, 1))
 
@@ -43,14 +34,7 @@ _ADDRESS = bytes((127, 0, 0, 1))
 @click.option("--key", "keys", multiple=True, metavar="TEXT", help="A key of the messages; repeats.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeats.")
 @click.option("--delay-level", type=click.IntRange(1), metavar="N", help="Deliver them later: 1 is 1s, 18 is 2h.")
-@click.option(
-    "-n",
-    "--namesrv",
-    envvar="NAMESRV_ADDR",
-    required=True,
-    metavar="HOST:PORT",
-    help="Name servers, with ; between. Default: NAMESRV_ADDR.",
-)
+@wire_options
 @output_option
 def command(
     bodies: tuple[str, ...],
@@ -60,7 +44,7 @@ def command(
     keys: tuple[str, ...],
     properties: tuple[str, ...],
     delay_level: int | None,
-    namesrv: str,
+    brokers: Brokers,
     output: Output,
 ) -> int:
     """Send messages, one for each BODY, or without any for each line of standard input.
@@ -71,9 +55,6 @@ def command(
 
     A row for each tells where it is stored. A topic that there is not yet comes about where the broker allows that.
     """  # noqa: D301
-    from mqtool.engine.cluster import run
-    from mqtool.engine.remoting.client import RemotingClient, split_addresses
-
     pairs = _pairs(properties)
     if tag:
         pairs["TAGS"] = tag
@@ -81,20 +62,14 @@ def command(
         pairs["KEYS"] = " ".join(keys)
     if delay_level:
         pairs["DELAY"] = str(delay_level)
-    addresses = split_addresses(namesrv)
-    if not addresses:
-        raise UsageError("-n names no name server")
     texts = (body.encode("utf-8", "surrogateescape") for body in bodies) if bodies else _lines()
 
-    async def send_all() -> None:
-        sender = _Sender(RemotingClient(addresses), topic, queue_id)
-        try:
-            for body in texts:
-                output.row(await sender.send(body, pairs))
-        finally:
-            await sender.close()
+    async def send_all(wire: "Wire") -> None:
+        sender = _Sender(wire, topic, queue_id)
+        for body in texts:
+            output.row(await sender.send(body, pairs))
 
-    run(send_all())
+    brokers.run(send_all)
     return Status.OK
 
 
@@ -117,13 +92,12 @@ def _lines() -> Iterator[bytes]:
 class _Sender:
     """Sends to the queues of one topic in turn; finds them when it first sends."""
 
-    def __init__(self, name_server: "RemotingClient", topic: str, queue_id: int | None) -> None:
-        self._name_server = name_server
+    def __init__(self, wire: "Wire", topic: str, queue_id: int | None) -> None:
+        self._wire = wire
         self._topic = topic
         self._queue_id = queue_id
         self._queues: Iterator[MessageQueue] | None = None
-        self._addresses: dict[str, str] = {}  # by broker name
-        self._clients: dict[str, RemotingClient] = {}
+        self._addresses: Mapping[str, str] = {}  # by broker name
         self._maker = secrets.randbits(32)
         self._counter = itertools.count()
 
@@ -133,55 +107,39 @@ class _Sender:
         Raises:
             MqtoolError: nobody can be reached, or the broker refuses the message.
         """
-        from mqtool.engine.remoting.client import RemotingClient
-        from mqtool.formats.codes import RequestCode
-        from mqtool.formats.headers import Send, build_header
+        from mqtool.engine.client import questions
+        from mqtool.formats.headers import Send
         from mqtool.formats.properties import build_properties
-        from mqtool.formats.remoting import RemotingCommand
         from mqtool.formats.unique_key import build_unique_key
 
         queue = next(self._queues or await self._find_queues())
         now = time.time_ns() // 1_000_000
         key = build_unique_key(_ADDRESS, os.getpid(), self._maker, now, next(self._counter))
         properties = build_properties({**pairs, "UNIQ_KEY": key, "WAIT": "true"}).decode()
-        header = Send(_GROUP, self._topic, _DEFAULT_TOPIC, _DEFAULT_QUEUES, queue.queue_id, 0, now, 0, properties)
-        address = self._addresses[queue.broker_name]
-        client = self._clients.setdefault(address, RemotingClient([address]))
-        fields = build_header(header, short=True)
-        answer = await client.invoke(RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=body))
-        _check(answer, address)
+        header = Send(
+            _GROUP, self._topic, questions.DEFAULT_TOPIC, _DEFAULT_QUEUES, queue.queue_id, 0, now, 0, properties
+        )
+        stored = await self._wire.ask(self._addresses[queue.broker_name], questions.send(header, body))
         return {
             "topic": self._topic,
             "broker_name": queue.broker_name,
-            "queue_id": int(answer.ext_fields["queueId"]),
-            "queue_offset": int(answer.ext_fields["queueOffset"]),
+            "queue_id": stored.queue_id,
+            "queue_offset": stored.queue_offset,
             "unique_key": key,
-            "message_id": answer.ext_fields["msgId"],
+            "message_id": stored.msg_id,
         }
 
-    async def close(self) -> None:
-        """End all connections."""
-        for client in (self._name_server, *self._clients.values()):
-            await client.close()
-
     async def _find_queues(self) -> "Iterator[MessageQueue]":
-        from mqtool.formats.bodies import MessageQueue, parse_route
-        from mqtool.formats.codes import Perm, ResponseCode
+        from mqtool.engine.client import questions
+        from mqtool.engine.client.routes import masters, writable_queues
 
-        answer = await self._ask_route(self._topic)
-        most = None
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            answer, most = await self._ask_route(_DEFAULT_TOPIC), _DEFAULT_QUEUES
-        if answer.code:
-            raise NotFoundError(f"there is no topic {self._topic}, and sending to it makes none: {answer.remark}")
-        route = parse_route(answer.body)
-        self._addresses = {broker.broker_name: broker.addresses[0] for broker in route.brokers if 0 in broker.addresses}
-        queues = [
-            MessageQueue(self._topic, data.broker_name, queue_id)
-            for data in route.queues
-            if data.perm & Perm.WRITE and data.broker_name in self._addresses
-            for queue_id in range(data.write_queue_count if most is None else min(most, data.write_queue_count))
-        ]
+        route, most = await self._wire.ask_name_server(questions.route(self._topic)), None
+        if route is None:
+            route, most = await self._wire.ask_name_server(questions.route(questions.DEFAULT_TOPIC)), _DEFAULT_QUEUES
+        if route is None:
+            raise NotFoundError(f"there is no topic {self._topic}, and sending to it makes none")
+        self._addresses = masters(route)
+        queues = writable_queues(route, self._topic, most)
         if self._queue_id is not None:
             queues = [queue for queue in queues if queue.queue_id == self._queue_id]
         if not queues:
@@ -189,29 +147,3 @@ class _Sender:
             raise NotFoundError(f"the topic {self._topic} has no queue{which} that a broker lets be written to")
         self._queues = itertools.cycle(queues)
         return self._queues
-
-    async def _ask_route(self, topic: str) -> "RemotingCommand":
-        from mqtool.formats.codes import RequestCode
-        from mqtool.formats.remoting import RemotingCommand
-
-        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic})
-        return await self._name_server.invoke(command)
-
-
-def _check(answer: "RemotingCommand", address: str) -> None:
-    """Pass an answer that tells where a message is stored, be it not on the disk or with a slave yet.
-
-    Raises:
-        MqtoolError: the broker refuses the message.
-    """
-    from mqtool.formats.codes import ResponseCode
-
-    if "msgId" in answer.ext_fields:
-        return
-    errors: dict[int, type[MqtoolError]] = {
-        ResponseCode.MESSAGE_ILLEGAL: BadDataError,
-        ResponseCode.INVALID_PARAMETER: UsageError,
-        ResponseCode.NO_PERMISSION: NotPermittedError,
-        ResponseCode.TOPIC_NOT_EXIST: NotFoundError,
-    }
-    raise errors.get(answer.code, UnavailableError)(f"{address} refuses the message: {answer.remark or answer.code}")

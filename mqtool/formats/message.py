@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import ipaddress
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from mqtool.formats import commit_log, kernels
 from mqtool.formats.compression import decompress
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.scan import HOSTS, NARROW, WIDE, MessageTable, gather
+
+_PHYSICAL_OFFSET_AT = int(commit_log.HEAD_DTYPES[0].fields["physical_offset"][1])  # type: ignore[index]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +134,21 @@ def message_at(table: MessageTable, row: int) -> Message:
         **wide,
         **hosts,
     )
+
+
+def records_of(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield the records of an answer to a pull, one behind the other, and where each says it lies.
+
+    Raises:
+        FormatError: a record is cut off.
+    """
+    at = 0
+    while at < len(data):
+        size = kernels.int32(data, at) if at + commit_log.MIN_SIZE <= len(data) else 0
+        if not commit_log.MIN_SIZE <= size <= len(data) - at:
+            raise FormatError("a record of an answer is cut off", offset=at)
+        yield data[at : at + size], kernels.int64(data, at + _PHYSICAL_OFFSET_AT)
+        at += size
 
 
 def message_of(record: bytes, position: int) -> Message:

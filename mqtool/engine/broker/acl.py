@@ -4,11 +4,9 @@
 ``AclSigner``, ``RemoteAddressStrategyFactory``.)
 """
 
-import base64
 import contextlib
-import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mqtool.engine.broker.processors.query import UNIQUE_KEY_QUERY
@@ -17,12 +15,11 @@ from mqtool.formats.bodies import parse_heartbeat
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.plain_acl import DENY, PUB, SUB, Account, PlainAcl, parse_acl
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.signing import ACCESS_KEY, SIGNATURE, signature
 from mqtool.formats.topics import RETRY_PREFIX
 
 LOOK_INTERVAL_MS = 1000
 """How often the file is looked at for changes."""
-SIGNATURE = "Signature"
-ACCESS_KEY = "AccessKey"
 
 Need = tuple[str, int]
 """A topic, or the retry topic of a group, and a permission."""
@@ -111,17 +108,6 @@ def _has(account: Account, name: str, permission: int) -> bool:
 
 
 # Signatures
-
-
-def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
-    """Return the signature of a request: of the values of its ext fields in the order of their names, and its body.
-
-    >>> signature({"AccessKey": "ak", "queueId": "0", "topic": "TopicTest"}, b"body", "sk1234567")
-    'cakEezFqozw+75kZs1J4/BKjCfM='
-    """
-    values = "".join(fields[name] for name in sorted(fields) if name != SIGNATURE)
-    digest = hmac.digest(secret_key.encode(), values.encode("utf-8", "replace") + body, hashlib.sha1)
-    return base64.b64encode(digest).decode()
 
 
 def is_signed(command: RemotingCommand, secret_key: str) -> bool:

@@ -1,1 +1,1 @@
-"""Rules of a client: plain calls, time as an argument; no sockets, no clock."""
+"""Rules of a client."""

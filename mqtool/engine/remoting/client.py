@@ -10,6 +10,7 @@ from typing import cast
 from mqtool.engine.remoting.connection import Connection
 from mqtool.errors import FormatError, UnavailableError
 from mqtool.formats.remoting import ONEWAY, RemotingCommand, frame_buffers
+from mqtool.formats.signing import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +36,16 @@ class RemotingClient:
     """
 
     def __init__(
-        self, addresses: Sequence[str], tls: ssl.SSLContext | None = None, on_request: OnRequest | None = None
+        self,
+        addresses: Sequence[str],
+        tls: ssl.SSLContext | None = None,
+        on_request: OnRequest | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.addresses = [*addresses]
         self._tls = tls
         self._on_request = on_request
+        self._credentials = credentials
         self._connection: _ClientConnection | None = None
         self._connecting = asyncio.Lock()
         self._opaques = itertools.count(1)
@@ -55,7 +61,7 @@ class RemotingClient:
         answer = connection.expect(command.opaque)
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._give_up, connection, answer, timeout_ms)
         try:
-            await connection.write(command)
+            await connection.write(self._signed(command))
             return await answer
         finally:
             timer.cancel()
@@ -70,12 +76,17 @@ class RemotingClient:
         connection = await self._connected()
         command.opaque = next(self._opaques) & _MAX_OPAQUE
         command.flag |= ONEWAY
-        await connection.write(command)
+        await connection.write(self._signed(command))
 
     async def close(self) -> None:
         """End the connection once what was sent has left."""
         if self._connection:
             await self._connection.close()
+
+    def _signed(self, command: RemotingCommand) -> RemotingCommand:
+        if self._credentials:
+            command.ext_fields = self._credentials.signed(command.ext_fields, command.body)
+        return command
 
     async def _connected(self) -> "_ClientConnection":
         if self._connection and not self._connection.is_lost:

@@ -75,6 +75,29 @@ def _client_check(settings: Mapping[str, str]) -> ssl.VerifyMode:
     return checks[name]
 
 
+def client_context(authorities: Path | None) -> ssl.SSLContext:
+    """Return how a client checks the servers that it connects to.
+
+    With authorities of one's own (a file of certificates, which may be the server's) a certificate must be theirs; for
+    which host it is made out is not asked: brokers are reached by addresses, and clients of RocketMQ do not ask either.
+    Without, it must be for that host, and of an authority that the system trusts.
+
+    Raises:
+        NotFoundError: the file cannot be read.
+        UsageError: it holds no certificates.
+    """
+    if authorities is None:
+        return ssl.create_default_context()
+    if not authorities.is_file():
+        raise NotFoundError(f"{authorities} is no file")
+    try:
+        context = ssl.create_default_context(cafile=str(authorities))
+    except ssl.SSLError as error:
+        raise UsageError(f"{authorities} holds no certificates: give a file in PEM form") from error
+    context.check_hostname = False
+    return context
+
+
 class TlsServerSide:
     """The server's side of one connection with TLS."""
 

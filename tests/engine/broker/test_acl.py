@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.broker.acl import AccessControl, is_from, is_signed, signature
+from mqtool.engine.broker.acl import AccessControl, is_from, is_signed
 from mqtool.engine.broker.broker import Broker
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import Peer, RemotingCommand
+from mqtool.formats.signing import signature
 from tests.engine.store.live import NOW, opened
 from tests.formats.test_plain_acl import TEXT
 

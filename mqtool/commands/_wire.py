@@ -1,0 +1,149 @@
+"""Options of commands that talk to brokers: which, as whom, over TLS or not; and of those that can use a store."""
+
+import functools
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mqtool.commands._options import open_store, store_names
+from mqtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.store.reader import StoreReader
+
+T = TypeVar("T")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+NAMESRV_ADDR = "NAMESRV_ADDR"
+"""RocketMQ's own name for where name servers are."""
+
+
+@dataclass(frozen=True)
+class Brokers:
+    """The brokers that the options mean: where to ask for them, and as whom."""
+
+    name_servers: tuple[str, ...]
+    access_key: str | None
+    secret_key: str | None
+    tls: bool
+    authorities: Path | None
+
+    def run(self, work: "Callable[[Wire], Awaitable[T]]") -> T:
+        """Connect, do the work and return what it comes to.
+
+        Raises:
+            UnavailableError: nobody answers.
+            MqtoolError: what the work raises.
+        """
+        from mqtool.engine.client_runtime import Wire
+        from mqtool.engine.cluster import run
+        from mqtool.engine.remoting.tls import client_context
+        from mqtool.formats.signing import Credentials
+
+        context = client_context(self.authorities) if self.tls else None
+        credentials = Credentials(self.access_key, self.secret_key) if self.access_key and self.secret_key else None
+
+        async def connected() -> T:
+            async with Wire(self.name_servers, credentials, context) as wire:
+                return await work(wire)
+
+        return run(connected())
+
+
+def _brokers(
+    namesrv: str, access_key: str | None, secret_key: str | None, tls: bool, authorities: Path | None
+) -> Brokers:
+    from mqtool.engine.remoting.client import split_addresses
+
+    addresses = split_addresses(namesrv)
+    if not addresses:
+        raise UsageError("-n names no name server")
+    if bool(access_key) != bool(secret_key):
+        raise UsageError("--access-key and --secret-key belong together: give both")
+    return Brokers(tuple(addresses), access_key, secret_key, tls or authorities is not None, authorities)
+
+
+def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``-n`` and how to connect; the command receives ``Brokers`` as ``brokers``."""
+
+    @_namesrv("Name servers, with ; between. Default: NAMESRV_ADDR.", required=True, envvar=NAMESRV_ADDR)
+    @_connection
+    @functools.wraps(command)
+    def wrapped(*args: Any, namesrv: str, connection: dict[str, Any], **kwargs: Any) -> Any:
+        return command(*args, brokers=_brokers(namesrv, **connection), **kwargs)
+
+    return wrapped
+
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a broker and of a store; the command receives what is meant as ``source``.
+
+    That is ``Brokers`` when ``-n`` is given, or when ``NAMESRV_ADDR`` is set and no ``-s``; else a ``StoreReader``.
+    """
+
+    @_either
+    @functools.wraps(command)
+    def wrapped(*args: Any, brokers: Brokers | None, store: Path | None, **kwargs: Any) -> Any:
+        config, settings = kwargs.pop("config"), kwargs.pop("settings")
+        source: Brokers | StoreReader = brokers or open_store(store, config, settings)
+        return command(*args, source=source, **kwargs)
+
+    return wrapped
+
+
+def _either(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of both; the command receives ``brokers``, None where a store is meant, and those of a store."""
+
+    @_namesrv("Name servers, with ; between: ask the brokers there. Default: NAMESRV_ADDR, if no -s is given.")
+    @_connection
+    @store_names
+    @functools.wraps(command)
+    def wrapped(*args: Any, namesrv: str | None, connection: dict[str, Any], store: Path | None, **kwargs: Any) -> Any:
+        if namesrv and store:
+            raise UsageError("-n means brokers and -s a store: give one")
+        namesrv = namesrv or (None if store else os.environ.get(NAMESRV_ADDR))
+        brokers = _brokers(namesrv, **connection) if namesrv else None
+        return command(*args, brokers=brokers, store=store, **kwargs)
+
+    return wrapped
+
+
+def _namesrv(text: str, **more: Any) -> Decorator:
+    return click.option("-n", "--namesrv", metavar="HOST:PORT", help=text, **more)
+
+
+def _connection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add keys and TLS; the command receives the arguments of ``_brokers`` as ``connection``."""
+
+    @click.option(
+        "--access-key", envvar="MQTOOL_ACCESS_KEY", metavar="TEXT", help="Sign requests. Default: MQTOOL_ACCESS_KEY."
+    )
+    @click.option(
+        "--secret-key", envvar="MQTOOL_SECRET_KEY", metavar="TEXT", help="Its secret. Default: MQTOOL_SECRET_KEY."
+    )
+    @click.option("--tls", is_flag=True, help="Connect with TLS.")
+    @click.option(
+        "--ca",
+        "authorities",
+        type=click.Path(path_type=Path, readable=False),
+        metavar="FILE",
+        help="Certificates to trust, with TLS. Default: those of the system.",
+    )
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        access_key: str | None,
+        secret_key: str | None,
+        tls: bool,
+        authorities: Path | None,
+        **kwargs: Any,
+    ) -> Any:
+        connection = {"access_key": access_key, "secret_key": secret_key, "tls": tls, "authorities": authorities}
+        return command(*args, connection=connection, **kwargs)
+
+    return wrapped
