@@ -86,18 +86,28 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     That is ``Brokers`` when ``-n`` is given, or when ``NAMESRV_ADDR`` is set and no ``-s``; else a ``StoreReader``.
     """
 
-    @_either
+    @either_options
     @functools.wraps(command)
-    def wrapped(*args: Any, brokers: Brokers | None, store: Path | None, **kwargs: Any) -> Any:
-        config, settings = kwargs.pop("config"), kwargs.pop("settings")
+    def wrapped(
+        *args: Any,
+        brokers: Brokers | None,
+        is_explicit: bool,  # noqa: ARG001
+        store: Path | None,
+        config: Path | None,
+        settings: tuple[str, ...],
+        **kwargs: Any,
+    ) -> Any:
         source: Brokers | StoreReader = brokers or open_store(store, config, settings)
         return command(*args, source=source, **kwargs)
 
     return wrapped
 
 
-def _either(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of both; the command receives ``brokers``, None where a store is meant, and those of a store."""
+def either_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of both; the command receives those of a store, and ``brokers``, None where a store is meant.
+
+    ``is_explicit`` tells it whether an option says so, and not the environment alone.
+    """
 
     @_namesrv("Name servers, with ; between: ask the brokers there. Default: NAMESRV_ADDR, if no -s is given.")
     @_connection
@@ -106,9 +116,9 @@ def _either(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, namesrv: str | None, connection: dict[str, Any], store: Path | None, **kwargs: Any) -> Any:
         if namesrv and store:
             raise UsageError("-n means brokers and -s a store: give one")
-        namesrv = namesrv or (None if store else os.environ.get(NAMESRV_ADDR))
-        brokers = _brokers(namesrv, **connection) if namesrv else None
-        return command(*args, brokers=brokers, store=store, **kwargs)
+        meant = namesrv or (None if store else os.environ.get(NAMESRV_ADDR))
+        brokers = _brokers(meant, **connection) if meant else None
+        return command(*args, brokers=brokers, is_explicit=bool(namesrv or store), store=store, **kwargs)
 
     return wrapped
 

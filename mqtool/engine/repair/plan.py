@@ -118,6 +118,7 @@ MENDS = {
     "recover": _in_module("recover", "recover"),
     "recover-as-broker": _in_module("as_broker", "as_broker"),
     "rebuild": _in_module("rebuild", "rebuild"),
+    **dict.fromkeys(("topic", "group", "offset"), _in_module("edit_config", "edit")),
 }
 
 

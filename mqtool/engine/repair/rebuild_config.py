@@ -224,14 +224,20 @@ class _Config:
         """Yield the tables that changed, in the dialect of the old ones."""
         for name, reasons in self.reasons.items():
             if reasons:
-                _count_up(self.tables[name])
-                yield Rebuilt(name, config_tables.build_table(self.tables[name], self._dialect(name)), tuple(reasons))
+                count_up(self.tables[name])
+                yield Rebuilt(
+                    name,
+                    config_tables.build_table(self.tables[name], dialect_of_table(self.reader, name)),
+                    tuple(reasons),
+                )
 
-    def _dialect(self, name: str) -> Dialect:
-        for one in (name, *NAMES):
-            with contextlib.suppress(FormatError, NotFoundError):
-                return config_tables.dialect_of(read_file(self.reader.paths.config / one))
-        return Dialect.FASTJSON_1
+
+def dialect_of_table(reader: StoreReader, name: str) -> Dialect:
+    """Return the dialect in which a table is to be written: its own, or where it is not there that of the others."""
+    for one in (name, *NAMES):
+        with contextlib.suppress(FormatError, NotFoundError):
+            return config_tables.dialect_of(read_file(reader.paths.config / one))
+    return Dialect.FASTJSON_1
 
 
 def _is_readable(path: Path) -> bool:
@@ -242,7 +248,7 @@ def _is_readable(path: Path) -> bool:
     return True
 
 
-def _count_up(table: Table) -> None:
+def count_up(table: Table) -> None:
     """Give a table a newer version, so that name servers and slaves take it."""
     version = table.get("dataVersion")
     if isinstance(version, dict) and isinstance(version.get("counter"), int):

@@ -1,0 +1,285 @@
+"""``mqtool group``."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqtool.commands._admin import (
+    Master,
+    ask_each,
+    masters,
+    offset_rows,
+    stored_offset_rows,
+)
+from mqtool.commands._change import Changes, Target, broker_option, target_options
+from mqtool.commands._options import matching, output_option
+from mqtool.commands._output import Format, Output
+from mqtool.commands._wire import Brokers, source_options
+from mqtool.commands.topic import plan_delete_topic
+from mqtool.errors import MqtoolError, Status, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.client.questions import Members
+    from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.store.reader import StoreReader
+    from mqtool.formats.config_tables import SubscriptionGroup, Table
+
+_COLUMNS = ("group", "members", "lag", "consume_enabled", "retry_max_times", "broker_name", "consume_broadcast_enabled")
+_SETTINGS = ("group", "broker_name", "consume_enabled", "retry_max_times", "consume_broadcast_enabled")
+_MEMBER = ("client_id", "address", "language", "version", "broker_name")
+_SUBSCRIPTION = ("topic", "expression", "expression_type", "consume_type", "message_model", "broker_name")
+_QUEUE = ("topic", "queue_id", "consumer_offset", "max_offset", "lag", "client_id", "broker_name", "min_offset")
+
+
+@click.group(short_help="List, show, make and delete groups of consumers.")
+def command() -> None:
+    """List, show, make and delete groups of consumers: of brokers with -n, or of a store."""
+
+
+@command.command("list", short_help="List groups.")
+@click.argument("patterns", nargs=-1, metavar="[GLOB]...")
+@source_options
+@output_option
+def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
+    """List groups: how many consumers are online, how many messages are left for them (lag), and their settings."""
+    output.columns = _COLUMNS
+    if isinstance(source, Brokers):
+        rows = source.run(lambda wire: _rows_of_brokers(wire, patterns))
+    else:
+        rows = _rows_of_store(source, patterns)
+    for row in rows:
+        output.row(row)
+    return Status.OK
+
+
+async def _rows_of_brokers(wire: "Wire", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
+    from mqtool.engine.client import questions
+    from mqtool.engine.client_runtime import together
+
+    answers = await ask_each(wire, await masters(wire), questions.groups)
+    names = _chosen(patterns, {name for _, tables in answers for name in tables})
+    rows = []
+    for broker, tables in answers:
+        groups = _parsed({name: table for name, table in tables.items() if name in names})
+        online = await together(wire.ask(broker.address, questions.members(name)) for name in groups)
+        lags = _lags(await offset_rows(wire, broker, lambda key: key[1] in names))
+        rows += [
+            _row(group, broker.broker_name, len(members.members) if members else 0, lags.get(name))
+            for (name, group), members in zip(groups.items(), online, strict=True)
+        ]
+    return sorted(rows, key=lambda row: (row["group"], row["broker_name"]))
+
+
+def _rows_of_store(store: "StoreReader", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
+    groups = _stored_groups(store)
+    names = _chosen(patterns, groups.keys())
+    lags = _lags(stored_offset_rows(store, lambda key: key[1] in names))
+    return [_row(group, None, None, lags.get(name)) for name, group in sorted(groups.items()) if name in names]
+
+
+def _chosen(patterns: tuple[str, ...], names: Any) -> set[str]:
+    return matching(patterns, names, "group") if patterns else {*names}
+
+
+def _lags(rows: list[dict[str, Any]]) -> dict[str, int]:
+    lags: dict[str, int] = {}
+    for row in rows:
+        lags[row["group"]] = lags.get(row["group"], 0) + (row["lag"] or 0)
+    return lags
+
+
+def _parsed(tables: "dict[str, Table]") -> "dict[str, SubscriptionGroup]":
+    from mqtool.formats.config_tables import subscription_groups
+
+    return subscription_groups({"subscriptionGroupTable": tables})
+
+
+def _stored_groups(store: "StoreReader") -> "dict[str, SubscriptionGroup]":
+    from mqtool.formats.config_tables import subscription_groups
+
+    return subscription_groups(store.config_table("subscriptionGroup.json") or {})
+
+
+def _row(group: "SubscriptionGroup", broker_name: str | None, members: int | None, lag: int | None) -> dict[str, Any]:
+    fields = dataclasses.asdict(group)
+    return {"group": fields.pop("group"), "broker_name": broker_name, "members": members, "lag": lag, **fields}
+
+
+@command.command(short_help="Show a group: members, subscriptions, lag of each queue.")
+@click.argument("group")
+@source_options
+@output_option
+def show(group: str, source: "Brokers | StoreReader", output: Output) -> int:
+    """Show the settings of a group, who consumes for it, what it has subscribed to, and how far it has read."""
+    if output.format is Format.CSV:
+        raise UsageError("the rows of a group differ in their columns: give -o jsonl, or see mqtool offset list")
+    rows = source.run(lambda wire: _shown_by_brokers(wire, group)) if isinstance(source, Brokers) else None
+    if rows is None:
+        assert not isinstance(source, Brokers)
+        rows = _shown_by_store(source, group)
+    _show(rows, output)
+    return Status.OK
+
+
+def _show(rows: list[dict[str, Any]], output: Output) -> None:
+    kinds = {"group": _SETTINGS, "member": _MEMBER, "subscription": _SUBSCRIPTION, "queue": _QUEUE}
+    for kind, columns in kinds.items():
+        of_kind = [row for row in rows if row["kind"] == kind]
+        if of_kind and kind != "group":
+            output.text()
+        output.new_table(columns)
+        for row in of_kind:
+            output.row(row)
+    if not any(row["kind"] == "member" for row in rows):
+        output.remark("no consumer of the group is online, as far as can be told")
+
+
+def _shown_by_store(store: "StoreReader", group: str) -> list[dict[str, Any]]:
+    groups = _stored_groups(store)
+    offsets = stored_offset_rows(store, lambda key: key[1] == group)
+    _check(group, groups.keys() | {row["group"] for row in offsets})
+    settings = [_row(groups[group], None, None, None)] if group in groups else []
+    return [
+        *({"kind": "group", **row} for row in settings),
+        *({"kind": "queue", **row, "client_id": None} for row in offsets),
+    ]
+
+
+async def _shown_by_brokers(wire: "Wire", group: str) -> list[dict[str, Any]]:
+    from mqtool.engine.client import questions
+
+    answers = await ask_each(wire, await masters(wire), questions.groups)
+    _check(group, {name for _, tables in answers for name in tables})
+    rows = []
+    for broker, tables in answers:
+        if group not in tables:
+            continue
+        offsets = await offset_rows(wire, broker, lambda key: key[1] == group)
+        online = await wire.ask(broker.address, questions.members(group))
+        count = len(online.members) if online else 0
+        settings = _row(_parsed({group: tables[group]})[group], broker.broker_name, count, _lags(offsets).get(group))
+        holders = await _holders(wire, broker, group, online)
+        rows.append({"kind": "group", **settings})
+        rows += _online_rows(broker, online)
+        rows += [
+            {"kind": "queue", **row, "client_id": holders.get((row["topic"], row["broker_name"], row["queue_id"]))}
+            for row in offsets
+        ]
+    return rows
+
+
+def _check(group: str, names: Any) -> None:
+    if group not in names:
+        matching((group,), names, "group")
+        raise UsageError(f"give the group by its name, not by a pattern: {group}")
+
+
+def _online_rows(broker: Master, online: "Members | None") -> list[dict[str, Any]]:
+    if online is None:
+        return []
+    rows: list[dict[str, Any]] = [
+        {"kind": "member", "broker_name": broker.broker_name, **member._asdict()} for member in online.members
+    ]
+    rows += [
+        {
+            "kind": "subscription",
+            "broker_name": broker.broker_name,
+            "topic": one.topic,
+            "expression": one.expression,
+            "expression_type": one.expression_type,
+            "consume_type": online.consume_type,
+            "message_model": online.message_model,
+            "consume_from_where": online.consume_from_where,
+        }
+        for one in online.subscriptions
+    ]
+    return rows
+
+
+async def _holders(
+    wire: "Wire", broker: Master, group: str, online: "Members | None"
+) -> "dict[tuple[str, str, int], str]":
+    """Return which consumer works on each queue, as far as they tell: not all clients do."""
+    from mqtool.engine.client import questions
+
+    holders: dict[tuple[str, str, int], str] = {}
+    for member in online.members if online else ():
+        try:
+            for queue in await wire.ask(broker.address, questions.held_queues(group, member.client_id)):
+                holders[queue] = member.client_id
+        except MqtoolError:
+            continue
+    return holders
+
+
+@command.command(short_help="Make a group, or change it.")
+@click.argument("group")
+@click.option("--retries", type=click.IntRange(-1), metavar="N", help="How often a message is tried again at most.")
+@click.option("--consume/--no-consume", default=None, help="Whether the group may consume.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Whether it may consume by broadcasting.")
+@broker_option
+@target_options
+def create(
+    group: str,
+    retries: int | None,
+    consume: bool | None,
+    broadcast: bool | None,
+    broker_name: str | None,
+    target: Target,
+) -> int:
+    """Make a group, or change the one that there is: on every broker, on the one named, or in a store.
+
+    \b
+      mqtool group create -n localhost:9876 billing --retries 3
+      mqtool group create -s ./store billing --no-consume
+    """  # noqa: D301
+    options = {"group": group, "retries": retries, "consume": consume, "broadcast": broadcast}
+    return target.run("group create", options, broker_name, _plan_create)
+
+
+async def _plan_create(wire: "Wire", brokers: list[Master], options: dict[str, Any], changes: Changes) -> None:
+    from mqtool.engine.client import questions
+    from mqtool.formats.config_changes import changed_group, group_differences
+
+    group = options["group"]
+    for broker, tables in await ask_each(wire, brokers, questions.groups):
+        known = tables.get(group)
+        settings = changed_group(known, group, options)
+        if settings != known:
+            reason = group_differences(known, settings)
+            changes.add("replace" if known else "create", broker, reason, questions.put_group(settings), group=group)
+
+
+@command.command(short_help="Delete a group.")
+@click.argument("group")
+@broker_option
+@target_options
+def delete(group: str, broker_name: str | None, target: Target) -> int:
+    """Delete a group, what it has read, and its topics for retries and dead letters.
+
+    Consumers that are online make it again.
+    """
+    return target.run("group delete", {"group": group}, broker_name, _plan_delete)
+
+
+async def _plan_delete(wire: "Wire", brokers: list[Master], options: dict[str, Any], changes: Changes) -> None:
+    from mqtool.engine.client import questions
+    from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
+    group = options["group"]
+    answers = await ask_each(wire, brokers, questions.groups)
+    _check(group, {name for _, tables in answers for name in tables})
+    for broker, tables in answers:
+        if group in tables:
+            online = await wire.ask(broker.address, questions.members(group))
+            if online:
+                changes.remarks.append(f"{len(online.members):,} consumers are online, and make the group again")
+            changes.add(
+                "remove", broker, "settings and offsets", questions.delete_group(group), topic=None, group=group
+            )
+    topics = await ask_each(wire, brokers, questions.topic_configs)
+    for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
+        holders = [broker for broker, configs in topics if topic in configs]
+        if holders:
+            await plan_delete_topic(wire, holders, topic, changes)
