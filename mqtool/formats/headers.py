@@ -523,7 +523,7 @@ class Pop(NamedTuple):
 
 
 class PopResponse(NamedTuple):
-    """The answer to POP_MESSAGE."""
+    """The answer to POP_MESSAGE and PEEK_MESSAGE; clients want the first four with the codes 0, 209 and 210."""
 
     pop_time: Long
     invisible_time: Long
@@ -553,6 +553,7 @@ class ChangeInvisibleTime(NamedTuple):
     extra_info: str
     offset: Long
     invisible_time: Long
+    suspend: bool = False  # 5.5: another delivery does not count as an attempt
 
 
 class ChangeInvisibleTimeResponse(NamedTuple):

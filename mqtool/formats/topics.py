@@ -6,6 +6,9 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+"""Before the name of a cluster: the topic that keeps what pop consumers have taken."""
+
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 LIGHT_QUEUE_PREFIX = "%LMQ%"

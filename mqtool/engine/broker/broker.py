@@ -17,12 +17,14 @@ from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.parked_pulls import ParkedPulls
+from mqtool.engine.broker.pops import Pops
 from mqtool.engine.broker.processors import (
     admin,
     assignment,
     clients,
     consumers,
     groups,
+    pop,
     pull,
     query,
     refused,
@@ -32,6 +34,7 @@ from mqtool.engine.broker.processors import (
     transaction,
 )
 from mqtool.engine.broker.queue_locks import LockTable
+from mqtool.engine.broker.request_modes import RequestModes
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.timers import Timers
@@ -96,7 +99,7 @@ class Broker:
         self.settings = settings or BrokerSettings()
         self.listens_at("127.0.0.1:10911")
         self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
-        for family in (assignment, clients, consumers, groups, pull, slaves, transaction, admin):
+        for family in (assignment, clients, consumers, groups, pop, pull, slaves, transaction, admin):
             self.processors |= family.PROCESSORS
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []
@@ -127,6 +130,9 @@ class Broker:
         self.on_stop.append(self.offsets.keep)
         self.topics.on_delete.append(self.offsets.delete_topic)
         self.timers = Timers(self, config, now)
+        self.pops = Pops(self, config, now)
+        self.request_modes = RequestModes(config)
+        self.topics.on_delete += [self.pops.delete_topic, self.request_modes.delete_topic]
         self.transactions = Transactions(self, now)
         self.figures = Figures(now)
         self.on_arrival.append(self.figures.arrived)

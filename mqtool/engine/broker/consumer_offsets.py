@@ -38,6 +38,8 @@ class ConsumerOffsets:
         self._path = folder / "consumerOffset.json"
         table = load_table(self._path)
         self.version = data_version(table) if table else DataVersion(0, 0, now)
+        self.kept_at = (self.version.timestamp if self.version.counter else None) if table else 0
+        """When the table that was read had been written (ms): 0 if never, None where RocketMQ wrote it, untold."""
         self._offsets: dict[Key, dict[int, int]] = {}
         for (topic, group, queue_id), offset in consumer_offsets(table).items():
             self._offsets.setdefault((topic, group), {})[queue_id] = offset

@@ -31,6 +31,7 @@ class BrokerSettings(Settings):
     # Messages
     trace_on: bool = setting("traceOn", True)  # clients may write traces of what they do
     refuse_transactions: bool = setting("rejectTransactionMessage", False)
+    recall_enabled: bool = setting("recallMessageEnable", False)
     store_replies: bool = setting("storeReplyMessageEnable", True)
     flush_timeout_ms: int = setting("syncFlushTimeout", 5000)
     delay_offset_interval_ms: int = setting("flushDelayOffsetInterval", 10_000)
@@ -40,6 +41,7 @@ class BrokerSettings(Settings):
     long_polling_enabled: bool = setting("longPollingEnable", True)
     lite_pull_enabled: bool = setting("litePullMessageEnable", True)
     sql92_enabled: bool = setting("enablePropertyFilter", True)  # RocketMQ's own default is false
+    retry_topic_v2_enabled: bool = setting("enableRetryTopicV2", False)  # the form of names of pop retry topics
     server_side_reset: bool = setting("useServerSideResetOffset", True)
 
     # Transactions

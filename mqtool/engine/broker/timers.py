@@ -26,7 +26,7 @@ from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import add_property, find_property, probe_of
 from mqtool.formats.remoting import Outgoing
 from mqtool.formats.stored_message import StoredMessage, parse_stored
-from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from mqtool.formats.topics import HALF_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -41,6 +41,8 @@ _DELIVER = probe_of("TIMER_DELIVER_MS")
 _CHECK = packer_of(timer.TIMER_CHECK)
 _REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
+_REVIVE = REVIVE_PREFIX.encode()
+"""Acknowledgements of RocketMQ share their keys, and none of them is ever put again."""
 _AT_ONCE = 500
 """Messages that one tick delivers at most: others want their turn."""
 _READ_AT_ONCE = 256
@@ -108,6 +110,11 @@ class Timers:
         """How many messages wait."""
         return len(self._waiting) - len(self._dropped)
 
+    @property
+    def first_due(self) -> int | None:
+        """When the first message that waits is to be delivered (ms), None where none does."""
+        return self._waiting[0][0] if self._waiting else None
+
     def detour(self, message: NewMessage, now: int) -> AppendResult | None:
         """Have a message wait that names a time for its delivery."""
         properties = message.properties
@@ -150,7 +157,7 @@ class Timers:
         entry = out + PRECISION_MS, queue_offset
         if entry[0] <= self._done:
             return
-        if key:
+        if key and not find_property(properties, _REAL_TOPIC).startswith(_REVIVE):
             self._drop(key)  # a broker of RocketMQ puts one again that is far ahead
             self._by_key[key] = entry
         heapq.heappush(self._waiting, entry)

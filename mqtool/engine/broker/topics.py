@@ -18,6 +18,7 @@ from mqtool.formats.topics import (
     HALF_TOPIC,
     OP_TOPIC,
     RETRY_PREFIX,
+    REVIVE_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
@@ -57,7 +58,7 @@ def reply_topic(cluster_name: str) -> str:
 
 def revive_topic(cluster_name: str) -> str:
     """Return the topic that keeps what pop consumers have taken."""
-    return f"rmq_sys_REVIVE_LOG_{cluster_name}"
+    return REVIVE_PREFIX + cluster_name
 
 
 class Topics:

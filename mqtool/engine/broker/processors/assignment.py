@@ -1,4 +1,4 @@
-"""Queues shared out by the broker, for clients that leave that to it: QUERY_ASSIGNMENT and the mode that goes with it.
+"""Queues shared out by the broker, for clients that leave that to it: QUERY_ASSIGNMENT and the modes that go with it.
 
 (Rules: remoting.md 3.3, 6.5. RocketMQ: ``QueryAssignmentProcessor``.)
 """
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.processors.pull import RefusedError
+from mqtool.engine.broker.request_modes import BY_PULL, POP, PULL, RequestMode
 from mqtool.errors import FormatError
 from mqtool.formats.allocation import share_evenly, share_in_turn
 from mqtool.formats.bodies import MessageQueue, build_body, parse_body
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker, Processor, Request
 
 _BROADCASTING = ("BROADCASTING", 0)
+_ALL_QUEUES = -1
+"""In place of a queue id: a pop may be given messages of any queue."""
 
 
 STRATEGIES: dict[str, Callable[[int, int, int], Sequence[int]]] = {
@@ -32,17 +35,23 @@ def query(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     """Tell a consumer which queues of a topic are its own; no list at all has it ask again later."""
     asked = parse_body(request.command.body)
     topic, group, client_id = (_text(asked, name) for name in ("topic", "consumerGroup", "clientId"))
-    queues = _assigned(broker, topic, group, client_id, asked)
+    mode = BY_PULL if topic.startswith(RETRY_PREFIX) else broker.request_modes.get(topic, group)
+    queues = _assigned(broker, topic, group, client_id, asked, mode)
     body: Table = {}
     if queues is not None:
         body["messageQueueAssignments"] = [
-            {"messageQueue": {"brokerName": one.broker_name, "queueId": one.queue_id, "topic": topic}, "mode": "PULL"}
+            {
+                "messageQueue": {"brokerName": one.broker_name, "queueId": one.queue_id, "topic": topic},
+                "mode": mode.mode,
+            }
             for one in queues
         ]
     return ((request.peer, request.command.answer(body=build_body(body))),)
 
 
-def _assigned(broker: "Broker", topic: str, group: str, client_id: str, asked: Table) -> list[MessageQueue] | None:
+def _assigned(
+    broker: "Broker", topic: str, group: str, client_id: str, asked: Table, mode: RequestMode
+) -> list[MessageQueue] | None:
     config = broker.topics.get(topic)
     if config is None:
         return None
@@ -56,11 +65,19 @@ def _assigned(broker: "Broker", topic: str, group: str, client_id: str, asked: T
     members = sorted({client.client_id for client in online.members.values()})
     if client_id not in members:
         return []
-    return [queues[at] for at in strategy(len(queues), len(members), members.index(client_id))]
+    index = members.index(client_id)
+    if mode.mode != POP:
+        return [queues[at] for at in strategy(len(queues), len(members), index)]
+    if not 0 < mode.share_count < len(members) - 1:
+        return [MessageQueue(topic, broker.settings.broker_name, _ALL_QUEUES)]
+    if len(members) > len(queues):
+        return [queues[index % len(queues)]]
+    shared = ((index + step) % len(members) for step in range(mode.share_count + 1))
+    return [queues[at] for member in shared for at in strategy(len(queues), len(members), member)]
 
 
 def set_mode(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
-    """Set how a group consumes a topic: by pulls, as here every group does."""
+    """Set how a group consumes a topic."""
     asked = parse_body(request.command.body)
     topic, group = _text(asked, "topic"), _text(asked, "consumerGroup")
     answer = request.command.answer()
@@ -69,13 +86,20 @@ def set_mode(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
             raise RefusedError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if broker.topics.get(topic) is None:
             raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        if broker.groups.get(group) is None:
+        if broker.groups.find(group, request.now) is None:
             raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] not exist")
-        if asked.get("mode") != "PULL":
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, f"mode {asked.get('mode')} is not served here")
+        mode, share_count = asked.get("mode"), asked.get("popShareQueueNum")
+        if mode not in (PULL, POP) or not isinstance(share_count or 0, int):
+            raise RefusedError(ResponseCode.INVALID_PARAMETER, f"there is no mode {mode}, {share_count}")
+        broker.request_modes.set(topic, group, RequestMode(mode, share_count or 0))
     except RefusedError as refused:
         answer = refused.answer(request.command)
     return ((request.peer, answer),)
+
+
+def list_modes(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Tell which group consumes which topic how."""
+    return ((request.peer, request.command.answer(body=build_body(broker.request_modes.table()))),)
 
 
 def _text(table: Table, name: str) -> str:
@@ -88,4 +112,5 @@ def _text(table: Table, name: str) -> str:
 PROCESSORS: "dict[int, Processor]" = {
     RequestCode.QUERY_ASSIGNMENT: query,
     RequestCode.SET_MESSAGE_REQUEST_MODE: set_mode,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: list_modes,
 }

@@ -1,0 +1,170 @@
+"""What pops in order hold: the messages of each queue that a group was given last, ``config/consumerOrderInfo.json``.
+
+While one of them is neither acknowledged nor visible again, the queue gives that group nothing more.
+(Rules: remoting.md 3.4; store.md 10.6. RocketMQ: ``ConsumerOrderInfoManager``.)
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.errors import FormatError, WriteError
+from mqtool.formats.config_tables import Table
+from mqtool.formats.remoting import Outgoing
+
+log = logging.getLogger(__name__)
+
+KEEP_INTERVAL_MS = 5000
+
+Key = tuple[str, str, int]
+"""Topic, group and queue id."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Messages of one queue that a group holds."""
+
+    offsets: list[int]
+    pop_time: int  # ms
+    invisible_ms: int
+    attempt_id: str | None = None
+    given_at: int = 0  # ms
+    done: set[int] = field(default_factory=set)  # offsets
+    visible_at: dict[int, int] = field(default_factory=dict)  # by offset: at another time (ms) than the rest
+    counts: dict[int, int] = field(default_factory=dict)  # by offset: how often it was given out before
+
+    def free_at(self) -> int:
+        """Return from when on (ms) the queue may give out messages again."""
+        end = self.pop_time + self.invisible_ms
+        return max((self.visible_at.get(offset, end) for offset in self.offsets if offset not in self.done), default=0)
+
+
+class PopOrders:
+    """A clockwork that keeps what is held every 5 s where it has changed."""
+
+    def __init__(self, folder: Path, now: int) -> None:
+        """Load the table below the folder ``config``.
+
+        Raises:
+            FormatError: it cannot be read.
+        """
+        self._path = folder / "consumerOrderInfo.json"
+        self._held = _parse(load_table(self._path))
+        self._is_changed = False
+        self._next_keep = now + KEEP_INTERVAL_MS
+
+    def blocked_until(self, key: Key, attempt_id: str | None, now: int) -> int | None:
+        """Return when a queue is free again (ms), None if it is; who asks for the same attempt again gets it."""
+        held = self._held.get(key)
+        if held is None or (attempt_id is not None and held.attempt_id == attempt_id):
+            return None
+        free_at = held.free_at()
+        return free_at if now < free_at else None
+
+    def hold(self, key: Key, held: Held) -> Held:
+        """Take note of what a group was given now; return it with the counts of what it was given before."""
+        before = self._held.get(key)
+        if before is not None:
+            is_again = held.attempt_id is not None and held.attempt_id == before.attempt_id
+            counts = {offset: before.counts.get(offset, 0) + (not is_again) for offset in before.offsets}
+            held.counts = {offset: counts[offset] for offset in held.offsets if counts.get(offset)}
+        self._held[key] = held
+        self._is_changed = True
+        return held
+
+    def acknowledge(self, key: Key, offset: int, pop_time: int) -> int | None:
+        """Take note that a message is done with.
+
+        Returns:
+            What the group reads next, None where this is not of the pop that counts.
+
+        Raises:
+            KeyError: that pop has not given out this message.
+        """
+        held = self._held.get(key)
+        if held is None or held.pop_time != pop_time:
+            return None
+        if offset not in held.offsets:
+            raise KeyError(offset)
+        held.done.add(offset)
+        self._is_changed = True
+        for one in held.offsets:
+            if one not in held.done:
+                return one
+        del self._held[key]
+        return held.offsets[-1] + 1
+
+    def hide(self, key: Key, offset: int, pop_time: int, until: int) -> None:
+        """Have a message that is held be visible again at a time of its own (ms)."""
+        held = self._held.get(key)
+        if held is not None and held.pop_time == pop_time:
+            held.visible_at[offset] = until
+            self._is_changed = True
+
+    def forget(self, key: Key) -> None:
+        """Let a queue go, whatever is held."""
+        if self._held.pop(key, None):
+            self._is_changed = True
+
+    # Keeping
+
+    def keep(self, now: int) -> None:  # noqa: ARG002
+        """Write what has changed.
+
+        Raises:
+            WriteError: the disk is full, or fails.
+        """
+        if self._is_changed:
+            table: dict[str, dict[int, Table]] = {}
+            for (topic, group, queue_id), held in self._held.items():
+                table.setdefault(f"{topic}@{group}", {})[queue_id] = _members(held)
+            save_table(self._path, {"table": table})
+            self._is_changed = False
+
+    def tick(self, now: int) -> Iterable[Outgoing]:
+        """Keep what has changed every 5 s."""
+        if now >= self._next_keep:
+            self._next_keep = now + KEEP_INTERVAL_MS
+            try:
+                self.keep(now)
+            except WriteError as error:  # tried again
+                log.warning("pops in order: %s", error)
+        return ()
+
+    def next_tick(self, now: int) -> int | None:  # noqa: ARG002
+        """Return when something is to be kept, None while nothing has changed."""
+        return self._next_keep if self._is_changed else None
+
+
+def _members(held: Held) -> Table:
+    first, *rest = held.offsets
+    table: Table = {} if held.attempt_id is None else {"a": held.attempt_id}
+    table["cm"] = sum(1 << place for place, offset in enumerate(held.offsets) if offset in held.done)
+    table |= {"i": held.invisible_ms, "l": held.given_at, "o": [first, *(offset - first for offset in rest)]}
+    if held.counts:
+        table["oc"] = held.counts
+    if held.visible_at:
+        table["ot"] = held.visible_at
+    return {**table, "popTime": held.pop_time}
+
+
+def _parse(table: Table) -> dict[Key, Held]:
+    found: dict[Key, Held] = {}
+    try:
+        for name, queues in (table.get("table") or {}).items():
+            topic, _, group = name.partition("@")
+            for queue_id, members in queues.items():
+                first, *rest = members["o"]
+                offsets = [first, *(first + distance for distance in rest)]
+                bits = members.get("cm") or 0
+                held = Held(offsets, members["popTime"], members.get("i") or 0, members.get("a"), members.get("l") or 0)
+                held.done = {offset for place, offset in enumerate(offsets) if bits >> place & 1}
+                held.visible_at = {int(offset): time for offset, time in (members.get("ot") or {}).items()}
+                held.counts = {int(offset): count for offset, count in (members.get("oc") or {}).items()}
+                if len(held.done) < len(offsets):
+                    found[topic, group, int(queue_id)] = held
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatError("a table of what pops in order hold has other members", offset=0) from error
+    return found

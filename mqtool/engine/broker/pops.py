@@ -1,0 +1,296 @@
+"""Giving out messages by pops: of which queues, from where on, and what is kept of it.
+
+A pop takes messages from any queue of a topic and hides them for a while: its cursor, the consumer offset, moves on at
+once. A pop in order leaves the cursor where the first message is that its group is not done with.
+(Rules: remoting.md 3.4. RocketMQ: ``PopMessageProcessor``, ``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.)
+"""
+
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.consumer_offsets import UNKNOWN
+from mqtool.engine.broker.parked_pops import ParkedPops
+from mqtool.engine.broker.pop_orders import Held, PopOrders
+from mqtool.engine.broker.revive_log import ReviveLog
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.engine.store.live_pull import Fetched, Wanted, fetch, is_in_memory
+from mqtool.engine.store.pull import StoreStatus
+from mqtool.formats.commit_log import HEAD_DTYPES
+from mqtool.formats.headers import ChangeInvisibleTime, Pop
+from mqtool.formats.new_message import build_record, record_size, topic_field
+from mqtool.formats.pop import (
+    ORDER_QUEUE_ID,
+    RECEIPT,
+    Acknowledgement,
+    CheckPoint,
+    Receipt,
+    build_receipt,
+    normal_topic,
+    retry_topic,
+    topic_flag,
+)
+from mqtool.formats.properties import add_property
+from mqtool.formats.stored_message import parse_stored
+from mqtool.formats.topics import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.store.live_queue import LiveQueue
+
+INIT_AT_END = 1
+"""``initMode`` of a group that wants to begin with what comes from now on; 0 is the first message that is kept."""
+_RETRY_FIRST = 5
+"""Every fifth pop looks at the retry topic before the queues, all others after them."""
+_ASTRAY = (StoreStatus.OFFSET_TOO_SMALL, StoreStatus.OFFSET_OVERFLOW_BADLY, StoreStatus.OFFSET_FOUND_NULL)
+
+_INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
+_QUEUE_OFFSET_AT = int(HEAD_DTYPES[0].fields["queue_offset"][1])  # type: ignore[index]
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one pop was given."""
+
+    pop_time: int  # ms
+    revive_queue_id: int
+    parts: list[memoryview | bytes] = field(default_factory=list)
+    count: int = 0
+    starts: list[str] = field(default_factory=list)  # as the answer has them, a text for each queue
+    offsets: list[str] = field(default_factory=list)
+    order_counts: list[str] = field(default_factory=list)
+    rest: int = 0  # how many messages are left in the queues that were looked at
+    flush_offset: int = 0  # up to which the log must be flushed before the messages may be given out
+    free_at: int | None = None  # when a queue that is blocked by what others hold is free (ms)
+
+
+class Pops:
+    """The rules of pops; who waits for messages is in ``parked``, who asks whether there are any in ``curious``."""
+
+    def __init__(self, broker: "Broker", folder: Path, now: int) -> None:
+        """Take up what was given out in an earlier run; ``folder`` is the folder ``config``.
+
+        Raises:
+            FormatError: what pops in order hold cannot be read.
+        """
+        self._broker = broker
+        self._turns = itertools.count()
+        self.log = ReviveLog(broker, now)
+        self.orders = PopOrders(folder, now)
+        self.parked, self.curious = ParkedPops(), ParkedPops()
+        self._catch_up()
+        broker.clockworks += [self.orders, self.parked, self.curious]
+        broker.on_arrival += [self.parked.arrived, self.curious.arrived]
+        broker.on_closed += [self.parked.closed, self.curious.closed]
+        broker.on_stop.append(self.orders.keep)
+
+    def _catch_up(self) -> None:
+        """Move cursors behind what was given out after the offsets were last written."""
+        offsets = self._broker.offsets
+        if offsets.kept_at is None:
+            return
+        for point in self.log.given_out_since(offsets.kept_at):
+            group, topic, queue_id = point.group, point.topic, point.queue_id
+            # A message whose invisible time was changed has a check point of its own, behind the cursor or at it.
+            if offsets.get(group, topic, queue_id) <= point.offsets[-1]:
+                offsets.commit(group, topic, queue_id, point.offsets[-1] + 1)
+
+    def retry_topics(self, topic: str, group: str) -> tuple[str, ...]:
+        """Return the topics where messages of a topic lie that a group did not acknowledge."""
+        if self._broker.settings.retry_topic_v2_enabled:
+            return retry_topic(topic, group, is_v2=True), retry_topic(topic, group)
+        return (retry_topic(topic, group),)
+
+    # Taking
+
+    def take(self, header: Pop, wanted: Wanted, now: int) -> Taken:
+        """Give out messages and hide them."""
+        turn = next(self._turns)
+        taken = Taken(now, ORDER_QUEUE_ID if header.order else turn % self._broker.settings.revive_queue_count)
+        for topic, queue_id in self._places(header, turn):
+            self._take_from(topic, queue_id, header, wanted, taken)
+        return taken
+
+    def _places(self, header: Pop, turn: int) -> Iterator[tuple[str, int]]:
+        retries = () if header.order else self.retry_topics(header.topic, header.consumer_group)
+        places = [(topic, 0) for topic in retries if self._broker.topics.get(topic) is not None]
+        own: Iterator[tuple[str, int]] = ((header.topic, queue_id) for queue_id in self._queue_ids(header, turn))
+        first, last = (places, own) if turn % _RETRY_FIRST == _RETRY_FIRST - 1 else (own, places)
+        yield from first
+        yield from last
+
+    def _queue_ids(self, header: Pop, turn: int) -> Sequence[int]:
+        if header.queue_id >= 0:
+            return (header.queue_id,)
+        config = self._broker.topics.get(header.topic)
+        count = config.read_queue_count if config else 0
+        return [(turn + at) % count for at in range(count)]
+
+    def _take_from(self, topic: str, queue_id: int, header: Pop, wanted: Wanted, taken: Taken) -> None:
+        broker, group, now = self._broker, header.consumer_group, taken.pop_time
+        queue = broker.store.queue(topic, queue_id)
+        key = topic, group, queue_id
+        if broker.offsets.take_reset(group, topic, queue_id) is not None:
+            self.orders.forget(key)
+        if header.order and (free_at := self.orders.blocked_until(key, header.attempt_id, now)):
+            taken.free_at = min(free_at, taken.free_at or free_at)
+            return
+        offset = self.cursor(topic, group, queue_id, header.init_mode)
+        room = header.max_msg_nums - taken.count
+        if room <= 0 or queue is None:
+            taken.rest += max(0, queue.next_offset - offset) if queue else 0
+            return
+        fetched = fetch(broker.store, queue, offset, room, wanted)
+        if fetched.status in _ASTRAY:
+            offset = fetched.next_offset
+            fetched = fetch(broker.store, queue, offset, room, wanted)
+        taken.rest += fetched.max_offset - fetched.next_offset
+        if not fetched.parts:
+            broker.offsets.commit(group, topic, queue_id, max(offset, fetched.next_offset))
+        elif not self._keep(key, offset, fetched, header, taken):
+            taken.rest += fetched.message_count
+
+    def _keep(self, key: tuple[str, str, int], start: int, fetched: Fetched, header: Pop, taken: Taken) -> bool:
+        """Keep that messages are given out and put them into the answer; tell whether that could be."""
+        topic, group, queue_id = key
+        broker, now = self._broker, taken.pop_time
+        offsets = _queue_offsets(fetched.parts)
+        receipt = Receipt(start, now, header.invisible_time, taken.revive_queue_id, broker.settings.broker_name)
+        flag = topic_flag(topic)
+        if header.order:
+            held = self.orders.hold(key, Held(offsets, now, header.invisible_time, header.attempt_id, now))
+            counts = held.counts
+            taken.order_counts += [f"{flag} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
+            least = min(counts.values()) if len(counts) == len(offsets) else 0
+            taken.order_counts.append(f"{flag} {queue_id} {least}")
+            broker.offsets.commit(group, topic, queue_id, start)
+        else:
+            distances = tuple(offset - start for offset in offsets)
+            point = CheckPoint(
+                group, topic, queue_id, start, distances, now, header.invisible_time, receipt.broker_name
+            )
+            result = self.log.add(point, taken.revive_queue_id, now)
+            if result.status is not PutStatus.PUT_OK:
+                return False
+            taken.flush_offset = max(taken.flush_offset, result.flush_offset)
+            broker.offsets.commit(group, topic, queue_id, fetched.next_offset)
+        taken.starts.append(f"{flag} {queue_id} {start}")
+        taken.offsets.append(f"{flag} {queue_id} {','.join(map(str, offsets))}")
+        taken.count += len(offsets)
+        if topic.startswith(RETRY_PREFIX) and topic != header.topic:
+            taken.parts += [_as_of(record, header.topic, receipt, flag) for record in _records(fetched.parts)]
+        else:
+            taken.parts += fetched.parts
+        broker.figures.given += fetched.message_count
+        return True
+
+    def cursor(self, topic: str, group: str, queue_id: int, init_mode: int = 0) -> int:
+        """Return what a pop of a queue begins with; a group that never read it begins as it wants to."""
+        offset = self._broker.offsets.get(group, topic, queue_id)
+        if offset != UNKNOWN:
+            return offset
+        store = self._broker.store
+        queue = store.queue(topic, queue_id)
+        return 0 if queue is None else self._first(queue, init_mode)
+
+    def _first(self, queue: "LiveQueue", init_mode: int) -> int:
+        store = self._broker.store
+        low = queue.min_offset(store.log.min_offset)
+        if init_mode != INIT_AT_END or queue.key[0].startswith(RETRY_PREFIX):
+            return low
+        units = queue.units(0, 1) if low == 0 else []
+        if units and is_in_memory(store, units[0].physical_offset):
+            return 0
+        return max(0, queue.next_offset - 1)
+
+    def has_messages(self, topic: str, group: str, queue_id: int) -> bool:
+        """Tell whether a group has something to read of a queue."""
+        queue = self._broker.store.queue(topic, queue_id)
+        return queue is not None and queue.next_offset > self.cursor(topic, group, queue_id)
+
+    # What becomes of messages that were given out
+
+    def acknowledge(self, ack: Acknowledgement, revive_queue_id: int, revive_time: int, now: int) -> AppendResult:
+        """Take note that messages are done with, which were not taken in order."""
+        return self.log.acknowledge(ack, revive_queue_id, revive_time, now)
+
+    def acknowledge_in_order(self, ack: Acknowledgement) -> None:
+        """Take note that messages are done with, which were taken in order; the cursor moves to the first that is not.
+
+        Raises:
+            KeyError: a message was not given out by the pop that counts.
+        """
+        offsets, key = self._broker.offsets, (ack.topic, ack.group, ack.queue_id)
+        for offset in ack.offsets:
+            if offset < offsets.get(ack.group, ack.topic, ack.queue_id):
+                continue
+            following = self.orders.acknowledge(key, offset, ack.pop_time)
+            if following is None:
+                continue
+            if not offsets.has_reset(ack.group, ack.topic, ack.queue_id):
+                offsets.commit(ack.group, ack.topic, ack.queue_id, following)
+            for queue_id in (-1, ack.queue_id):
+                self.parked.wake((ack.topic, ack.group, queue_id))
+                self.curious.wake((ack.topic, ack.group, queue_id))
+
+    def hide(self, header: ChangeInvisibleTime, receipt: Receipt, now: int) -> AppendResult:
+        """Have a message be hidden for another time from now on, by a check point of its own."""
+        group, topic, queue_id, offset = header.consumer_group, header.topic, header.queue_id, header.offset
+        name, is_suspended = receipt.broker_name, bool(header.suspend)
+        point = CheckPoint(group, topic, queue_id, offset, (0,), now, header.invisible_time, name, is_suspended)
+        result = self.log.add(point, receipt.revive_queue_id, now)
+        if result.status is not PutStatus.PUT_OK:
+            return result
+        ack = receipt.acknowledgement(group, topic, queue_id, offset)
+        return self.acknowledge(ack, receipt.revive_queue_id, receipt.revive_time, now)
+
+    def hide_in_order(self, header: ChangeInvisibleTime, receipt: Receipt, now: int) -> int | None:
+        """Have a message that was taken in order be hidden until another time.
+
+        Returns:
+            That time, in ms; None where the group is done with the message.
+        """
+        group, topic, queue_id, offset = header.consumer_group, header.topic, header.queue_id, header.offset
+        if offset < self._broker.offsets.get(group, topic, queue_id):
+            return None
+        until = now + header.invisible_time
+        self.orders.hide((topic, group, queue_id), offset, receipt.pop_time, until)
+        for one in (-1, queue_id):
+            self.parked.wake((topic, group, one))
+            self.curious.wake((topic, group, one))
+        return until
+
+    def delete_topic(self, topic: str, now: int) -> None:
+        """Delete the retry topics of a topic that is gone."""
+        for name in list(self._broker.topics.configs):
+            group = name.removeprefix(RETRY_PREFIX).removesuffix(topic)[:-1]
+            if name.startswith(RETRY_PREFIX) and group and normal_topic(name, group) == topic:
+                self._broker.store.delete_topic(name)
+                self._broker.topics.delete(name, now)
+
+
+def _records(parts: Sequence[memoryview]) -> Iterator[memoryview]:
+    """Yield the single records of parts in which they lie end to end."""
+    for part in parts:
+        at = 0
+        while at < len(part):
+            (size,) = _INT.unpack_from(part, at)
+            yield part[at : at + size]
+            at += size
+
+
+def _queue_offsets(parts: Sequence[memoryview]) -> list[int]:
+    return [_LONG.unpack_from(record, _QUEUE_OFFSET_AT)[0] for record in _records(parts)]
+
+
+def _as_of(record: memoryview, topic: str, receipt: Receipt, flag: str) -> bytes:
+    """Return the record of a message of a retry topic as one of the topic itself, with its receipt in it."""
+    message, _, queue_offset, physical_offset, store_timestamp = parse_stored(record)
+    text = build_receipt(receipt, flag, message.queue_id, queue_offset)
+    properties = add_property(message.properties, RECEIPT, text)
+    named = topic_field(topic)
+    size = record_size(message, named, len(properties))
+    return build_record(message, named, properties, size, queue_offset, physical_offset, store_timestamp)

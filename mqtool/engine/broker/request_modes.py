@@ -1,0 +1,75 @@
+"""How groups consume topics, by pull or by pop, where the broker says so: ``config/messageRequestMode.json``.
+
+(Rules: store.md 10.6. RocketMQ: ``MessageRequestModeManager``.)
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.errors import FormatError
+from mqtool.formats.config_tables import Table
+
+PULL, POP = "PULL", "POP"
+
+
+class RequestMode(NamedTuple):
+    """How one group consumes one topic."""
+
+    mode: str  # PULL or POP
+    share_count: int  # by pop: how many members after one in the list read its queues too; 0: all read all
+
+
+BY_PULL = RequestMode(PULL, -1)
+"""Where nobody has said anything else."""
+
+
+class RequestModes:
+    """The modes by topic and group; each change is in the file before the call returns."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the table below the folder ``config``.
+
+        Raises:
+            FormatError: it cannot be read.
+        """
+        self._path = folder / "messageRequestMode.json"
+        self._modes: dict[str, dict[str, RequestMode]] = {}
+        try:
+            for topic, groups in (load_table(self._path).get("messageRequestModeMap") or {}).items():
+                self._modes[topic] = {
+                    group: RequestMode(members["mode"], members["popShareQueueNum"])
+                    for group, members in groups.items()
+                }
+        except (AttributeError, KeyError, TypeError) as error:
+            raise FormatError(f"{self._path} has other members than modes", offset=0) from error
+
+    def get(self, topic: str, group: str) -> RequestMode:
+        """Return how a group consumes a topic."""
+        return self._modes.get(topic, {}).get(group, BY_PULL)
+
+    def set(self, topic: str, group: str, mode: RequestMode) -> None:
+        """Set how a group consumes a topic."""
+        self._modes.setdefault(topic, {})[group] = mode
+        save_table(self._path, self.table())
+
+    def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
+        """Forget the modes of a topic."""
+        if self._modes.pop(topic, None):
+            save_table(self._path, self.table())
+
+    def table(self) -> Table:
+        """Return all modes as the file and the body of GET_ALL_MESSAGE_REQUEST_MODE have them."""
+        modes = {
+            topic: {
+                group: {
+                    "consumerGroup": group,
+                    "mode": one.mode,
+                    "popShareQueueNum": one.share_count,
+                    "topic": topic,
+                }
+                for group, one in groups.items()
+            }
+            for topic, groups in self._modes.items()
+        }
+        return {"messageRequestModeMap": modes}

@@ -1,0 +1,252 @@
+"""The revive log: what pops gave out, until it is acknowledged or given to the retry topic of its group.
+
+Check points and acknowledgements are messages of ``rmq_sys_REVIVE_LOG_<cluster>``, which come there from the timer
+topic when their time is over: a check point a second before the acknowledgements can be complete. The first check
+point of each revive queue is dealt with once its own time is over and all timer messages up to then have come; how far
+that is lies in the offsets of ``CID_RMQ_SYS_REVIVE_GROUP``. A broker of RocketMQ keeps it in the same way, so that each
+of the two revives what the other gave out.
+(Rules: remoting.md 3.4; store.md 11.5. RocketMQ: ``PopReviveService``.)
+"""
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.broker.topics import revive_topic
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.errors import FormatError, NotFoundError, WriteError
+from mqtool.formats.new_message import NewMessage
+from mqtool.formats.pop import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CHECK_POINT_TAG,
+    FIRST_POP_TIME,
+    REVIVE_GROUP,
+    Acknowledgement,
+    CheckPoint,
+    build_ack,
+    build_check_point,
+    normal_topic,
+    parse_ack,
+    parse_check_point,
+    retry_topic,
+)
+from mqtool.formats.properties import add_property, build_properties, find_property, probe_of
+from mqtool.formats.remoting import Outgoing
+from mqtool.formats.stored_message import StoredMessage, parse_stored
+from mqtool.formats.topics import RETRY_PREFIX, TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.store.live_queue import LiveQueue
+
+log = logging.getLogger(__name__)
+
+_TAGS, _REAL_TOPIC, _FIRST_POP_TIME = probe_of("TAGS"), probe_of("REAL_TOPIC"), probe_of(FIRST_POP_TIME)
+_EARLIER_MS = 1000
+"""How long before its end a check point comes to the log."""
+_AGAIN_MS = 1000
+"""How long to wait when the store takes nothing."""
+_READ_AT_ONCE = 256
+
+
+class _Pending(NamedTuple):
+    revive_offset: int
+    point: CheckPoint
+
+
+class ReviveLog:
+    """A clockwork that gives messages back whose time is over."""
+
+    def __init__(self, broker: "Broker", now: int) -> None:
+        """Take up what the log of an earlier run holds."""
+        self._broker = broker
+        self._not_before = now
+        self.topic = revive_topic(broker.settings.cluster_name)
+        self._points: dict[tuple[str, str, int, int, int, str], CheckPoint] = {}
+        self._pending: dict[int, deque[_Pending]] = {}  # by revive queue, in its order
+        self._read: dict[int, int] = {}  # up to and with which offset each revive queue was read
+        self._take_up()
+        broker.on_arrival.append(self._arrived)
+        broker.clockworks.append(self)
+
+    # Writing
+
+    def add(self, point: CheckPoint, queue_id: int, now: int) -> AppendResult:
+        """Keep a check point."""
+        deliver = point.revive_time - _EARLIER_MS
+        return self._put(CHECK_POINT_TAG, point.unique_key(), build_check_point(point), queue_id, deliver, now)
+
+    def acknowledge(self, ack: Acknowledgement, queue_id: int, revive_time: int, now: int) -> AppendResult:
+        """Keep that messages of a check point are done with.
+
+        Args:
+            ack: says which.
+            queue_id: the revive queue of the check point.
+            revive_time: when the messages could be seen again, in ms; later than that is too late.
+            now: the time, in ms.
+        """
+        return self._put(ack.tag, ack.unique_key(), build_ack(ack), queue_id, revive_time, now)
+
+    def _put(self, tag: str, key: str, body: bytes, queue_id: int, deliver: int, now: int) -> AppendResult:
+        host = self._broker.store_host
+        properties = build_properties({"TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": key, "TAGS": tag})
+        message = NewMessage(
+            self.topic, queue_id, body, properties, born_timestamp=now, born_host=host, store_host=host
+        )
+        return self._broker.put(message, now)
+
+    # Reading
+
+    def _take_up(self) -> None:
+        store = self._broker.store
+        for topic, queue_id in store.queues():
+            queue = store.queue(topic, queue_id)
+            if topic == self.topic and queue is not None:
+                start = self._broker.offsets.get(REVIVE_GROUP, topic, queue_id) + 1
+                for offset in _offsets_from(queue, max(start, queue.min_offset(store.log.min_offset))):
+                    self._take(queue_id, offset)
+
+    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        if topic == self.topic:
+            self._take(queue_id, next_offset - 1)
+
+    def _take(self, queue_id: int, offset: int) -> None:
+        """Take a message of the log for what it is."""
+        self._read[queue_id] = offset
+        stored = self._message(self.topic, queue_id, offset)
+        if stored is None:
+            return
+        tag, body = find_property(stored.message.properties, _TAGS).decode(), stored.message.body
+        try:
+            if tag == CHECK_POINT_TAG:
+                point = parse_check_point(body)
+                self._points[point.key] = point
+                self._pending.setdefault(queue_id, deque()).append(_Pending(offset, point))
+            elif tag in (ACK_TAG, BATCH_ACK_TAG):
+                ack = parse_ack(body)
+                if known := self._points.get(ack.key):
+                    known.done.update(ack.offsets)
+        except FormatError as error:
+            log.warning("revive log, queue %d, offset %d: %s", queue_id, offset, error)
+
+    def _message(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
+        store = self._broker.store
+        queue = store.queue(topic, queue_id)
+        units = queue.units(offset, 1) if queue else []
+        try:
+            return parse_stored(store.log.record(units[0].physical_offset)) if units else None
+        except (NotFoundError, FormatError):  # deleted since
+            return None
+
+    def given_out_since(self, timestamp: int) -> list[CheckPoint]:
+        """Return the check points, of this log and of those that wait to come to it, of pops since a time (ms)."""
+        points = []
+        for topic, queue_id in self._broker.store.queues():
+            if topic not in (TIMER_TOPIC, self.topic):
+                continue
+            queue = self._broker.store.queue(topic, queue_id)
+            assert queue is not None
+            offset = queue.next_offset - 1
+            while (stored := self._message(topic, queue_id, offset)) and stored.store_timestamp >= timestamp:
+                properties = stored.message.properties
+                is_ours = topic == self.topic or find_property(properties, _REAL_TOPIC).decode() == self.topic
+                if is_ours and find_property(properties, _TAGS).decode() == CHECK_POINT_TAG:
+                    point = parse_check_point(stored.message.body)
+                    if point.pop_time >= timestamp:
+                        points.append(point)
+                offset -= 1
+        return points
+
+    # Reviving
+
+    def tick(self, now: int) -> Iterable[Outgoing]:
+        """Deal with the check points whose time is over."""
+        if now < self._not_before:
+            return ()
+        has_revived = False
+        for queue_id, pending in self._pending.items():
+            while pending and self._is_over(pending[0].point, now):
+                offset, point = pending[0]
+                revived = self._revive(point, now)
+                if revived is None:
+                    self._not_before = now + _AGAIN_MS
+                    return ()
+                has_revived |= revived > 0
+                pending.popleft()
+                if self._points.get(point.key) is point:
+                    del self._points[point.key]
+                self._commit(queue_id, offset if pending else self._read[queue_id])
+        if has_revived:  # so that a process that is killed now does not do it again
+            try:
+                self._broker.offsets.keep(now)
+            except WriteError as error:
+                log.warning("consumer offsets: %s", error)
+        return ()
+
+    def next_tick(self, now: int) -> int | None:  # noqa: ARG002
+        """Return when the next check point may be over."""
+        firsts = [pending[0].point.revive_time for pending in self._pending.values() if pending]
+        return max(_to_second(min(firsts)), self._not_before) if firsts else None
+
+    def _is_over(self, point: CheckPoint, now: int) -> bool:
+        end = _to_second(point.revive_time)
+        first_timer = self._broker.timers.first_due
+        return now >= end and (first_timer is None or first_timer > end)
+
+    def _commit(self, queue_id: int, offset: int) -> None:
+        self._broker.offsets.commit(REVIVE_GROUP, self.topic, queue_id, offset)
+
+    def _revive(self, point: CheckPoint, now: int) -> int | None:
+        """Give back what is not done with; return how many messages, None where the store does not take them all."""
+        broker = self._broker
+        count = 0
+        if broker.topics.get(normal_topic(point.topic, point.group)) is None or not broker.groups.get(point.group):
+            return count
+        for offset in point.offsets:
+            stored = None if offset in point.done else self._message(point.topic, point.queue_id, offset)
+            if stored is None:
+                continue
+            message = self._again(point, stored.message, now)
+            if broker.store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE:
+                return None
+            point.done.add(offset)
+            count += 1
+        return count
+
+    def _again(self, point: CheckPoint, message: NewMessage, now: int) -> NewMessage:
+        """Return a message as its group gets it once more."""
+        broker = self._broker
+        topic = point.topic
+        if not topic.startswith(RETRY_PREFIX):
+            topic = retry_topic(topic, point.group, is_v2=broker.settings.retry_topic_v2_enabled)
+        if broker.topics.get(topic) is None:
+            broker.topics.of_group(topic, 1, False, now)
+            if broker.offsets.get(point.group, topic, 0) < 0:
+                broker.offsets.commit(point.group, topic, 0, 0)
+        properties = message.properties
+        if not find_property(properties, _FIRST_POP_TIME):
+            properties = add_property(properties, FIRST_POP_TIME, str(point.pop_time))
+        return dataclasses.replace(
+            message,
+            topic=topic,
+            queue_id=0,
+            properties=properties,
+            born_host=broker.store_host,
+            store_host=broker.store_host,
+            reconsume_times=message.reconsume_times + (not point.is_suspended),
+            prepared_transaction_offset=0,
+        )
+
+
+def _offsets_from(queue: "LiveQueue", start: int) -> Iterable[int]:
+    while units := queue.units(start, _READ_AT_ONCE):
+        yield from (unit.queue_offset for unit in units)
+        start += len(units)
+
+
+def _to_second(time: int) -> int:
+    """Return when timer messages of a time (ms) have come: at the end of its second."""
+    return -(-time // 1000) * 1000
