@@ -27,6 +27,7 @@ from mqtool.engine.broker.processors import (
     pop,
     pull,
     query,
+    recall,
     refused,
     send,
     slaves,
@@ -99,7 +100,18 @@ class Broker:
         self.settings = settings or BrokerSettings()
         self.listens_at("127.0.0.1:10911")
         self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
-        for family in (assignment, clients, consumers, groups, pop, pull, slaves, transaction, admin):
+        for family in (
+            assignment,
+            clients,
+            consumers,
+            groups,
+            pop,
+            pull,
+            recall,
+            slaves,
+            transaction,
+            admin,
+        ):
             self.processors |= family.PROCESSORS
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []

@@ -39,6 +39,7 @@ class OnlineGroup:
     consume_from_where: str
     members: dict[Peer, Client] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)  # by topic
+    fingerprint: int = 0  # of the subscriptions, by the last heartbeat that had one
 
     @property
     def is_broadcast(self) -> bool:
@@ -90,6 +91,12 @@ class Clients:
         if not keeps_subscriptions:
             is_changed |= _subscribe(group, data.subscriptions)
         return self._notes(data.group) if is_changed else ()
+
+    def take_fingerprint(self, group: str, fingerprint: int) -> bool:
+        """Take the fingerprint of the subscriptions of a group; tell whether it is another one than before."""
+        online = self._consumers[group]
+        before, online.fingerprint = online.fingerprint, fingerprint
+        return before != fingerprint
 
     # Going
 

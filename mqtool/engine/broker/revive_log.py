@@ -148,16 +148,16 @@ class ReviveLog:
             if topic not in (TIMER_TOPIC, self.topic):
                 continue
             queue = self._broker.store.queue(topic, queue_id)
-            assert queue is not None
-            offset = queue.next_offset - 1
-            while (stored := self._message(topic, queue_id, offset)) and stored.store_timestamp >= timestamp:
+            for offset in range(queue.next_offset - 1 if queue else -1, -1, -1):
+                stored = self._message(topic, queue_id, offset)
+                if stored is None or stored.store_timestamp < timestamp:
+                    break
                 properties = stored.message.properties
                 is_ours = topic == self.topic or find_property(properties, _REAL_TOPIC).decode() == self.topic
                 if is_ours and find_property(properties, _TAGS).decode() == CHECK_POINT_TAG:
                     point = parse_check_point(stored.message.body)
                     if point.pop_time >= timestamp:
                         points.append(point)
-                offset -= 1
         return points
 
     # Reviving

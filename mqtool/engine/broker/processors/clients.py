@@ -34,6 +34,7 @@ def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     beat = parse_heartbeat(command.body)
     client = Client(peer, beat.client_id, command.language, command.version, now)
     out: list[Outgoing] = []
+    is_changed = not beat.fingerprint
     for data in beat.consumers:
         group = broker.groups.find(data.group, now)
         if group is None:
@@ -41,9 +42,13 @@ def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         if group.retry_queue_count > 0:
             broker.topics.of_group(RETRY_PREFIX + data.group, group.retry_queue_count, data.unit_mode, now)
         out += broker.clients.register_consumer(data, client, keeps_subscriptions=beat.without_subscriptions)
+        if beat.fingerprint:
+            is_changed |= broker.clients.take_fingerprint(data.group, beat.fingerprint)
     for producer_group in beat.producer_groups:
         broker.clients.register_producer(producer_group, client)
-    out.append((peer, command.answer()))
+    # Clients of 5.x may leave out subscriptions that are known; "changed" has them sent again.
+    fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_changed else "false"}
+    out.append((peer, command.answer(ext_fields=fields)))
     return out
 
 

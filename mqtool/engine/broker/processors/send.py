@@ -23,9 +23,10 @@ from mqtool.formats.properties import (
     parse_properties,
     probe_of,
 )
+from mqtool.formats.recall import RecallHandle, build_handle
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 from mqtool.formats.stored_message import parse_stored
-from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker, Processor, Request
@@ -39,7 +40,7 @@ _TAIL_SEPARATOR = b"\x02"
 _MULTI_TAG = "MULTI_TAG"
 _MOST_OF_BATCH_TOPIC = 127
 _FIRST_RETRY_LEVEL = 3
-_REPLY_TO = probe_of("REPLY_TO_CLIENT")
+_REPLY_TO, _TIMER_OUT = probe_of("REPLY_TO_CLIENT"), probe_of("TIMER_OUT_MS")
 _PUSH_MS = 10_000
 """How long a client may take to acknowledge a reply."""
 _NOBODY: Host = (bytes(4), 0)
@@ -79,8 +80,9 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outg
         return ((request.peer, answer),)
     queue_id = message.queue_id
     key = find_property(message.properties, _UNIQUE_KEY)
-    is_inner = header.batch and config.is_batch and bool(key)
-    if is_inner:
+    more: dict[str, str] = {}
+    if header.batch and config.is_batch and key:
+        more["batchUniqId"] = key.decode("utf-8", "replace")  # by this a client knows that all have one id
         result = _append_inner_batch(broker, message, request.now)
     elif header.batch:
         result = _append_batch(broker, message, request.now)
@@ -95,7 +97,16 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outg
             except _RefusedError as refused:
                 return ((request.peer, command.answer(refused.code, _marks(broker), remark=str(refused))),)
         result = broker.put(message, request.now)
-    return _answer(broker, request, result, queue_id, key, is_inner=is_inner)
+        if message.topic == TIMER_TOPIC and result.status is PutStatus.PUT_OK:
+            more = _recall_handle(broker, header.topic, message, key)
+    return _answer(broker, request, result, queue_id, key, more)
+
+
+def _recall_handle(broker: "Broker", topic: str, message: NewMessage, key: bytes) -> dict[str, str]:
+    """Return the field of an answer with which the producer of a timer message can recall it."""
+    by = int(find_property(message.properties, _TIMER_OUT)) + 1  # so that it is the same second again
+    handle = RecallHandle(topic, broker.settings.broker_name, by, key.decode("utf-8", "replace"))
+    return {"recallHandle": build_handle(handle)}
 
 
 def _topic_of(broker: "Broker", header: Send, now: int) -> TopicConfig:
@@ -202,7 +213,12 @@ def _append_inner_batch(broker: "Broker", message: NewMessage, now: int) -> Appe
 
 
 def _answer(
-    broker: "Broker", request: "Request", result: AppendResult, queue_id: int, key: bytes, *, is_inner: bool = False
+    broker: "Broker",
+    request: "Request",
+    result: AppendResult,
+    queue_id: int,
+    key: bytes,
+    more: dict[str, str] | None = None,
 ) -> Iterable[Outgoing]:
     """Return the answer to a send, unless it must wait for the disk."""
     command = request.command
@@ -215,8 +231,7 @@ def _answer(
     fields["queueOffset"] = str(result.queue_offset)
     if key:
         fields["transactionId"] = key.decode("utf-8", "replace")
-    if is_inner:  # by this a client knows that all of its messages have one id
-        fields["batchUniqId"] = fields["transactionId"]
+    fields |= more or {}
     return acknowledged(broker, request, command.answer(ext_fields=fields), result)
 
 

@@ -1,15 +1,18 @@
 """Queues shared out by the broker, held against what RocketMQ's own strategies gave."""
 
+import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtool.engine.broker.processors.assignment import STRATEGIES
+from mqtool.engine.broker.request_modes import BY_PULL, RequestMode
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_body, build_heartbeat
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import TopicConfig
@@ -60,12 +63,12 @@ def asking(tmp_path: Path) -> Iterator[Asking]:
         yield found
 
 
-def assigned(asking: Asking, **given: Any) -> list[int] | None:
+def assigned(asking: Asking, mode: str = "PULL", **given: Any) -> list[int] | None:
     asked = {"topic": "T", "consumerGroup": "G", "clientId": "c2", "strategyName": "AVG", "messageModel": "CLUSTERING"}
     table = orjson.loads(asking.ask(RequestCode.QUERY_ASSIGNMENT, build_body({**asked, **given})).body)
     if "messageQueueAssignments" not in table:
         return None
-    assert {one["mode"] for one in table["messageQueueAssignments"]} <= {"PULL"}
+    assert {one["mode"] for one in table["messageQueueAssignments"]} <= {mode}
     queues = [one["messageQueue"] for one in table["messageQueueAssignments"]]
     assert {(one["topic"], one["brokerName"]) for one in queues} <= {("T", "broker-a")}
     return [one["queueId"] for one in queues]
@@ -84,11 +87,46 @@ def test_a_consumer_is_told_its_queues(asking: Asking) -> None:
     ]
 
 
-def test_a_mode_is_set_where_topic_and_group_are_there_and_it_is_that_of_pulls(asking: Asking) -> None:
-    def code(topic: str, group: str, mode: str = "PULL") -> int:
-        body = build_body({"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": 0})
-        return asking.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body).code
+def set_mode(asking: Asking, mode: str, share_count: int = 0, topic: str = "T", group: str = "G") -> int:
+    body = build_body({"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share_count})
+    return asking.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body).code
 
-    assert [code("T", "G"), code("%RETRY%G", "G"), code("U", "G"), code("T", "H"), code("T", "G", "POP")] == [
-        *(0, 16, 17, 26, 29)
-    ]
+
+def test_a_mode_is_set_where_the_topic_is_there_and_no_retry_topic(asking: Asking) -> None:
+    codes = [set_mode(asking, "POP", topic=topic) for topic in ("T", "%RETRY%G", "U")]
+    assert [*codes, set_mode(asking, "POP", group="H"), set_mode(asking, "PUSH")] == [0, 16, 17, 0, 29]
+
+    asking.broker.groups.creates = False
+    assert set_mode(asking, "POP", group="new") == 26
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(-1, 6))
+def test_by_pop_a_queue_has_the_readers_that_are_asked_for(count: int, members: int, share_count: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, broker_at_work(Path(folder)) as asking:
+        asking.broker.topics.put([TopicConfig("T", count, count, 6, False, "SINGLE_TAG", 0, {})], asking.now)
+        for number in range(members):
+            data = ConsumerData("G", "CONSUME_POP", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET")
+            beat = build_heartbeat(Heartbeat(f"c{number}", (), (data,)))
+            asking.handle(RequestCode.HEART_BEAT, beat, Peer(number, "192.0.2.1", number))
+        assert set_mode(asking, "POP", share_count) == 0
+        shares = [assigned(asking, "POP", clientId=f"c{number}") for number in range(members)]
+
+    if not 0 < share_count < members - 1:
+        assert shares == [[-1]] * members
+    elif members > count:
+        assert shares == [[number % count] for number in range(members)]
+    else:
+        readers = Counter(queue for share in shares for queue in share or ())
+        assert readers == dict.fromkeys(range(count), share_count + 1)
+
+
+def test_modes_outlive_a_restart_and_end_with_their_topic(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        asking.broker.topics.put([TopicConfig("T", 5, 5, 6, False, "SINGLE_TAG", 0, {})], asking.now)
+        set_mode(asking, "POP", 3)
+    with broker_at_work(tmp_path) as asking:
+        assert asking.broker.request_modes.get("T", "G") == RequestMode("POP", 3)
+        asking.broker.topics.delete("T", asking.now)
+    with broker_at_work(tmp_path) as asking:
+        assert asking.broker.request_modes.get("T", "G") == BY_PULL

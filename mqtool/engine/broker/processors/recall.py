@@ -1,0 +1,84 @@
+"""Recalling timer messages that are not delivered yet.
+
+(Rules: remoting.md 3.2. RocketMQ: ``RecallMessageProcessor``.)
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.processors.pull import RefusedError
+from mqtool.engine.broker.processors.send import acknowledged
+from mqtool.engine.store.append_result import PutStatus
+from mqtool.errors import FormatError
+from mqtool.formats.codes import Perm, RequestCode, ResponseCode
+from mqtool.formats.headers import RecallMessage, RecallMessageResponse, build_header, parse_header
+from mqtool.formats.message import parse_host
+from mqtool.formats.new_message import NewMessage
+from mqtool.formats.properties import build_properties
+from mqtool.formats.recall import RecallHandle, parse_handle
+from mqtool.formats.remoting import Outgoing
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker, Processor, Request
+
+_BODY, _TAG = b"0", "_RECALL_TAG_"
+
+
+def recall(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Have a message not be delivered: what says so waits in the timer topic as it does."""
+    command, peer, now = request
+    header = parse_header(RecallMessage, command.ext_fields)
+    marks = {"MSG_REGION": broker.settings.region}
+    try:
+        handle = _checked(broker, header, now)
+    except RefusedError as refused:
+        return ((peer, command.answer(refused.code, marks, remark=f"recall failed, {refused.remark}")),)
+    pairs = {
+        "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique_key}",  # as 5.3 has it; later ones leave the topic out
+        "UNIQ_KEY": handle.unique_key,
+        "TIMER_DELIVER_MS": str(handle.timestamp),
+        "TAGS": _TAG,
+        "PGROUP": header.producer_group or "",
+    }
+    message = NewMessage(
+        handle.topic,
+        0,
+        _BODY,
+        build_properties(pairs),
+        born_timestamp=now,
+        born_host=parse_host(peer.address),
+        store_host=broker.store_host,
+    )
+    result = broker.put(message, now)
+    if result.status is not PutStatus.PUT_OK:
+        remark = f"recall failed, {broker.store.refusal or 'execute error'}"
+        return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, marks, remark=remark)),)
+    answer = command.answer(ext_fields=build_header(RecallMessageResponse(handle.unique_key)) | marks)
+    return acknowledged(broker, request, answer, result)
+
+
+def _checked(broker: "Broker", header: RecallMessage, now: int) -> RecallHandle:
+    """Return the handle of a message that can be recalled; raises ``RefusedError``."""
+    settings = broker.settings
+    if not settings.recall_enabled:
+        raise RefusedError(ResponseCode.NO_PERMISSION, "operation is forbidden")
+    if not settings.perm & Perm.WRITE:
+        raise RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
+    if broker.topics.get(header.topic) is None:
+        raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
+    try:
+        handle = parse_handle(header.recall_handle)
+    except FormatError as error:
+        raise RefusedError(ResponseCode.ILLEGAL_OPERATION, f"recall handle is invalid: {error.reason}") from None
+    if handle.topic != header.topic:
+        raise RefusedError(ResponseCode.ILLEGAL_OPERATION, "topic not match")
+    if handle.broker_name != settings.broker_name:
+        raise RefusedError(ResponseCode.ILLEGAL_OPERATION, "broker service not available")
+    if not 0 < handle.timestamp - now < settings.timer_max_delay_seconds * 1000:
+        raise RefusedError(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid")
+    return handle
+
+
+PROCESSORS: "dict[int, Processor]" = {
+    RequestCode.RECALL_MESSAGE: recall,
+}
