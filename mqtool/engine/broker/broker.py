@@ -162,8 +162,9 @@ class Broker:
         self.store_host = parse_host(address)
 
     def configure(self, settings: BrokerSettings) -> None:
-        """Go by these settings from now on."""
+        """Go by these settings from now on; those of ``AT_START`` stay without effect."""
         self.settings = self.topics.settings = settings
+        self.groups.creates = settings.auto_create_groups
 
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return what to send for a command."""

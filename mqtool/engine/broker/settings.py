@@ -1,4 +1,4 @@
-"""The settings of a broker, by RocketMQ's names."""
+"""The settings of a broker, by RocketMQ's names; most take effect at once when they change while it runs."""
 
 from dataclasses import dataclass
 
@@ -55,3 +55,22 @@ class BrokerSettings(Settings):
 
     # Name servers
     register_interval_ms: int = setting("registerNameServerPeriod", 30_000)
+
+
+AT_START = frozenset(
+    (
+        "brokerClusterName",
+        "brokerName",
+        "brokerId",
+        "brokerIP1",
+        "clusterTopicEnable",
+        "brokerTopicEnable",
+        "defaultTopicQueueNums",
+        "traceTopicEnable",
+        "msgTraceTopicName",
+        "reviveQueueNum",
+        "aclEnable",
+        "rocketmq.acl.plain.file",
+    )
+)
+"""Settings that are looked at when a broker starts: its names, and what it has from its first moment on."""

@@ -9,7 +9,7 @@ import contextlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.retention import DiskUsage, Retention, disk_usage
 from mqtool.engine.store.time_search import Boundary
-from mqtool.errors import FormatError, MqtoolError, NotFoundError, RecoveryNeededError, WriteError
+from mqtool.errors import FormatError, MqtoolError, NotFoundError, RecoveryNeededError, UsageError, WriteError
 from mqtool.formats import checkpoint, commit_log
 from mqtool.formats.layout import packer_of
 from mqtool.formats.message import Message, message_of
@@ -74,6 +74,26 @@ _INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
 _TOO_MANY_PROPERTIES = AppendResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
 _REFUSED = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
+
+CHANGEABLE = frozenset(
+    (
+        "cleanFileForciblyEnable",
+        "cleanResourceInterval",
+        "deleteCommitLogFilesInterval",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
+        "fileReservedTime",
+        "flushCommitLogLeastPages",
+        "flushCommitLogThoroughInterval",
+        "flushDiskType",
+        "flushIntervalCommitLog",
+        "flushIntervalConsumeQueue",
+        "maxMessageSize",
+    )
+)
+"""Settings that an open store takes changes of."""
 
 DISK_IS_FULL = "the broker's disk is full"
 
@@ -137,18 +157,39 @@ class MessageStore:
             self._note_start()
             self._stack = stack.pop_all()
 
+    def configure(self, changes: Mapping[str, str]) -> None:
+        """Change settings of ``CHANGEABLE``, by RocketMQ's names, while the store is open.
+
+        Raises:
+            UsageError: a setting makes no sense; none is changed.
+        """
+        before = self.config
+        self.config = StoreConfig({**before.settings, **changes})
+        try:
+            self._read_changeable()
+            self.retention.configure(self.config)
+        except UsageError:
+            self.config = before
+            self._read_changeable()
+            self.retention.configure(before)
+            raise
+
     def _read_config(self) -> None:
         config = self.config
-        self.is_sync = config.settings.get("flushDiskType", "").upper() == "SYNC_FLUSH"
+        self._read_changeable()
         self.delay_levels = config.delay_levels()
+        self._index_enabled = config.flag("messageIndexEnable", True)
+        self._with_crc = config.flag("enabledAppendPropCRC")
+        self._with_light_queues = config.flag("enableLmq") and config.flag("enableMultiDispatch")
+
+    def _read_changeable(self) -> None:
+        config = self.config
+        self.is_sync = config.settings.get("flushDiskType", "").upper() == "SYNC_FLUSH"
         self._most_body = config.number("maxMessageSize", 4 << 20)
         self._flush_interval = config.number("flushIntervalCommitLog", 500)
         self._flush_least = config.number("flushCommitLogLeastPages", 4) * _PAGE
         self._flush_thorough = config.number("flushCommitLogThoroughInterval", 10_000)
         self._queue_interval = config.number("flushIntervalConsumeQueue", 1000)
-        self._index_enabled = config.flag("messageIndexEnable", True)
-        self._with_crc = config.flag("enabledAppendPropCRC")
-        self._with_light_queues = config.flag("enableLmq") and config.flag("enableMultiDispatch")
 
     def _make_folders(self) -> None:
         """Make what a new store needs; its names are on the disk before anything is written."""

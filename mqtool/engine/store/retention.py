@@ -45,14 +45,7 @@ class Retention:
         """
         self.is_full = False
         """Whether so much of the disk is in use that nothing may be written."""
-        self.most_used = config.number("diskMaxUsedSpaceRatio", 75, 10, 95) / 100
-        self.forced = config.number("diskSpaceCleanForciblyRatio", 85, 30, 85) / 100
-        self.warning = config.number("diskSpaceWarningLevelRatio", 90, 35, 90) / 100
-        self._reserved_ms = config.number("fileReservedTime", 72) * _HOUR_MS
-        self._hours = _hours(config.settings.get("deleteWhen", "04"))
-        self._forcibly = config.flag("cleanFileForciblyEnable", True)
-        self._clean_interval = config.number("cleanResourceInterval", 10_000)
-        self._delete_interval = config.number("deleteCommitLogFilesInterval", 100)
+        self.configure(config)
         self._folders = list(folders)
         self._usage = usage
         self._next_look = 0
@@ -61,6 +54,23 @@ class Retention:
         self._is_forced = False
         self._is_due = False
         self._asked = 0
+
+    def configure(self, config: "StoreConfig") -> None:
+        """Go by other rules from the next look on.
+
+        Raises:
+            UsageError: a setting makes no sense.
+        """
+        hours = _hours(config.settings.get("deleteWhen", "04"))
+        reserved_hours = config.number("fileReservedTime", 72)
+        self.most_used = config.number("diskMaxUsedSpaceRatio", 75, 10, 95) / 100
+        self.forced = config.number("diskSpaceCleanForciblyRatio", 85, 30, 85) / 100
+        self.warning = config.number("diskSpaceWarningLevelRatio", 90, 35, 90) / 100
+        self._reserved_ms = reserved_hours * _HOUR_MS
+        self._hours = hours
+        self._forcibly = config.flag("cleanFileForciblyEnable", True)
+        self._clean_interval = config.number("cleanResourceInterval", 10_000)
+        self._delete_interval = config.number("deleteCommitLogFilesInterval", 100)
 
     def ask(self) -> None:
         """Have what is old enough deleted soon, whatever hour it is."""

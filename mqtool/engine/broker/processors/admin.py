@@ -3,12 +3,16 @@
 (Rules: remoting.md 3.5 to 3.8. RocketMQ: ``AdminBrokerProcessor``.)
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.processors.query import store_timestamp
+from mqtool.engine.broker.settings import AT_START
 from mqtool.engine.store.append_result import PutStatus
+from mqtool.engine.store.message_store import CHANGEABLE
+from mqtool.engine.store.paths import STORE_SETTINGS
 from mqtool.engine.store.retention import disk_usage
 from mqtool.errors import FormatError, NotFoundError, UsageError
 from mqtool.formats.bodies import (
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker, Processor, Request
     from mqtool.engine.store.live_queue import LiveQueue
 
+log = logging.getLogger(__name__)
+
 _PROTECTED = ("configBlackList", "brokerConfigPath", "rocketmqHome", "storePath")
 """How settings begin that no request may change: a path in them would be a way to write files."""
 _QUEUES_OF_THREADS = {
@@ -53,6 +59,7 @@ _QUEUES_OF_THREADS = {
     "ack": 100_000,
 }
 """The queues of RocketMQ's threads and their lengths; here nothing waits, but tools look for the figures."""
+_AT_START = AT_START | (STORE_SETTINGS - CHANGEABLE)
 _MOST_UNITS = 1000
 _NOWHERE = (1 << 63) - 1
 """An offset that is behind all others."""
@@ -156,10 +163,13 @@ def _gib(size: int) -> str:
     return f"{size / (1 << 30):.1f} GiB"
 
 
+def _settings(broker: "Broker") -> dict[str, str]:
+    return {**broker.store.config.settings, **broker.settings.texts()}
+
+
 def _get_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
-    texts = {**broker.store.config.settings, **broker.settings.texts()}
     version = build_body(version_members(DataVersion(0, broker.figures.started, 0))).decode()
-    body = build_settings(texts).encode()
+    body = build_settings(_settings(broker)).encode()
     return ((request.peer, request.command.answer(ext_fields={"version": version}, body=body)),)
 
 
@@ -167,15 +177,19 @@ def _update_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     given = parse_settings(request.command.body.decode("utf-8", "replace"))
     if any(name.startswith(_PROTECTED) for name in given):
         return _refuse(request, ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+    of_store = {name: value for name, value in given.items() if name in CHANGEABLE}
     try:
-        settings, unknown = broker.settings.updated(given)
+        settings, unknown = broker.settings.updated({name: given[name] for name in given.keys() - of_store.keys()})
+        if unknown := sorted({*unknown} - STORE_SETTINGS):
+            raise UsageError(f"no effect here: {', '.join(unknown)}")
+        present = _settings(broker)
+        if late := [name for name in given if name in _AT_START and given[name] != present.get(name)]:
+            raise UsageError(f"taken at the start only: {', '.join(late)}")
+        broker.store.configure(of_store)
     except UsageError as error:
         return _refuse(request, ResponseCode.INVALID_PARAMETER, str(error))
-    if unknown:
-        return _refuse(
-            request, ResponseCode.INVALID_PARAMETER, f"no effect on a broker that runs: {', '.join(unknown)}"
-        )
     broker.configure(settings)
+    log.info("%s changed %s", request.peer, ", ".join(f"{name}={value}" for name, value in given.items()))
     return _done(request)
 
 

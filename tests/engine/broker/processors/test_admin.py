@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from mqtool.engine.broker.clients import Client
+from mqtool.engine.broker.settings import AT_START
 from mqtool.errors import FormatError
 from mqtool.formats.bodies import ConsumerData, MessageQueue, Subscription, by_queue, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -102,14 +103,60 @@ def test_settings_change_while_the_broker_runs(tmp_path: Path) -> None:
         (b"brokerPermission=4\nbrokerConfigPath=/etc/passwd", ResponseCode.NO_PERMISSION),
         (b"brokerPermission=many", ResponseCode.INVALID_PARAMETER),
         (b"brokerPermission=4\nnobodyKnows=1", ResponseCode.INVALID_PARAMETER),
+        (b"fileReservedTime=48\ndeleteWhen=25", ResponseCode.INVALID_PARAMETER),
+        (b"brokerPermission=4\nmaxMessageSize=much", ResponseCode.INVALID_PARAMETER),
+        (b"maxMessageSize=100\nbrokerPermission=9\nbrokerName=other", ResponseCode.INVALID_PARAMETER),
+        (b"maxMessageSize=100\nmappedFileSizeCommitLog=4096", ResponseCode.INVALID_PARAMETER),
     ],
 )
 def test_a_change_that_cannot_be_is_refused_as_a_whole(text: bytes, code: int, tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
-        before = asking.broker.settings
+        before = asking.broker.settings, asking.store.config
 
         assert asking.ask(RequestCode.UPDATE_BROKER_CONFIG, text).code == code
-        assert asking.broker.settings == before
+        assert (asking.broker.settings, asking.store.config) == before
+        assert asking.store.append(new_message("T", bytes(200)), NOW).status == "PUT_OK"
+
+
+def test_settings_of_store_and_groups_take_effect_at_once(tmp_path: Path) -> None:
+    def change(text: bytes) -> None:
+        assert asking.ask(RequestCode.UPDATE_BROKER_CONFIG, text).code == 0
+
+    with broker_at_work(tmp_path, mappedFileSizeCommitLog="4096", deleteWhen="") as asking:
+        change(b"autoCreateSubscriptionGroup=false")
+        assert asking.broker.groups.find("New", NOW) is None
+        change(b"autoCreateSubscriptionGroup=true")
+        assert asking.broker.groups.find("New", NOW) is not None
+
+        for _ in range(10):
+            asking.append(new_message("T", bytes(700)))
+        change(b"maxMessageSize=100")
+        assert asking.store.append(new_message("T", bytes(101)), NOW).status == "MESSAGE_ILLEGAL"
+        assert asking.store.append(new_message("T", bytes(100)), NOW).status == "PUT_OK"
+
+        asking.store.flush()
+        asking.now += 3_600_000 * 24 * 365 * 100  # the files are as old as the test
+        list(asking.broker.tick(asking.now))
+        assert asking.store.log.min_offset == 0
+        every_hour = ";".join(map(str, range(24)))
+        change(f"deleteWhen={every_hour}\nfileReservedTime=1".encode())
+        asking.now += 20_000
+        list(asking.broker.tick(asking.now))
+        assert asking.store.log.min_offset > 0
+
+        assert not asking.store.is_sync
+        change(b"flushDiskType=SYNC_FLUSH\nbrokerName=broker-a")  # which it has anyway
+        assert asking.store.is_sync
+
+
+def test_every_setting_of_a_broker_is_either_changeable_or_taken_at_the_start(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        present = asking.broker.settings.texts()
+        for name, value in present.items():
+            other = {"true": "false", "false": "true"}.get(value, f"{value}1")
+            answer = asking.ask(RequestCode.UPDATE_BROKER_CONFIG, f"{name}={other}".encode())
+            told = parse_settings(asking.ask(RequestCode.GET_BROKER_CONFIG).body.decode())[name]
+            assert (answer.code, told) == ((29, value) if name in AT_START else (0, other))
 
 
 # Groups and topics
