@@ -1,4 +1,7 @@
-"""Whole brokers and mqadmin of RocketMQ, each in a JVM; Maven fetches their jars (``broker_pom.xml``)."""
+"""Whole name servers, brokers and mqadmin of RocketMQ, each in a JVM; Maven fetches their jars.
+
+(``broker_pom.xml``, ``name_server_pom.xml``.)
+"""
 
 import asyncio
 import contextlib
@@ -10,12 +13,25 @@ from pathlib import Path
 from tests.differential.java_store import class_path
 
 POM = "broker_pom.xml"
+NAME_SERVER_POM = "name_server_pom.xml"
 
 _LOGGING = '<configuration><root level="OFF"/></configuration>'
 _LOGGING_FILES = ("logback_broker.xml", "logback_tools.xml", "rmq.broker.logback.xml", "rmq.tools.logback.xml")
 _OPENS = [
     f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.lang", "java.nio", "jdk.internal.ref", "sun.nio.ch")
 ]
+
+
+@contextlib.asynccontextmanager
+async def running_name_server(version: str, folder: Path, port: int) -> AsyncIterator[str]:
+    """Run a name server on ``port`` until the block ends, and give its address once it is up."""
+    folder.mkdir()
+    config = folder / "namesrv.conf"
+    config.write_text(f"listenPort={port}\n")
+    arguments = ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config)]
+    async with _jvm(version, folder, arguments, NAME_SERVER_POM) as process:
+        await _said(process, b"success", f"the name server of {version}")
+        yield f"127.0.0.1:{port}"
 
 
 @contextlib.asynccontextmanager
@@ -31,14 +47,19 @@ async def running_broker(version: str, folder: Path, name_server: str, port: int
     )
     arguments = ["org.apache.rocketmq.broker.BrokerStartup", "-n", name_server, "-c", str(config)]
     async with _jvm(version, folder, arguments) as process:
-        said: list[bytes] = []
-        while not said or b"boot success" not in said[-1]:
-            assert process.stdout is not None
-            said.append(await process.stdout.readline())
-            assert said[-1], f"the broker of {version} does not start: {b''.join(said)[-2000:]!r}"
+        await _said(process, b"boot success", f"the broker of {version}")
         yield address
         process.terminate()
         await process.communicate()
+
+
+async def _said(process: Process, word: bytes, who: str) -> None:
+    """Wait until a process says that it is up."""
+    assert process.stdout is not None
+    said: list[bytes] = []
+    while not said or word not in said[-1]:
+        said.append(await process.stdout.readline())
+        assert said[-1], f"{who} does not start: {b''.join(said)[-2000:]!r}"
 
 
 class MqAdmin:
@@ -48,11 +69,11 @@ class MqAdmin:
         self._process = process
         self._name_server = name_server
 
-    async def run(self, *arguments: str) -> str:
-        """Run a command and return what it printed."""
+    async def run(self, *arguments: str, name_server: str | None = None) -> str:
+        """Run a command, for another name server if one is given, and return what it printed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        line = "\t".join([*arguments, "-n", self._name_server])
+        line = "\t".join([*arguments, "-n", name_server or self._name_server])
         self._process.stdin.write(f"{line}\n".encode())
         await self._process.stdin.drain()
         printed: list[str] = []
@@ -71,7 +92,7 @@ async def mqadmin(version: str, folder: Path, name_server: str) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def _jvm(version: str, folder: Path, arguments: list[str]) -> AsyncIterator[Process]:
+async def _jvm(version: str, folder: Path, arguments: list[str], pom: str = POM) -> AsyncIterator[Process]:
     conf = folder / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for name in _LOGGING_FILES:
@@ -84,7 +105,7 @@ async def _jvm(version: str, folder: Path, arguments: list[str]) -> AsyncIterato
         f"-Duser.home={folder}",
         *_OPENS,
         "-cp",
-        class_path(version, POM),
+        class_path(version, pom),
         *arguments,
         stdin=PIPE,
         stdout=PIPE,
