@@ -141,6 +141,9 @@ class DyingDisk(FailingDisk):
 class Left(enum.Enum):
     """What a power loss leaves of all that was not synced; by chance it is anything between."""
 
+    EVERYTHING = enum.auto()
+    """As after the end of the process alone."""
+
     NOTHING = enum.auto()
     LATEST = enum.auto()
     """The latest change of each file, and none that came before."""

@@ -35,7 +35,7 @@ def load_table(path: Path) -> Table:
 def save_table(path: Path, table: Table) -> None:
     """Put a table in the place of the one in a file, which becomes the one before.
 
-    At any moment one of the two is whole, if the machine stops as well.
+    At any moment one of the two is whole, if the machine stops as well; the new one is on the disk on return.
 
     Raises:
         WriteError: the disk is full or fails; the table in the file is as it was.
@@ -51,6 +51,11 @@ def save_table(path: Path, table: Table) -> None:
         with contextlib.suppress(FileNotFoundError):
             path.replace(_before(path))
         beside.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _before(path: Path) -> Path:

@@ -63,9 +63,11 @@ class LiveIndexFile:
 
     def count_until(self, last_start: int) -> int:
         """Return how many entries are of messages that begin up to an address."""
-        offsets = self._entries(self.next - 1)["physical_offset"].astype(np.int64)
+        entries = self._entries(self.next - 1)
+        offsets = entries["physical_offset"].astype(np.int64)
         is_behind = offsets > last_start
-        is_behind[1:] |= offsets[1:] < offsets[:-1]  # zeros: one that never came to the disk
+        is_behind |= (offsets == 0) & (entries["key_hash"] == 0)  # one that never came to the disk
+        is_behind[1:] |= offsets[1:] < offsets[:-1]
         return int(np.argmax(is_behind)) if is_behind.any() else len(offsets)
 
     def _entries(self, count: int) -> "npt.NDArray[np.void]":
