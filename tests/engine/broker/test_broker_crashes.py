@@ -298,14 +298,14 @@ def test_every_message_is_delivered_once_whenever_the_broker_ends(
         assert not any(was_mended for _, was_mended in counts)
 
 
-def trial_cuts(disk: WatchingDisk, sample: int) -> list[int]:
+def trial_cuts(disk: WatchingDisk, sample: int, step: int = STEP * STEP) -> list[int]:
     """Return after how many calls to cut: not before the store is there."""
     first = next(
         number
         for number, (name, arguments, _) in enumerate(disk.calls)
         if "abort" in str(arguments[0]) and name == "sync"
     )
-    return [*range(first + 2 + sample, len(disk.calls), STEP * STEP), len(disk.calls) - 4]
+    return [*range(first + 2 + sample, len(disk.calls), step), len(disk.calls) - 4]
 
 
 def try_one(disk: WatchingDisk, sent: dict[str, Sent], cut: int, chance: Chance, place: Path) -> tuple[int, bool]:
