@@ -57,7 +57,7 @@ def set_(group: str, topic: str, queue_id: int, offset: int, broker_name: str | 
     """Set what a group reads next of one queue. Consumers that are online go on there.
 
     \b
-      mqtool offset set -n localhost:9876 --group billing --topic Orders --queue 0 --offset 17
+      mqtool offset set --group billing --topic Orders --queue 0 --offset 17
     """  # noqa: D301
     options = {"group": group, "topics": [topic], "queue_id": queue_id, "offset": offset}
     return target.run("offset set", options, broker_name, _plan)
@@ -83,7 +83,7 @@ def reset(
     """Set what a group reads next in all queues of topics. Consumers that are online go on there.
 
     \b
-      mqtool offset reset -n localhost:9876 --group billing --topic Orders --earliest
+      mqtool offset reset --group billing --topic Orders --earliest
       mqtool offset reset -s ./store --group billing --topic Orders --since 2h
     """  # noqa: D301
     if earliest + latest + (since is not None) != 1:

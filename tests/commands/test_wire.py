@@ -1,0 +1,263 @@
+"""Commands with ``-n``: the same as from a store, who may, over which connection, and when nobody answers."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.errors import Status
+from mqtool.formats.bodies import Registration, build_registration
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.config_tables import DataVersion
+from mqtool.formats.headers import RegisterBroker, build_header
+from mqtool.formats.remoting import RemotingCommand
+from tests.commands.running import run
+from tests.commands.test_serve import serving_both
+from tests.engine.remoting.test_server import on_a_loop
+from tests.golden import copy_of, golden_store, manifest
+
+STORE = "mixed-533-clean"
+WIRE_COMMANDS = [
+    ("pull", "--topic", "Orders"),
+    ("send", "--topic", "Orders", "x"),
+    ("topic", "list"),
+    ("topic", "show", "Orders"),
+    ("topic", "create", "Orders", "--yes"),
+    ("topic", "delete", "Orders", "--yes"),
+    ("group", "list"),
+    ("group", "show", "billing"),
+    ("group", "create", "billing", "--yes"),
+    ("group", "delete", "billing", "--yes"),
+    ("offset", "list"),
+    ("offset", "set", "--group", "billing", "--topic", "Orders", "--queue", "0", "--offset", "0", "--yes"),
+    ("offset", "reset", "--group", "billing", "--topic", "Orders", "--latest", "--yes"),
+    ("cluster", "list"),
+    ("cluster", "show"),
+]
+ACL = """accounts:
+- accessKey: administrator
+  secretKey: 12345678
+  admin: true
+- accessKey: reader00
+  secretKey: 87654321
+  defaultTopicPerm: SUB
+"""
+
+
+@pytest.fixture(scope="module")
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a name server whose broker has a copy of a golden store."""
+    store = copy_of(STORE, tmp_path_factory.mktemp("wire"))
+    settings = [f"--set={key}={value}" for key, value in manifest(STORE)["config"].items() if key.startswith("m")]
+    with serving_both(store, *settings) as (_, address, _):
+        yield address
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--offset", 17, "--limit", 3),
+        ("--offset", 20, "--limit", 5),
+        ("--offset", 1 << 40),
+        ("--limit", 0),
+        ("--tag", "TagA"),
+        ("--filter", "TagB || TagC", "--limit", 2),
+        ("--sql", "a > 5 OR TAGS = 'TagA'"),
+        ("--since", "2026-11-21T01:34:28.300Z"),
+        ("--body", "hex"),
+    ],
+    ids=str,
+)
+def test_a_pull_gives_the_same_from_a_broker_and_from_its_store(
+    arguments: tuple[object, ...], name_server: str
+) -> None:
+    queues = manifest(STORE)["load"]["after_load"]["queues"]
+    for topic, ids in queues.items():
+        for queue_id in ids if (golden_store(STORE) / "consumequeue" / topic).exists() else ():
+            where = ("--topic", topic, "--queue", queue_id)
+            online = run("pull", "-n", name_server, *where, *arguments)
+            offline = run("pull", "-s", golden_store(STORE), *where, *arguments)
+
+            assert (online.status, online.output) == (offline.status, offline.output)
+            assert online.remarks.splitlines()[-1:] == offline.remarks.splitlines()[-1:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("--topic", "OrderEvents"), Status.USAGE),  # it has four queues
+        (("--topic", "OrderEvents", "--queue", "9"), Status.NO_INPUT),
+        (("--topic", "OrderEvent", "--queue", "0"), Status.NO_INPUT),
+        (("--topic", "*e*", "--queue", "0"), Status.USAGE),
+        (("--topic", "OrderEvents", "--queue", "0", "--sql", "a >"), Status.USAGE),
+    ],
+)
+def test_what_cannot_be_pulled_is_refused_alike(arguments: tuple[str, ...], status: Status, name_server: str) -> None:
+    online, offline = run("pull", "-n", name_server, *arguments), run("pull", "-s", golden_store(STORE), *arguments)
+
+    assert (online.status, offline.status, online.output) == (status, status, "")
+    # The number of topics that a pattern means is the name server's, and the broker has some of its own.
+    assert online.remarks.split(" topics")[0].rstrip("0123456789") == offline.remarks.split(" topics")[0].rstrip(
+        "0123456789"
+    )
+
+
+def test_a_broker_that_is_not_there_is_named(name_server: str) -> None:
+    ran = run("pull", "-n", name_server, "--topic", "OrderEvents", "--queue", "0", "--broker", "broker-z")
+
+    assert ran.status == Status.NO_INPUT
+    assert "broker-z; it has on broker-a" in ran.remarks
+
+
+# Which is meant
+
+
+def test_the_environment_means_brokers_unless_a_store_is_named(
+    name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", name_server)
+    brokers, store = run("topic", "list", "OrderEvents"), run("topic", "list", "OrderEvents", "-s", golden_store(STORE))
+
+    assert [row["broker_name"] for row in brokers.rows] == ["broker-a"]
+    assert [row["broker_name"] for row in store.rows] == [None]
+    ignored = {"broker_name"}
+    assert {k: v for k, v in brokers.rows[0].items() if k not in ignored} == {
+        k: v for k, v in store.rows[0].items() if k not in ignored
+    }
+
+
+def test_both_at_once_are_refused(name_server: str) -> None:
+    ran = run("topic", "list", "-n", name_server, "-s", golden_store(STORE))
+
+    assert (ran.status, ran.output) == (Status.USAGE, "")
+
+
+def test_a_change_is_refused_where_both_could_be_meant(
+    name_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", name_server)
+    monkeypatch.setenv("MQTOOL_STORE", str(copy_of(STORE, tmp_path)))
+
+    ran = run("topic", "create", "Ambiguous", "--yes")
+
+    assert (ran.status, ran.output) == (Status.USAGE, "")
+    assert "give -n or -s" in ran.remarks
+    assert "Ambiguous" not in {row["topic"] for row in run("topic", "list").rows}
+
+
+# Nobody there
+
+
+@pytest.mark.parametrize("arguments", WIRE_COMMANDS, ids=" ".join)
+def test_where_nobody_answers_one_sentence_says_so(arguments: tuple[str, ...]) -> None:
+    ran = run(*arguments, "-n", "127.0.0.1:1")
+
+    assert (ran.status, ran.output) == (Status.UNAVAILABLE, "")
+    assert ran.remarks.count("\n") == 1
+    assert "127.0.0.1:1" in ran.remarks
+
+
+@on_a_loop
+async def test_a_broker_that_does_not_answer_is_listed_without_figures() -> None:
+    identity = RegisterBroker("broker-x", "127.0.0.1:1", "C", "", 0)
+    body = build_registration(Registration(DataVersion(0, 0, 0), {}))
+    async with Cluster(NameServerConfig()) as cluster:
+        client = RemotingClient([cluster.name_server_address])
+        await client.invoke(RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(identity), body=body))
+        ran = await asyncio.to_thread(run, "cluster", "list", "-n", cluster.name_server_address)
+        await client.close()
+
+    assert ran.status == Status.UNAVAILABLE
+    assert [(row["address"], row["version"]) for row in ran.rows] == [("127.0.0.1:1", None)]
+    assert "cannot connect to 127.0.0.1:1" in ran.remarks
+
+
+# Who
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a name server whose broker asks who somebody is."""
+    folder = tmp_path_factory.mktemp("acl")
+    (folder / "plain_acl.yml").write_text(ACL)
+    settings = ("--set", "aclEnable=true", "--set", f"rocketmq.acl.plain.file={folder / 'plain_acl.yml'}")
+    with serving_both(folder / "store", *settings) as (_, address, _):
+        yield address
+
+
+@pytest.mark.parametrize(
+    ("keys", "status"),
+    [
+        ((), Status.NOT_PERMITTED),
+        (("--access-key", "administrator", "--secret-key", "12345678"), Status.OK),
+        (("--access-key", "administrator", "--secret-key", "wrongwrong"), Status.NOT_PERMITTED),
+        (("--access-key", "reader00", "--secret-key", "87654321"), Status.NOT_PERMITTED),
+        (("--access-key", "administrator"), Status.USAGE),
+    ],
+)
+def test_requests_are_signed(keys: tuple[str, ...], status: Status, guarded: str) -> None:
+    topic = f"Orders-{'-'.join(keys).replace('--', '')}"
+    made = run("topic", "create", topic, "--queues", "2", "--yes", "-n", guarded, *keys)
+
+    assert made.status == status
+    if status == Status.OK:
+        assert run("send", "-n", guarded, "--topic", topic, "--queue", "0", "x", *keys).status == Status.OK
+        pulled = run("pull", "-n", guarded, "--topic", topic, "--queue", "0", *keys)
+        assert [row["body"] for row in pulled.rows] == ["x"]
+
+
+def test_keys_come_from_the_environment(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTOOL_ACCESS_KEY", "administrator")
+    monkeypatch.setenv("MQTOOL_SECRET_KEY", "12345678")
+
+    assert run("topic", "list", "-n", guarded).status == Status.OK
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address of a name server that takes TLS only, as its broker does, and the certificate of both."""
+    if shutil.which("openssl") is None:
+        pytest.skip("TLS IS NOT TESTED: there is no openssl on this machine to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -days 2"
+    files = ["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=mqtool"]
+    subprocess.run([*command.split(), *files], cwd=folder, check=True, capture_output=True)
+    settings = ["tls.server.mode=enforcing", f"tls.server.certPath={folder / 'cert.pem'}"]
+    settings.append(f"tls.server.keyPath={folder / 'key.pem'}")
+    with serving_both(folder / "store", *(f"--set={one}" for one in settings)) as (_, address, _):
+        yield address, folder / "cert.pem"
+
+
+def test_tls_with_an_authority_of_ones_own(encrypted: tuple[str, Path]) -> None:
+    address, certificate = encrypted
+    sent = run("send", "-n", address, "--ca", certificate, "--topic", "Orders", "--queue", "0", "x")
+    pulled = run("pull", "-n", address, "--tls", "--ca", certificate, "--topic", "Orders", "--queue", "0")
+
+    assert (sent.status, pulled.status) == (Status.OK, Status.OK)
+    assert [row["body"] for row in pulled.rows] == ["x"]
+
+
+def test_without_tls_or_with_nobody_to_trust_there_is_no_answer(encrypted: tuple[str, Path]) -> None:
+    address, _ = encrypted
+    plain, distrusting = (run("topic", "list", "-n", address, *more) for more in ((), ("--tls",)))
+
+    assert (plain.status, distrusting.status) == (Status.UNAVAILABLE, Status.UNAVAILABLE)
+    assert "certificate" in distrusting.remarks.lower()
+
+
+@pytest.mark.parametrize(("text", "status"), [(None, Status.NO_INPUT), ("no certificate\n", Status.USAGE)])
+def test_a_file_without_certificates_is_refused(text: str | None, status: Status, tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    if text:
+        path.write_text(text)
+
+    assert run("topic", "list", "-n", "127.0.0.1:1", "--ca", path).status == status
