@@ -456,6 +456,11 @@ def _delete(broker: "Broker", topics: Iterable[str]) -> None:
             broker.store.delete_topic(topic)
 
 
+def _export_pop_records(_broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    """Say that all records of pop consumers are in the store: none was ever anywhere else."""
+    return _done(request)
+
+
 PROCESSORS: "dict[int, Processor]" = {
     RequestCode.UPDATE_BROKER_CONFIG: _update_config,
     RequestCode.GET_BROKER_CONFIG: _get_config,
@@ -477,4 +482,5 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.DELETE_EXPIRED_COMMITLOG: _delete_expired_log,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _topics_of_group,
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _subscription,
+    RequestCode.POP_ROLLBACK: _export_pop_records,
 }
