@@ -1,16 +1,23 @@
 """``mqtool serve``."""
 
 import asyncio
+import contextlib
+import logging
 import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from mqtool.commands._options import parse_settings
-from mqtool.errors import NotFoundError, Status
+from mqtool.errors import MissingExtraError, NotFoundError, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from mqtool.engine.broker.broker import Broker
     from mqtool.engine.cluster import BrokerConfig, NameServerConfig
 
 
@@ -42,6 +49,12 @@ if TYPE_CHECKING:
     help="The store's directory, made if it is not there. Default: storePathRootDir of the configuration, or ./store.",
 )
 @click.option(
+    "--metrics",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve metrics for Prometheus on this port too, at /metrics; 0 chooses one. Needs mqtool[metrics].",
+)
+@click.option(
     "-c", "--config", type=click.Path(path_type=Path, readable=False), help="A broker.conf, or a namesrv.conf."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of either; repeats.")
@@ -53,6 +66,7 @@ def command(
     port: int | None,
     namesrv: str | None,
     store: Path | None,
+    metrics: int | None,
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -64,8 +78,11 @@ def command(
     """
     if no_broker and no_namesrv:
         raise click.UsageError("--no-broker and --no-namesrv leave nothing to run")
+    if metrics is not None and no_broker:
+        raise click.UsageError("--metrics are those of a broker")
     from mqtool.engine.cluster import run
 
+    metrics_of = _metrics(host, metrics) if metrics is not None else None
     given = _given(config, settings)
     names = namesrv or given.get("namesrvAddr")
     if no_namesrv and not names:
@@ -78,7 +95,7 @@ def command(
         broker = _broker(host, port, store or Path(given.get("storePathRootDir") or "store"), given, used)
     if unused := sorted(given.keys() - used):
         click.echo(f"mqtool: these settings have no effect here: {', '.join(unused)}", err=True)
-    return run(_serve(name_server, broker, (names or "") if no_namesrv else ""))
+    return run(_serve(name_server, broker, (names or "") if no_namesrv else "", metrics_of))
 
 
 def _given(file: Path | None, settings: tuple[str, ...]) -> dict[str, str]:
@@ -128,10 +145,17 @@ def _port(text: str) -> int:
     raise click.UsageError(f"listenPort={text} is no port")
 
 
-async def _serve(name_server: "NameServerConfig | None", broker: "BrokerConfig | None", name_servers: str) -> int:
+async def _serve(
+    name_server: "NameServerConfig | None",
+    broker: "BrokerConfig | None",
+    name_servers: str,
+    metrics_of: "Callable[[Sequence[Broker]], AbstractAsyncContextManager[str]] | None",
+) -> int:
     from mqtool.engine.cluster import Cluster
     from mqtool.engine.remoting.client import split_addresses
 
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("mqtool.engine.broker").setLevel(logging.INFO)  # what administrators change
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -149,6 +173,19 @@ async def _serve(name_server: "NameServerConfig | None", broker: "BrokerConfig |
     async with Cluster(name_server, brokers, split_addresses(name_servers)) as cluster:
         ready = [f"name server {cluster.name_server_address}"] if name_server else []
         ready += [f"broker {address}" for address in cluster.broker_addresses]
-        click.echo(f"mqtool: ready: {', '.join(ready)}")
-        await told.wait()
+        async with contextlib.AsyncExitStack() as stack:
+            if metrics_of:
+                address = await stack.enter_async_context(metrics_of(cluster.brokers))
+                ready.append(f"metrics http://{address}/metrics")
+            click.echo(f"mqtool: ready: {', '.join(ready)}")
+            await told.wait()
     return Status.OK
+
+
+def _metrics(host: str, port: int) -> "Callable[[Sequence[Broker]], AbstractAsyncContextManager[str]]":
+    """Return what serves metrics of brokers, before anything is started that would have to be stopped again."""
+    try:
+        from mqtool.engine.metrics import metrics_served
+    except ImportError as error:
+        raise MissingExtraError("--metrics", "metrics") from error
+    return partial(metrics_served, host=host, port=port)

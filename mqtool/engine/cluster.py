@@ -31,6 +31,7 @@ from mqtool.formats.headers import BrokerIdentity, RegisterBroker, build_header
 from mqtool.formats.remoting import Peer, RemotingCommand
 
 if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
     from mqtool.engine.store.message_store import MessageStore
     from mqtool.formats.config_tables import TopicConfig
 
@@ -40,6 +41,8 @@ Result = TypeVar("Result")
 Clock = Callable[[], int]
 _FLUSH_LOOK_SECONDS = 0.1
 """How often the flusher looks whether something is due that nobody waits for."""
+_VIP_DISTANCE = 2
+"""How far below its own the port lies on which a broker listens for clients that use the VIP channel."""
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
 
 
@@ -84,6 +87,8 @@ class Cluster:
         self._clock = clock
         self.name_server_address = ""
         self.broker_addresses: list[str] = []
+        self.brokers: list[Broker] = []
+        """The rules of the brokers, to be asked in the event loop."""
 
     async def __aenter__(self) -> Self:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -103,6 +108,7 @@ class Cluster:
                 await broker.start()
                 stack.push_async_callback(broker.stop)
                 self.broker_addresses.append(broker.rules.address)
+                self.brokers.append(broker.rules)
                 self._catching_up.append(broker.catch_up)
             if isinstance(self._clock, VirtualClock):
                 self._clock.on_advance.append(self._follow)
@@ -165,12 +171,23 @@ class _RunningBroker:
             self.rules.listens_at(f"{host}:{config.port}")
             port = await self.server.listen(config.host, config.port)
             self.rules.listens_at(f"{host}:{port}")
+            await self._listen_for_vips(port)
             stack.pop_all()
         self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
         self.rules.topics.on_change.append(self._register_topics)
         self._flusher = asyncio.create_task(self._flush_on())
         await self._register()
         self._registrar = asyncio.create_task(self._register_on())
+
+    async def _listen_for_vips(self, port: int) -> None:
+        """Listen where clients send to whose ``vipChannelEnabled`` is true; a broker without that serves all others."""
+        vip_port = port - _VIP_DISTANCE
+        try:
+            if vip_port > 0:
+                await self.server.listen(self._config.host, vip_port)
+        except MqtoolError as error:
+            level = logging.WARNING if self._config.port else logging.INFO  # a port that was chosen is nobody's VIP
+            log.log(level, "no VIP channel: %s", error)
 
     async def stop(self) -> None:
         """Tell name servers and clients, write everything down and close the store.

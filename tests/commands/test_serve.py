@@ -6,11 +6,13 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
@@ -106,6 +108,50 @@ def test_settings_come_from_a_file_and_from_options_and_useless_ones_are_named(t
     assert errors == "mqtool: these settings have no effect here: productEnvName\n"
 
 
+def test_a_broker_listens_for_clients_with_a_vip_channel_too(tmp_path: Path) -> None:
+    with serving_both(tmp_path / "store") as (_, _, broker):
+        host, _, port = broker.partition(":")
+        [answer] = ask(f"{host}:{int(port) - 2}", RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+    assert answer.code == 0
+
+
+def test_metrics_are_served_as_prometheus_reads_them(tmp_path: Path) -> None:
+    with started("-s", tmp_path / "store", "--port", "0", "--metrics", "0") as (process, line):
+        ready = re.search(r"broker (\S+), metrics (http://127\.0\.0\.1:\d+/metrics)\n", line)
+        assert ready, line
+        fields = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        answers = ask(
+            ready[1],
+            RemotingCommand(
+                RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields={**fields, "topicFilterType": "SINGLE_TAG"}
+            ),
+            RemotingCommand(
+                RequestCode.SEND_MESSAGE_V2,
+                ext_fields=dict(zip("abcdefghi", ("P", "T", "TBW102", "4", "0", "0", "1", "0", ""), strict=True)),
+                body=b"text",
+            ),
+        )
+        assert [answer.code for answer in answers] == [0, 0], answers
+        with urllib.request.urlopen(ready[2]) as response:
+            families = {one.name: one for one in text_string_to_metric_families(response.read().decode())}
+        process.terminate()
+        output, errors = process.communicate(timeout=20)
+
+    [sample] = families["rocketmq_producer_offset"].samples
+    assert sample.labels == {"cluster": "DefaultCluster", "broker": "broker-a", "topic": "T"}
+    assert sample.value == 1
+    assert (process.returncode, output, errors) == (0, "", "")
+
+
+def test_metrics_without_their_library_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "mqtool.engine.metrics", raising=False)
+    ran = run("serve", "-s", tmp_path / "store", "--metrics", "0")
+    assert (ran.status, ran.output) == (Status.UNAVAILABLE, "")
+    assert ran.remarks == "mqtool: --metrics needs a package that is not installed: pip install 'mqtool[metrics]'\n"
+    assert not (tmp_path / "store").exists()
+
+
 def test_what_it_loads_is_small() -> None:
     program = "import sys, mqtool.commands.serve, mqtool.engine.cluster; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -115,7 +161,7 @@ def test_what_it_loads_is_small() -> None:
     with_broker = "import sys, mqtool.engine.broker.broker, mqtool.engine.store.message_store; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", with_broker], capture_output=True, text=True, check=True, cwd=ROOT)
 
-    assert {"numba", "llvmlite", "rich", "lark"}.isdisjoint(done.stdout.split())
+    assert {"numba", "llvmlite", "rich", "lark", "prometheus_client"}.isdisjoint(done.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -123,6 +169,7 @@ def test_what_it_loads_is_small() -> None:
     [
         (["--no-broker", "--no-namesrv"], Status.USAGE, "nothing to run"),
         (["--no-namesrv"], Status.USAGE, "needs -n"),
+        (["--no-broker", "--metrics", "0"], Status.USAGE, "those of a broker"),
         (["-s", "/proc/store", "--namesrv-port", "0"], Status.IO_ERROR, "/proc/store"),
         (["--no-broker", "-c", "/no/namesrv.conf"], Status.NO_INPUT, "/no/namesrv.conf"),
         (["--no-broker", "--set", "listenPort=x"], Status.USAGE, "listenPort=x is no port"),

@@ -173,6 +173,10 @@ class Clients:
         """Return the groups that have producers."""
         return list(self._producers)
 
+    def consumer_groups(self) -> list[str]:
+        """Return the groups that have consumers."""
+        return list(self._consumers)
+
     def producer(self, client_id: str) -> Client | None:
         """Return a producer by its id: who asked gets its reply so."""
         return self._by_id.get(client_id)

@@ -91,6 +91,10 @@ class ConsumerOffsets:
 
     # Groups and topics
 
+    def pairs(self) -> list[Key]:
+        """Return every topic and group that there are offsets of."""
+        return list(self._offsets)
+
     def of(self, group: str, topic: str) -> Mapping[int, int]:
         """Return the offsets of a group by queue id."""
         return self._offsets.get((topic, group), {})

@@ -1,0 +1,283 @@
+"""What a broker tells a Prometheus: gauges by the names and labels of RocketMQ's exporter.
+
+What only clients know, latencies of the store, and bytes by topic are not told; rates are those of the last minute.
+(Names: ``RMQMetricsCollector`` and ``MetricsCollectTask`` of rocketmq-exporter.)
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.broker.processors.admin import runtime_info
+from mqtool.engine.broker.processors.query import store_timestamp
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+
+Row = tuple[tuple[str, ...], float]
+"""The values of the labels, and the gauge's own."""
+
+
+class Gauge(NamedTuple):
+    """A gauge with all its rows."""
+
+    name: str
+    meaning: str
+    labels: tuple[str, ...]
+    rows: list[Row]
+
+
+class _Progress(NamedTuple):
+    topic: str
+    group: str
+    stored: int  # messages, by the ends of the queues
+    consumed: int
+    latency_ms: int  # how long the oldest message that is not consumed has waited
+
+
+class _View(NamedTuple):
+    """What the rows of a gauge are made of."""
+
+    broker: "Broker"
+    now: int  # ms
+    progress: list[_Progress]
+
+
+class _Kind(NamedTuple):
+    meaning: str
+    labels: tuple[str, ...]
+    rows: Callable[[_View], Iterable[Row]]
+
+
+def gauges(broker: "Broker", now: int) -> Iterator[Gauge]:
+    """Yield every gauge as it stands at ``now`` (ms)."""
+    view = _View(broker, now, list(_progress(broker, now)))
+    for name, kind in _KINDS.items():
+        yield Gauge(name, kind.meaning, kind.labels, list(kind.rows(view)))
+    yield from _runtime(broker, now)
+
+
+def _place(broker: "Broker") -> tuple[str, str]:
+    return broker.settings.cluster_name, broker.settings.broker_name
+
+
+# Topics
+
+
+def _ends(broker: "Broker", wanted: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+    """Yield of each topic how many messages have ever come to its queues."""
+    totals: dict[str, int] = {}
+    for topic, queue_id in broker.store.queues():
+        queue = broker.store.queue(topic, queue_id)
+        if queue is not None and wanted(topic):
+            totals[topic] = totals.get(topic, 0) + queue.next_offset
+    yield from totals.items()
+
+
+def _topic_offsets(view: _View) -> Iterator[Row]:
+    for topic, end in _ends(view.broker, lambda topic: not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))):
+        yield (*_place(view.broker), topic), end
+
+
+def _retry_offsets(view: _View) -> Iterator[Row]:
+    for topic, end in _ends(view.broker, lambda topic: topic.startswith(RETRY_PREFIX)):
+        yield (*_place(view.broker), topic), end
+
+
+def _dead_letter_offsets(view: _View) -> Iterator[Row]:
+    for topic, end in _ends(view.broker, lambda topic: topic.startswith(DEAD_LETTER_PREFIX)):
+        yield (*_place(view.broker), topic.removeprefix(DEAD_LETTER_PREFIX)), end
+
+
+def _topic_rates(view: _View) -> Iterator[Row]:
+    for topic in list(view.broker.figures.counts.stored):
+        if shares := view.broker.figures.shares("stored", topic, view.now):
+            yield (*_place(view.broker), topic), shares[0].rate
+
+
+# Groups
+
+
+def _progress(broker: "Broker", now: int) -> Iterator[_Progress]:
+    for topic, group in broker.offsets.pairs():
+        stored = consumed = latency = 0
+        for queue_id, offset in broker.offsets.of(group, topic).items():
+            queue = broker.store.queue(topic, queue_id)
+            if queue is None:
+                continue
+            stored += queue.next_offset
+            consumed += min(max(offset, 0), queue.next_offset)
+            first = max(offset, queue.min_offset(broker.store.log.min_offset))
+            if (waits := store_timestamp(broker, topic, queue_id, first)) >= 0:
+                latency = max(latency, now - waits)
+        yield _Progress(topic, group, stored, consumed, latency)
+
+
+def _stored_for_groups(view: _View) -> Iterator[Row]:
+    for one in view.progress:
+        yield (*_place(view.broker), one.topic, one.group), one.stored
+
+
+def _consumed_by_groups(view: _View) -> Iterator[Row]:
+    for one in view.progress:
+        yield (*_place(view.broker), one.topic, one.group), one.consumed
+
+
+def _group_latencies(view: _View) -> Iterator[Row]:
+    for one in view.progress:
+        yield (*_place(view.broker), one.topic, one.group), one.latency_ms
+
+
+def _behind(wanted: Callable[[str], bool]) -> Callable[[_View], Iterable[Row]]:
+    def rows(view: _View) -> Iterator[Row]:
+        for one in view.progress:
+            if wanted(one.topic):
+                online = view.broker.clients.group(one.group)
+                model = "0" if online and online.is_broadcast else "1"
+                labels = one.group, one.topic, str(len(online.members) if online else 0), model
+                yield labels, one.stored - one.consumed
+
+    return rows
+
+
+def _shares_of_groups(kind: str, *, as_rate: bool) -> Callable[[_View], Iterable[Row]]:
+    def rows(view: _View) -> Iterator[Row]:
+        for key in list(getattr(view.broker.figures.counts, kind)):
+            if shares := view.broker.figures.shares(kind, key, view.now):
+                yield (*_place(view.broker), *key), shares[0].rate if as_rate else shares[0].sum
+
+    return rows
+
+
+def _dead_letters(view: _View) -> Iterator[Row]:
+    """Yield how many dead letters each group has: nobody consumes them by itself."""
+    for topic, end in _ends(view.broker, lambda topic: topic.startswith(DEAD_LETTER_PREFIX)):
+        yield (topic.removeprefix(DEAD_LETTER_PREFIX), topic, "0", "1"), end
+
+
+def _consumers(view: _View) -> Iterator[Row]:
+    for group in view.broker.clients.consumer_groups():
+        if online := view.broker.clients.group(group):
+            addresses = ",".join(sorted(client.peer.address for client in online.members.values()))
+            ids = ",".join(sorted(client.client_id for client in online.members.values()))
+            yield (addresses, ids, group), len(online.members)
+
+
+def _producers(view: _View) -> Iterator[Row]:
+    for group in view.broker.clients.producer_groups():
+        yield (*_place(view.broker), group), len(view.broker.clients.producers(group))
+
+
+# The broker
+
+
+def _broker_labels(broker: "Broker") -> tuple[str, ...]:
+    return broker.settings.cluster_name, broker.address, broker.settings.broker_name
+
+
+def _stored_rate(view: _View) -> Iterator[Row]:
+    yield _broker_labels(view.broker), view.broker.figures.stored_rates(view.now)[1]
+
+
+def _given_rate(view: _View) -> Iterator[Row]:
+    yield _broker_labels(view.broker), view.broker.figures.given_rates(view.now)[1]
+
+
+_OF_TOPIC = ("cluster", "broker", "topic")
+_OF_GROUP = ("cluster", "broker", "topic", "group")
+_OF_DIFFERENCE = ("group", "topic", "countOfOnlineConsumers", "msgModel")
+_OF_BROKER = ("cluster", "brokerIP", "broker")
+
+_KINDS = {
+    "rocketmq_broker_tps": _Kind("messages stored a second", _OF_BROKER, _stored_rate),
+    "rocketmq_broker_qps": _Kind("messages given to consumers a second", _OF_BROKER, _given_rate),
+    "rocketmq_producer_tps": _Kind("messages stored a second", _OF_TOPIC, _topic_rates),
+    "rocketmq_producer_offset": _Kind("messages that ever came to a topic", _OF_TOPIC, _topic_offsets),
+    "rocketmq_topic_retry_offset": _Kind("messages that ever came to a retry topic", _OF_TOPIC, _retry_offsets),
+    "rocketmq_topic_dlq_offset": _Kind(
+        "dead letters that a group ever had", ("cluster", "broker", "group"), _dead_letter_offsets
+    ),
+    "rocketmq_producer_count": _Kind("producers of a group", ("cluster", "broker", "group"), _producers),
+    "rocketmq_group_count": _Kind("consumers of a group", ("caddr", "localaddr", "group"), _consumers),
+    "rocketmq_group_diff": _Kind(
+        "messages that a group has not consumed",
+        _OF_DIFFERENCE,
+        _behind(lambda topic: not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))),
+    ),
+    "rocketmq_group_retrydiff": _Kind(
+        "messages of its retry topic that a group has not consumed",
+        _OF_DIFFERENCE,
+        _behind(lambda topic: topic.startswith(RETRY_PREFIX)),
+    ),
+    "rocketmq_group_dlqdiff": _Kind("dead letters of a group", _OF_DIFFERENCE, _dead_letters),
+    "rocketmq_consumer_offset": _Kind("messages of a topic, for a group", _OF_GROUP, _stored_for_groups),
+    "rocketmq_group_consume_total_offset": _Kind("messages that a group has consumed", _OF_GROUP, _consumed_by_groups),
+    "rocketmq_group_get_latency_by_storetime": _Kind(
+        "ms that the oldest message which a group has not consumed has waited", _OF_GROUP, _group_latencies
+    ),
+    "rocketmq_consumer_tps": _Kind(
+        "messages given to a group a second", _OF_GROUP, _shares_of_groups("given", as_rate=True)
+    ),
+    "rocketmq_consumer_message_size": _Kind(
+        "bytes given to a group in the last minute", _OF_GROUP, _shares_of_groups("given_bytes", as_rate=False)
+    ),
+    "rocketmq_send_back_nums": _Kind(
+        "messages that a group sent back in the last minute",
+        _OF_GROUP,
+        _shares_of_groups("sent_back", as_rate=False),
+    ),
+}
+
+_RUNTIME = {
+    "msg_put_total_today_now": "msgPutTotalTodayNow",
+    "msg_gettotal_today_now": "msgGetTotalTodayNow",
+    "dispatch_behind_bytes": "dispatchBehindBytes",
+    "put_message_size_total": "putMessageSizeTotal",
+    "put_message_average_size": "putMessageAverageSize",
+    "putmessage_times_total": "putMessageTimesTotal",
+    "earliest_message_timestamp": "earliestMessageTimeStamp",
+    "start_accept_sendrequest_time": "startAcceptSendRequestTimeStamp",
+    "commitlog_disk_ratio": "commitLogDiskRatio",
+    "consumequeue_disk_ratio": "consumeQueueDiskRatio",
+    "commitlog_minoffset": "commitLogMinOffset",
+    "commitlog_maxoffset": "commitLogMaxOffset",
+    "remain_howmanydata_toflush": "remainHowManyDataToFlush",
+    "remain_transientstore_buffer_numbs": "remainTransientStoreBufferNumbs",
+    "send_threadpool_queue_size": "sendThreadPoolQueueSize",
+    "pull_threadpoolqueue_size": "pullThreadPoolQueueSize",
+    "query_threadpoolqueue_size": "queryThreadPoolQueueSize",
+    "send_threadpoolqueue_capacity": "sendThreadPoolQueueCapacity",
+    "pull_threadpoolqueue_capacity": "pullThreadPoolQueueCapacity",
+    "query_threadpool_queue_capacity": "queryThreadPoolQueueCapacity",
+}
+"""Figures of ``runtime_info``, by what the exporter calls them."""
+
+_RUNTIME_RATES = {
+    "put_tps": "putTps",
+    "gettotal_tps": "getTotalTps",
+    "getfound_tps": "getFoundTps",
+    "gettransfered_tps": "getTransferedTps",
+}
+_RATE_SECONDS = ("10", "60", "600")
+
+
+def _runtime(broker: "Broker", now: int) -> Iterator[Gauge]:
+    info = runtime_info(broker, now)
+    labels = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
+    values = (
+        broker.settings.cluster_name,
+        broker.address,
+        broker.address,
+        info["brokerVersionDesc"],
+        info["bootTimestamp"],
+        info["brokerVersion"],
+    )
+
+    def gauge(name: str, told: str, value: float) -> Gauge:
+        return Gauge(f"rocketmq_brokeruntime_{name}", f"{told} of mqadmin brokerStatus", labels, [(values, value)])
+
+    for name, told in _RUNTIME.items():
+        yield gauge(name, told, float(info[told].split()[0]))
+    for name, told in _RUNTIME_RATES.items():
+        for seconds, rate in zip(_RATE_SECONDS, info[told].split(), strict=True):
+            yield gauge(f"{name}{seconds}", told, float(rate))
