@@ -226,7 +226,7 @@ class _RunningBroker:
             log.warning("%s; recovering", needed)
             await self._recover(needed)
             store = MessageStore(self._config.store, config, now=self._clock())
-            store.was_recovered = True
+            store.was_recovered = store.was_mended = True
         else:
             if store.was_recovered:
                 cut = f"; {store.cut_size:,} bytes of what was being written are cut" if store.cut_size else ""

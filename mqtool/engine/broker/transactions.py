@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.delayed import delay_level, with_real_place
+from mqtool.engine.broker.delayed import DELAY, delay_level, with_real_place
+from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import commit_log
@@ -44,6 +45,7 @@ FIRST_HALF_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 _IS_PART, _UNIQ_KEY, _TRANSACTION_ID = probe_of("TRAN_MSG"), probe_of("UNIQ_KEY"), probe_of("__transactionId__")
 _REAL_TOPIC, _REAL_QUEUE_ID = probe_of("REAL_TOPIC"), probe_of("REAL_QID")
 _CHECK_TIMES, _IMMUNITY = probe_of(CHECK_TIMES), probe_of(IMMUNITY)
+_WAITS_AGAIN = tuple(probe_of(name) for name in (DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"))
 _MARK_TAG = b"TAGS\x01d\x02"
 _AT_ONCE = 200
 """Half messages that one tick checks at most: others want their turn."""
@@ -67,7 +69,9 @@ class Transactions:
         self._kept_ms = broker.store.config.number("fileReservedTime", 72) * 3_600_000
         self._progress: tuple[int, int, int] | None = None
         """How far half messages and marks are done with, and up to where the log must be on the disk for that."""
-        self._take_up()
+        closed = self._take_up()
+        if broker.store.was_mended:
+            self._open_again(closed, now)
         if broker.store.was_recovered:
             self._mark_last(now)
         broker.on_arrival.append(self._arrived)
@@ -75,7 +79,9 @@ class Transactions:
         broker.on_stop.insert(0, lambda now: self._note_progress())  # noqa: ARG005 - before the offsets are kept
         broker.detours.insert(0, self.detour)  # a half message is delayed once it is committed
 
-    def _take_up(self) -> None:
+    def _take_up(self) -> set[int]:
+        """Return the queue offsets of the half messages that marks are there for."""
+        closed: set[int] = set()
         start, end = self._range(HALF_TOPIC)
         self._open = {offset: [offset] for offset in range(start, end)}
         self._next_mark, _ = self._range(OP_TOPIC)
@@ -85,7 +91,35 @@ class Transactions:
                 if number.isdigit():
                     half = int(number)
                     self._marks[message.queue_offset] = max(half, self._marks.get(message.queue_offset, 0))
-                    self._open.pop(half, None)
+                    if self._open.pop(half, None):
+                        closed.add(half)
+        return closed
+
+    def _open_again(self, closed: set[int], now: int) -> None:
+        """Have producers asked again for half messages that have a mark, but are not delivered.
+
+        When the power goes, the disk may have a mark and not the message that was stored before it. One that was
+        rolled back looks the same; its producer says so once more. What cannot be told is left as it is: messages
+        without a unique key, and those that wait once more for a time.
+        """
+        if not closed:
+            return
+        halves = [*self._read(HALF_TOPIC, min(closed))]
+        last = {_likeness(half.message): half.queue_offset for half in halves}
+        delivered = DeliveredBefore(self._broker.store, "TRAN_MSG", 0, halves[0].physical_offset)
+        for half in halves:
+            offset, properties = half.queue_offset, half.message.properties
+            if (
+                offset in closed
+                and last[_likeness(half.message)] == offset  # no copy was made for a check
+                and find_property(properties, _UNIQ_KEY)
+                and not any(find_property(properties, probe) for probe in _WAITS_AGAIN)
+                and not delivered.takes(half)
+            ):
+                copy = dataclasses.replace(half.message, store_host=self._broker.store_host)
+                result = self._broker.store.append(copy, now)  # that one has no mark
+                if result.status is PutStatus.PUT_OK:
+                    self._open[offset] = self._open[result.queue_offset] = [offset, result.queue_offset]
 
     def _mark_last(self, now: int) -> None:
         """Store the mark that belongs to the last message of the log, if the broker was killed between the two."""
@@ -104,11 +138,11 @@ class Transactions:
     def _mark_copied(self, copy: StoredMessage, now: int) -> None:
         """Be done with the half message of which a copy was stored for a check, or as it is given up."""
         message = copy.message
-        sent = find_property(message.properties, _UNIQ_KEY), message.born_timestamp, message.body
+        sent = _likeness(message)
         for half in self._read(HALF_TOPIC, min(self._open, default=0)):
             offset, one = half.queue_offset, half.message
             is_older = half.physical_offset < copy.physical_offset and offset in self._open
-            if is_older and (find_property(one.properties, _UNIQ_KEY), one.born_timestamp, one.body) == sent:
+            if is_older and _likeness(one) == sent:
                 self._mark(offset, now)
                 copies = self._open.pop(offset)
                 if message.topic == HALF_TOPIC:
@@ -363,6 +397,11 @@ class Transactions:
 
     def _open_ends(self) -> Iterator[int]:
         return (copies[-1] for copies in self._open.values())
+
+
+def _likeness(message: NewMessage) -> tuple[bytes, int, bytes]:
+    """Return what all copies of a half message have in common, and no two messages."""
+    return find_property(message.properties, _UNIQ_KEY), message.born_timestamp, message.body
 
 
 def _number(text: bytes) -> int:

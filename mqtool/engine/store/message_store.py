@@ -142,6 +142,8 @@ class MessageStore:
         """Is told of each message that can now be read: topic, queue id, the offset behind it, tags code, the time."""
         self.was_recovered = False
         """Whether the store had not been closed: what is noted outside of it may be older than its messages."""
+        self.was_mended = False
+        """Whether it had to be mended before it could be opened: messages may be missing from before others."""
         self.cut_size = 0
         """How many bytes were cut from the end of the log then: messages that were being written."""
         self._disk = disk or Disk()

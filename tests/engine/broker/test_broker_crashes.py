@@ -28,6 +28,7 @@ from mqtool.formats.placeholder import LOST
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
+from mqtool.formats.topics import OP_TOPIC
 from tests.crash import STEP, Chance, Left, RecordingDisk
 from tests.engine.store.live import NOW, half_full
 
@@ -228,7 +229,7 @@ def reopened(root: Path) -> tuple[MessageStore, bool]:
     plan = plan_mend(root, CONFIG, "recover", {})
     carry_out(root, CONFIG, plan, Disk())
     store = MessageStore(root, CONFIG, now=NOW, usage=half_full)
-    store.was_recovered = True
+    store.was_recovered = store.was_mended = True
     return store, True
 
 
@@ -296,6 +297,22 @@ def test_every_message_is_delivered_once_whenever_the_broker_ends(
     assert max(count for count, _ in counts) > 100
     if chance is Left.EVERYTHING:  # a kill: nothing has to be recovered
         assert not any(was_mended for _, was_mended in counts)
+
+
+def test_a_transaction_of_which_the_disk_has_the_end_and_not_the_message_is_asked_for_again(
+    work: tuple[WatchingDisk, dict[str, Sent]], tmp_path: Path
+) -> None:
+    disk, sent = work
+    of_the_end = next(at for at, (_, arguments, _) in enumerate(disk.calls) if OP_TOPIC.encode() in _written(arguments))
+
+    count, was_mended = try_one(disk, sent, of_the_end + 1, Left.LATEST, tmp_path)  # nothing of the writes before it
+
+    assert count > 0
+    assert was_mended
+
+
+def _written(arguments: tuple[Any, ...]) -> bytes:
+    return bytes(arguments[2]) if len(arguments) > 2 else b""
 
 
 def trial_cuts(disk: WatchingDisk, sample: int, step: int = STEP * STEP) -> list[int]:
