@@ -7,13 +7,14 @@ and a question adds what waits before it is answered. (Rules: store.md 5. Rocket
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.index_file import NAME_WIDTH, IndexFile, Shape, index_name
 from mqtool.engine.store.live_queue import QueueFiles
+from mqtool.engine.store.mapped_file import reading
 from mqtool.errors import RecoveryNeededError, WriteError
 from mqtool.formats import commit_log
 from mqtool.formats import index_file as layout
@@ -21,6 +22,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.hashing import java_hash, key_hash
 from mqtool.formats.layout import packer_of
 from mqtool.formats.properties import find_property, probe_of
+from mqtool.formats.scan import Ints
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,8 +38,21 @@ _UNIQ_KEY, _KEYS, _TAGS = probe_of("UNIQ_KEY"), probe_of("KEYS"), probe_of("TAGS
 
 Waiting = tuple[str, int, bytes, int, int]
 """What the index needs of a message: topic, ``sys_flag``, properties, address and store time."""
-_Entry = tuple[int | None, int, int]
-"""Hash, address and store time; without a hash, only a file with room is called for."""
+
+
+class _Entries(NamedTuple):
+    """Entries that are to be added, as columns."""
+
+    hashes: Ints  # -1 for a message without keys, which only calls for a file with room
+    offsets: Ints
+    timestamps: Ints
+
+    def behind(self, count: int) -> "_Entries":
+        """Return all but the first of them."""
+        return _Entries(self.hashes[count:], self.offsets[count:], self.timestamps[count:])
+
+
+_NONE = _Entries(*(np.empty(0, np.int64) for _ in range(3)))
 
 
 class LiveIndexFile:
@@ -53,6 +68,7 @@ class LiveIndexFile:
         self.slot_count = 0
         self.next = 1  # number of the next entry
         self._unwritten: list[tuple[int, bytes]] = []  # positions and bytes
+        self._slots: Ints | None = None  # as they are in the file, while it takes entries
 
     def load(self) -> None:
         """Read the header."""
@@ -115,39 +131,55 @@ class LiveIndexFile:
         """Whether no entry has room any more."""
         return self.next >= self.shape.entries
 
-    def take(self, entries: "Sequence[_Entry]", file: "OpenFile") -> int:
+    def take(self, entries: _Entries) -> int:
         """Take the first of some entries, as many as there is room for, and return how many; ``write`` writes them."""
-        slots, begin, next_entry = self.shape.slots, self.begin_timestamp, self.next
-        newest: dict[int, int] = {}  # by position of the slot
-        packed = []
-        count = 0
-        for hashed, offset, timestamp in entries:
-            if next_entry >= self.shape.entries:
-                break
-            count += 1
-            if hashed is None:
-                continue
-            slot_at = layout.HEADER_SIZE + layout.SLOT_SIZE * (hashed % slots)
-            before = newest.get(slot_at)
-            if before is None:
-                (before,) = _SLOT.unpack(file.read(slot_at, layout.SLOT_SIZE))
-                if not 0 <= before < next_entry:
-                    before = 0
-                self.slot_count += not before
-            seconds = (timestamp - begin) // 1000 if begin > 0 else 0
-            packed.append(_ENTRY.pack(hashed, offset, min(max(seconds, 0), _MOST_SECONDS), before))
-            newest[slot_at] = next_entry
-            if next_entry == 1:
-                begin = self.begin_timestamp = timestamp
-                self.begin_offset = offset
-            self.end_timestamp, self.end_offset = timestamp, offset
-            next_entry += 1
-        entries_at = layout.HEADER_SIZE + layout.SLOT_SIZE * slots
-        self._unwritten.append((entries_at + layout.ENTRY_SIZE * self.next, b"".join(packed)))
-        self._unwritten += [(slot_at, _SLOT.pack(number)) for slot_at, number in newest.items()]
-        self.next = next_entry
+        is_entry = entries.hashes >= 0
+        count = min(int(np.searchsorted(np.cumsum(is_entry), self.shape.entries - self.next)) + 1, len(is_entry))
+        hashes, offsets, timestamps = (column[:count][is_entry[:count]] for column in entries)
+        if len(hashes):
+            if self._slots is None:
+                self._slots = self._mapped_slots()
+            self._link(self._slots, hashes, offsets, timestamps)
         self._unwritten.append((0, self.header()))
         return count
+
+    def _mapped_slots(self) -> Ints:
+        with reading(self.path):
+            return np.memmap(self.path, layout.SLOT_DTYPE["entry"], "r", layout.HEADER_SIZE, (self.shape.slots,))
+
+    def _link(self, slots_now: Ints, hashes: Ints, offsets: Ints, timestamps: Ints) -> None:
+        """Put entries in front of those that their slots lead to, as if one came after the other."""
+        first, stop = self.next, self.next + len(hashes)
+        numbers = np.arange(first, stop)
+        slots = hashes % self.shape.slots
+        order = np.argsort(slots, kind="stable")
+        slots, sorted_numbers = slots[order], numbers[order]
+        is_new = np.concatenate(([True], slots[1:] != slots[:-1]))  # of a slot the first here
+        before = np.concatenate(([0], sorted_numbers[:-1]))
+        before[is_new] = slots_now[slots[is_new]]
+        before[(before < 0) | (before >= sorted_numbers)] = 0
+        self.slot_count += int(np.count_nonzero(before[is_new] == 0))
+
+        packed = np.empty(len(hashes), layout.ENTRY_DTYPE)
+        packed["key_hash"], packed["physical_offset"] = hashes, offsets
+        packed["previous_entry"][order] = before
+        begins = np.full(len(hashes), self.begin_timestamp if first > 1 else timestamps[0])
+        begins[0] = self.begin_timestamp  # of the first of a file: that of the file before
+        seconds = np.where(begins > 0, (timestamps - begins) // 1000, 0)
+        packed["seconds_since_begin"] = seconds.clip(0, _MOST_SECONDS)
+        entries_at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots
+        self._unwritten.append((entries_at + layout.ENTRY_SIZE * first, packed.tobytes()))
+
+        is_newest = np.concatenate((is_new[1:], [True]))
+        slots_at = (layout.HEADER_SIZE + layout.SLOT_SIZE * slots[is_newest]).tolist()
+        newest = sorted_numbers[is_newest].astype(layout.SLOT_DTYPE["entry"]).tobytes()
+        size = layout.SLOT_SIZE
+        self._unwritten += [(at, newest[i * size : (i + 1) * size]) for i, at in enumerate(slots_at)]
+
+        if first == 1:
+            self.begin_timestamp, self.begin_offset = int(timestamps[0]), int(offsets[0])
+        self.end_timestamp, self.end_offset = int(timestamps[-1]), int(offsets[-1])
+        self.next = stop
 
     def write(self, file: "OpenFile") -> bool:
         """Write what was taken and tell whether that was anything; after a failure it can be called again."""
@@ -155,6 +187,8 @@ class LiveIndexFile:
             file.write(at, data)
         is_new = bool(self._unwritten)
         self._unwritten.clear()
+        if self.is_full:
+            self._slots = None
         return is_new
 
 
@@ -179,7 +213,7 @@ class LiveIndex:
         """Messages whose keys are still to be added."""
         self._has_tags = has_tags
         self._files = files
-        self._entries: list[_Entry] = []  # that are still to be added
+        self._entries = _NONE  # that are still to be added
         self._all: list[LiveIndexFile] = []
         if folder.is_dir():
             for path in sorted(path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit()):
@@ -231,13 +265,14 @@ class LiveIndex:
         """
         if self.waiting:
             waiting, self.waiting = self.waiting, []
-            self._entries += _entries_of(waiting, self._has_tags)
+            new = _entries_of(waiting, self._has_tags)
+            self._entries = _Entries(*map(np.concatenate, zip(self._entries, new, strict=True)))
         if self._all:
             self._write_last()
-        while self._entries:
-            last = self._with_room(self._entries[0][2])
-            taken = last.take(self._entries, self._files.get(last.path))
-            del self._entries[:taken]
+        while len(self._entries.hashes):
+            last = self._with_room(int(self._entries.timestamps[0]))
+            taken = last.take(self._entries)
+            self._entries = self._entries.behind(taken)
             self._write_last()
 
     def _write_last(self) -> None:
@@ -313,33 +348,36 @@ class LiveIndex:
         return count
 
 
-def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> "list[_Entry]":
+def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:
     """Return the entries that messages need, in the order a broker makes them."""
-    entries: list[_Entry] = []
+    hashes: list[int] = []
+    offsets: list[int] = []
+    timestamps: list[int] = []
     texts: list[bytes] = []  # that are hashed together
     places: list[int] = []
     prefixes: dict[str, bytes] = {}
     for topic, sys_flag, properties, offset, timestamp in waiting:
-        entries.append((None, offset, timestamp))
-        if sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_ROLLBACK:
-            continue
+        is_rolled_back = sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_ROLLBACK
         prefix = prefixes.get(topic)
         if prefix is None:
             prefix = prefixes[topic] = f"{topic}#".encode("utf-8", "replace")
-        for key in _keys(properties, has_tags):
+        keys = [] if is_rolled_back else _keys(properties, has_tags)
+        for key in keys:
             text = prefix + key
             if len(text) <= _WIDTH and text.isascii():
-                places.append(len(entries))
+                places.append(len(hashes))
                 texts.append(text.rjust(_WIDTH, b"\0"))
-                entries.append((0, offset, timestamp))
+                hashes.append(0)
             else:
                 seed = java_hash(f"{topic}#") & 0xFFFFFFFF
-                hashed = plain.index_hash(plain.java_hash(key, 0, len(key), seed))
-                entries.append((hashed, offset, timestamp))
-    for place, hashed in zip(places, _hashes(texts), strict=True):
-        _, offset, timestamp = entries[place]
-        entries[place] = hashed, offset, timestamp
-    return entries
+                hashes.append(plain.index_hash(plain.java_hash(key, 0, len(key), seed)))
+        if not keys:
+            hashes.append(-1)
+        offsets += [offset] * (len(hashes) - len(offsets))
+        timestamps += [timestamp] * (len(hashes) - len(timestamps))
+    columns = _Entries(*(np.array(column, np.int64) for column in (hashes, offsets, timestamps)))
+    columns.hashes[places] = _hashes(texts)
+    return columns
 
 
 def _keys(properties: bytes, has_tags: bool) -> list[bytes]:
@@ -352,9 +390,8 @@ def _keys(properties: bytes, has_tags: bool) -> list[bytes]:
     return found
 
 
-def _hashes(texts: list[bytes]) -> list[int]:
+def _hashes(texts: list[bytes]) -> Ints:
     """Return the hashes of index entries for ASCII texts that zeros in front have made equally long."""
     letters = np.frombuffer(b"".join(texts), np.uint8).reshape(-1, _WIDTH).astype(np.uint32)
     signed = (letters * _POWERS).sum(1, np.uint32).view(np.int32).astype(np.int64)
-    hashes: list[int] = np.where(signed == -(1 << 31), 0, np.abs(signed)).tolist()
-    return hashes
+    return np.where(signed == -(1 << 31), 0, np.abs(signed))
