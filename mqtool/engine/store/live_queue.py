@@ -10,6 +10,7 @@ import collections
 import contextlib
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,18 +18,20 @@ from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.file_queue import is_segment_name, segment_name
 from mqtool.engine.store.time_search import Boundary, TimeSearch
 from mqtool.errors import RecoveryNeededError
-from mqtool.formats import batch_consume_queue, consume_queue
+from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import topic_field
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk, OpenFile
     from mqtool.engine.store.live_log import LiveLog
+    from mqtool.engine.store.mapped_file import MappedFile
 
 QueueKey = tuple[str, int]
 
 _UNIT = packer_of(consume_queue.UNIT)
 _BATCH_UNIT = packer_of(batch_consume_queue.UNIT)
+_EXT_HEAD = packer_of(consume_queue_ext.HEAD)
 _MOST_OPEN = 64
 _LOOK_BEHIND = 1000
 """Units behind the last one that are looked at when a queue is taken up."""
@@ -338,6 +341,62 @@ class LiveQueue:
             del self._starts[-1]
         if self.folder.exists():
             self._files.disk.remove_folder(self.folder)
+
+
+class LiveExtendedQueue(LiveQueue):
+    """A queue that RocketMQ has extended (``enableConsumeQueueExt``): some units say only where their tags code lies.
+
+    The extension serves filters by SQL, which are decided by the messages here, so it does not grow: new units have
+    their tags code themselves, as RocketMQ writes them where an extension fails. Its files go when their units do.
+    """
+
+    __slots__ = ("_extension",)
+
+    def __init__(self, key: QueueKey, folder: Path, files: QueueFiles, extension: "Sequence[MappedFile]") -> None:
+        """Take up a queue whose extension has these files, in order."""
+        super().__init__(key, folder, files)
+        self._extension = list(extension)
+
+    def units(self, start: int, limit: int) -> list[Unit]:
+        """Return up to ``limit`` units from the one of the queue offset ``start`` on, with their tags codes."""
+        return [
+            unit._replace(tags_code=self._code(unit.tags_code)) if _is_address(unit.tags_code) else unit
+            for unit in super().units(start, limit)
+        ]
+
+    def _code(self, address: int) -> int:
+        """Return the tags code kept at an address; where there is none the address, which may be any code."""
+        position = consume_queue_ext.position_of(address)
+        number = bisect.bisect_right(self._extension, position, key=lambda file: file.start_offset) - 1
+        file = self._extension[number] if number >= 0 else None
+        if file is None or position + _EXT_HEAD.size > file.end_offset:
+            return address
+        head = self._files.get(file.path).read(position - file.start_offset, _EXT_HEAD.size)
+        size, tags_code, *_ = _EXT_HEAD.unpack(head)
+        return tags_code if size >= _EXT_HEAD.size else address
+
+    def remove_expired(self, log_start: int) -> int:
+        """Remove the files of messages that are gone, and those of the extension that only these units point to."""
+        count = super().remove_expired(log_start)
+        kept = super().units(self.min_offset(log_start), 1)
+        if kept and _is_address(kept[0].tags_code):
+            position = consume_queue_ext.position_of(kept[0].tags_code)
+            while self._extension[1:] and self._extension[0].end_offset <= position:
+                self._files.remove(self._extension.pop(0).path)
+        return count
+
+    def remove(self) -> None:
+        """Remove all files and the folders."""
+        super().remove()
+        folders = {file.path.parent for file in self._extension}
+        while self._extension:
+            self._files.remove(self._extension.pop().path)
+        for folder in folders:
+            self._files.disk.remove_folder(folder)
+
+
+def _is_address(tags_code: int) -> bool:
+    return bool(consume_queue_ext.is_address(tags_code))
 
 
 class LiveBatchQueue(LiveQueue):

@@ -19,7 +19,7 @@ from mqtool.engine.store.disk import Disk, DiskFullError
 from mqtool.engine.store.index_file import DEFAULT_SHAPE, Shape
 from mqtool.engine.store.live_index import LiveIndex
 from mqtool.engine.store.live_log import LiveLog
-from mqtool.engine.store.live_queue import LiveBatchQueue, LiveQueue, QueueFiles, QueueKey
+from mqtool.engine.store.live_queue import LiveBatchQueue, LiveExtendedQueue, LiveQueue, QueueFiles, QueueKey
 from mqtool.engine.store.locks import hold
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -274,12 +274,18 @@ class MessageStore:
     def _load_queues(self, reader: StoreReader) -> None:
         noted = self._noted_start(reader)
         self._behind = self.log.find_end_again(noted) if self.was_recovered else []
+        extensions = reader.consume_queue_exts
         for kind, queues, folder in (
             (LiveQueue, reader.consume_queues, reader.paths.consume_queue),
             (LiveBatchQueue, reader.batch_consume_queues, reader.paths.batch_consume_queue),
         ):
             for key in queues:
-                queue = self._queues[key] = kind(key, folder / key[0] / str(key[1]), self._files)
+                place, extension = folder / key[0] / str(key[1]), extensions.get(key)
+                if extension and kind is LiveQueue:
+                    queue: LiveQueue = LiveExtendedQueue(key, place, self._files, extension.segments)
+                else:
+                    queue = kind(key, place, self._files)
+                self._queues[key] = queue
                 if self.was_recovered:
                     queue.load_until(noted)
                 else:
@@ -695,7 +701,7 @@ class MessageStore:
             queue = self._queues.pop(key)
             self._waiting.pop(queue, None)
             queue.remove()
-        for kind in ("consumequeue", "batchconsumequeue"):
+        for kind in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
             folder = self.root / kind / topic
             if folder.is_dir() and not any(folder.iterdir()):
                 self._disk.remove_folder(folder)

@@ -19,6 +19,7 @@ from mqtool.engine.repair.rebuild import build
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
+from mqtool.engine.store.live_queue import Unit
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -671,3 +672,51 @@ def test_a_time_leads_to_the_first_message_or_the_last_before_it(
 
     assert lower == bisect.bisect_left(times, asked)
     assert upper == max(0, bisect.bisect_right(times, asked) - 1)
+
+
+# Queues with an extension
+
+
+def _extended(tmp_path: Path) -> tuple[Path, StoreConfig]:
+    return copy_of("ext-533-clean", tmp_path), StoreConfig(settings_of("ext-533-clean"))
+
+
+def _all_units(store: MessageStore, key: tuple[str, int]) -> list[Unit]:
+    queue = store.queue(*key)
+    assert queue
+    found: list[Unit] = []
+    while len(found) < queue.next_offset:
+        found += queue.units(len(found), 1000)
+    return found
+
+
+def test_units_of_an_extended_queue_have_the_tags_codes_of_their_messages(tmp_path: Path) -> None:
+    root, config = _extended(tmp_path)
+    later = manifest("ext-533-clean")["messages"][-1]["store_timestamp"] + 1
+    with contextlib.closing(MessageStore(root, config, now=later, usage=half_full)) as store:
+        for queue_id in (0, 1):
+            message = new_message("Ext", queue_id=queue_id, pairs={"TAGS": "new"})
+            assert store.append(message, later).status is PutStatus.PUT_OK
+        units = [unit for key in store.queues() for unit in _all_units(store, key)]
+        tags = [parse_message(store.log.record(unit.physical_offset)).properties for unit in units]
+
+    assert len(units) == len(manifest("ext-533-clean")["messages"]) + 2
+    found = [parse_properties(text).get("TAGS", "").encode() for text in tags]
+    assert [unit.tags_code & 0xFFFFFFFF for unit in units] == [plain.java_hash(tag, 0, len(tag), 0) for tag in found]
+    assert {one.code for one in verify_store(StoreReader(root, config))} <= {"CONFIG-NO-QUEUE"}
+
+
+def test_files_of_an_extension_go_when_no_unit_points_to_them(tmp_path: Path) -> None:
+    root, config = _extended(tmp_path)
+    folder = root / "consumequeue_ext" / "Ext" / "1"
+    with contextlib.closing(MessageStore(root, config, now=NOW, usage=half_full)) as store:
+        queue = store.queue("Ext", 1)
+        assert queue
+        before = sorted(file.name for file in folder.iterdir())
+        queue.remove_expired(_all_units(store, ("Ext", 1))[-1].physical_offset)
+        after = sorted(file.name for file in folder.iterdir())
+        store.delete_topic("Ext")
+
+    assert before == ["00000000000000000000", "00000000000000002048"]
+    assert after == before[1:]
+    assert not (root / "consumequeue_ext" / "Ext").exists()
