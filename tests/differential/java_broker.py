@@ -91,6 +91,69 @@ async def mqadmin(version: str, folder: Path, name_server: str) -> AsyncIterator
         yield MqAdmin(process, name_server)
 
 
+class Client:
+    """A client of one version in a JVM that is told what to do line by line, and says what happens."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.deliveries: list[list[str]] = []
+        """Body, reconsumeTimes and topic of each message that it was given."""
+
+    async def ask(self, line: str) -> str:
+        """Have it do something and return what it says to that."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        await self._process.stdin.drain()
+        return await self.said()
+
+    async def said(self) -> str:
+        """Return what it says next, deliveries aside."""
+        while True:
+            line = await self._line()
+            if not self._is_delivery(line):
+                return line
+
+    async def delivered(self, count: int) -> list[list[str]]:
+        """Return the deliveries once there are so many."""
+        while len(self.deliveries) < count:
+            line = await self._line()
+            assert self._is_delivery(line), line
+        return self.deliveries
+
+    async def stop(self) -> None:
+        """Have it end, and return when it has."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert await self.said() == "stopped"
+        await self._process.wait()
+
+    def _is_delivery(self, line: str) -> bool:
+        word, *rest = line.split("\t")
+        if word == "got":
+            self.deliveries.append(rest)
+        return word == "got"
+
+    async def _line(self) -> str:
+        assert self._process.stdout is not None
+        other: list[str] = []
+        while True:
+            line = (await self._process.stdout.readline()).decode()
+            if line.startswith("> "):
+                return line[2:].rstrip("\n")
+            other.append(line)
+            assert line, f"the client has ended: {''.join(other)[-2000:]}"
+
+
+@contextlib.asynccontextmanager
+async def pop_client(version: str, folder: Path, *arguments: str) -> AsyncIterator[Client]:
+    """Start ``PopClient.java`` with its arguments, and wait until it consumes."""
+    source = Path(__file__).with_name("PopClient.java")
+    async with _jvm(version, folder, [str(source), *arguments]) as process:
+        client = Client(process)
+        assert await client.said() == "started"
+        yield client
+
+
 @contextlib.asynccontextmanager
 async def _jvm(version: str, folder: Path, arguments: list[str], pom: str = POM) -> AsyncIterator[Process]:
     conf = folder / "conf"

@@ -1,0 +1,267 @@
+"""Pops against a simple model of what a group may be given when, across restarts; and what stores of others hold."""
+
+import contextlib
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from mqtool.formats.bodies import build_body
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.config_tables import TopicConfig
+from mqtool.formats.pop import RECEIPT, Receipt, build_bits, build_receipt, parse_receipt
+from mqtool.formats.properties import parse_properties
+from mqtool.formats.remoting import Outgoing, RemotingCommand
+from mqtool.formats.stored_message import StoredMessage, parse_stored
+from tests.engine.broker.asking import Asking, body_of, broker_at_work
+from tests.engine.store.live import NOW, new_message
+
+GROUP, TOPIC = "G", "T"
+QUEUES = 2
+
+
+@dataclass
+class Given:
+    """One delivery of a message."""
+
+    name: str
+    topic: str  # it is acknowledged under
+    queue_id: int
+    queue_offset: int
+    receipt: str
+    times: int  # it was given out before
+
+
+def make_topic(asking: Asking, topic: str = TOPIC, queues: int = QUEUES) -> None:
+    asking.broker.topics.put([TopicConfig(topic, queues, queues, 6, False, "SINGLE_TAG", 0, {})], asking.now)
+
+
+def send(asking: Asking, name: str, queue_id: int = 0, topic: str = TOPIC, **pairs: str) -> None:
+    asking.append(new_message(topic, name.encode(), queue_id=queue_id, pairs={"UNIQ_KEY": name, **pairs}))
+
+
+def pop_fields(queue_id: int = -1, count: int = 32, invisible: int = 5000, **more: Any) -> dict[str, Any]:
+    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": queue_id, "maxMsgNums": count}
+    return {**fields, "invisibleTime": invisible, "pollTime": 0, "bornTime": 0, "initMode": 0, **more}
+
+
+def pop(asking: Asking, **given: Any) -> list[Given]:
+    answer = asking.ask(RequestCode.POP_MESSAGE, **pop_fields(**given))
+    assert answer.code in (0, ResponseCode.POLLING_TIMEOUT)
+    return deliveries(answer)
+
+
+def deliveries(answer: RemotingCommand) -> list[Given]:
+    """Return what an answer gives out, with the receipts that a Java client makes of it."""
+    fields = answer.ext_fields
+    starts = {}
+    for text in filter(None, fields["startOffsetInfo"].split(";")):
+        flag, queue_id, start = text.split(" ")
+        starts[flag, int(queue_id)] = int(start)
+    found = []
+    body = body_of(answer)
+    while body:
+        size = int.from_bytes(body[:4], "big")
+        found.append(_delivery(parse_stored(body[:size]), fields, starts))
+        body = body[size:]
+    return found
+
+
+def _delivery(stored: StoredMessage, fields: dict[str, str], starts: dict[tuple[str, int], int]) -> Given:
+    message = stored.message
+    assert message.topic == TOPIC
+    text = parse_properties(message.properties).get(RECEIPT)
+    if text is None:
+        start = starts["0", message.queue_id]
+        time, invisible, revive = (int(fields[name]) for name in ("popTime", "invisibleTime", "reviveQid"))
+        receipt = Receipt(start, time, invisible, revive, "broker-a")
+        text = build_receipt(receipt, "0", message.queue_id, stored.queue_offset)
+    topic = TOPIC if text.split(" ")[4] == "0" else f"%RETRY%{GROUP}_{TOPIC}"
+    return Given(message.body.decode(), topic, message.queue_id, stored.queue_offset, text, message.reconsume_times)
+
+
+def of_one(one: Given) -> dict[str, Any]:
+    fields = {"consumerGroup": GROUP, "topic": one.topic, "queueId": one.queue_id}
+    return {**fields, "extraInfo": one.receipt, "offset": one.queue_offset}
+
+
+def acknowledge(asking: Asking, one: Given) -> int:
+    return asking.ask(RequestCode.ACK_MESSAGE, **of_one(one)).code
+
+
+def hide(asking: Asking, one: Given, invisible: int) -> Given:
+    answer = asking.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **of_one(one), invisibleTime=invisible)
+    assert answer.code == 0
+    fields = answer.ext_fields
+    time, changed, revive = (int(fields[name]) for name in ("popTime", "invisibleTime", "reviveQid"))
+    flag = one.receipt.split(" ")[4]
+    receipt = Receipt(one.queue_offset, time, changed, revive, "broker-a")
+    text = build_receipt(receipt, flag, one.queue_id, one.queue_offset)
+    return Given(one.name, one.topic, one.queue_id, one.queue_offset, text, one.times)
+
+
+def acknowledge_all(asking: Asking, some: list[Given]) -> int:
+    """Acknowledge deliveries in one request, by the body that clients make of them."""
+    acks: dict[tuple[Any, ...], list[int]] = {}
+    for one in some:
+        receipt = parse_receipt(one.receipt)
+        key = one.receipt.split(" ")[4], one.queue_id, receipt
+        acks.setdefault(key, []).append(one.queue_offset - receipt.start_offset)
+    body = [
+        {
+            "c": GROUP,
+            "t": TOPIC,
+            "r": flag,
+            "so": receipt.start_offset,
+            "q": queue_id,
+            "rq": receipt.revive_queue_id,
+            "pt": receipt.pop_time,
+            "it": receipt.invisible_ms,
+            "b": build_bits(places),
+        }
+        for (flag, queue_id, receipt), places in acks.items()
+    ]
+    return asking.ask(RequestCode.BATCH_ACK_MESSAGE, build_body({"brokerName": "broker-a", "acks": body})).code
+
+
+def pass_time(asking: Asking, span: int) -> list[Outgoing]:
+    """Let the broker tick whenever something is due; return what it sends."""
+    until = asking.now + span
+    out: list[Outgoing] = []
+    while (due := asking.broker.next_tick(asking.now)) <= until:
+        asking.now = max(asking.now, due)
+        out += asking.broker.tick(asking.now)
+    asking.now = until
+    return out
+
+
+@dataclass
+class Known:
+    """What the model knows of a message."""
+
+    hidden_until: int = 0  # ms
+    times: int = 0
+    last: Given | None = None
+    older: list[Given] = field(default_factory=list)
+    is_done: bool = False
+
+
+class PopsOverTime(RuleBasedStateMachine):
+    """A message is given out when it is new or its time is over, counted, and not once it is acknowledged."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.known: dict[str, Known] = {}
+        self.now = NOW
+        self.start()
+        make_topic(self.asking)
+
+    def start(self) -> None:
+        self.stack = contextlib.ExitStack()
+        self.asking = self.stack.enter_context(broker_at_work(Path(self.folder.name), self.now))
+
+    @rule(queue_id=st.integers(0, QUEUES - 1))
+    def send(self, queue_id: int) -> None:
+        name = f"m{len(self.known)}"
+        send(self.asking, name, queue_id)
+        self.known[name] = Known()
+
+    @rule(count=st.integers(1, 3), invisible=st.integers(100, 9000))
+    def pop_some(self, count: int, invisible: int) -> None:
+        self.take(pop(self.asking, count=count, invisible=invisible), invisible)
+
+    @rule(invisible=st.integers(100, 9000))
+    def pop_all(self, invisible: int) -> None:
+        given = pop(self.asking, invisible=invisible)
+        # What has been visible for two seconds has come back.
+        due = {name for name, one in self.known.items() if not one.is_done and one.hidden_until + 2000 <= self.now}
+        assert {one.name for one in given} >= due
+        self.take(given, invisible)
+
+    def take(self, given: list[Given], invisible: int) -> None:
+        assert len({one.name for one in given}) == len(given)
+        for one in given:
+            known = self.known[one.name]
+            assert not known.is_done, one
+            assert known.hidden_until <= self.now, one
+            assert known.times == one.times
+            if known.last:
+                known.older.append(known.last)
+            known.times, known.last, known.hidden_until = known.times + 1, one, self.now + invisible
+
+    def held(self) -> list[Known]:
+        return [one for one in self.known.values() if one.last and not one.is_done and self.now < one.hidden_until]
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        known = data.draw(st.sampled_from(self.held()))
+        assert known.last is not None
+        assert acknowledge(self.asking, known.last) == 0
+        known.is_done = True
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data())
+    def acknowledge_several(self, data: st.DataObject) -> None:
+        some = [one for one in self.held() if data.draw(st.booleans())]
+        if some:
+            assert acknowledge_all(self.asking, [one.last for one in some if one.last]) == 0
+            for known in some:
+                known.is_done = True
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data(), invisible=st.integers(100, 9000))
+    def hide(self, data: st.DataObject, invisible: int) -> None:
+        known = data.draw(st.sampled_from(self.held()))
+        assert known.last is not None
+        # Receipts of one message and one millisecond are the same receipt, here as in RocketMQ.
+        self.asking.now = self.now = self.now + 1
+        known.older.append(known.last)
+        known.last = hide(self.asking, known.last, invisible)
+        known.hidden_until = self.now + invisible
+
+    @precondition(lambda self: any(one.older for one in self.held()))
+    @rule(data=st.data())
+    def acknowledge_an_older_delivery(self, data: st.DataObject) -> None:
+        known = data.draw(st.sampled_from([one for one in self.held() if one.older]))
+        assert acknowledge(self.asking, data.draw(st.sampled_from(known.older))) == 0
+
+    @rule(span=st.integers(1, 6000))
+    def pass_time(self, span: int) -> None:
+        pass_time(self.asking, span)
+        self.now = self.asking.now
+
+    @rule(says_so=st.booleans())
+    def restart(self, says_so: bool) -> None:
+        """Start anew; what a process that is killed leaves is what its disk holds at that moment."""
+        left = tempfile.TemporaryDirectory()
+        if says_so:
+            self.asking.broker.stop(self.now)
+            self.stack.close()
+        shutil.copytree(self.folder.name, left.name, dirs_exist_ok=True)
+        with self.folder:
+            self.stack.close()
+        self.folder = left
+        self.start()
+
+    def teardown(self) -> None:
+        if hasattr(self, "stack"):
+            with self.folder, contextlib.closing(self.stack):
+                # In the end everything that was not acknowledged comes, once.
+                pass_time(self.asking, 20_000)
+                left = sorted(one.name for one in pop(self.asking, invisible=60_000))
+                while more := pop(self.asking, invisible=60_000):
+                    left += [one.name for one in more]
+                assert sorted(left) == sorted(name for name, one in self.known.items() if not one.is_done)
+
+
+PopsOverTime.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestPopsOverTime = PopsOverTime.TestCase
