@@ -87,6 +87,7 @@ class Target:
         if not changes.rows:
             self.output.remark("there is nothing to change")
             return Status.OK
+        self.output.flush()
         if not self.question.is_answered_yes("Do this?"):
             return Status.DAMAGE
         for address, request in changes.requests:
@@ -135,4 +136,4 @@ def _refuse_two_meanings(brokers: Brokers) -> None:
     except NotFoundError:
         return
     where = ";".join(brokers.name_servers)
-    raise UsageError(f"{NAMESRV_ADDR} names brokers ({where}) and there is a store {store}: give -n or -s")
+    raise UsageError(f"{NAMESRV_ADDR} names brokers ({where}) and there is the store {store.resolve()}: give -n or -s")

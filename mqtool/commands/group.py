@@ -43,12 +43,15 @@ def command() -> None:
 @output_option
 def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
     """List groups: how many consumers are online, how many messages are left for them (lag), and their settings."""
+    from mqtool.engine.broker.subscription_groups import is_system_group
+
     output.columns = _COLUMNS
     if isinstance(source, Brokers):
         rows = source.run(lambda wire: _rows_of_brokers(wire, patterns))
     else:
         rows = _rows_of_store(source, patterns)
-    for row in rows:
+    # What a broker makes for itself comes last, so that a person's own groups are not lost in it.
+    for row in sorted(rows, key=lambda row: (is_system_group(row["group"]), row["group"], row["broker_name"] or "")):
         output.row(row)
     return Status.OK
 
@@ -68,14 +71,14 @@ async def _rows_of_brokers(wire: "Wire", patterns: tuple[str, ...]) -> list[dict
             _row(group, broker.broker_name, len(members.members) if members else 0, lags.get(name))
             for (name, group), members in zip(groups.items(), online, strict=True)
         ]
-    return sorted(rows, key=lambda row: (row["group"], row["broker_name"]))
+    return rows
 
 
 def _rows_of_store(store: "StoreReader", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
     groups = _stored_groups(store)
     names = _chosen(patterns, groups.keys())
     lags = _lags(stored_offset_rows(store, lambda key: key[1] in names))
-    return [_row(group, None, None, lags.get(name)) for name, group in sorted(groups.items()) if name in names]
+    return [_row(group, None, None, lags.get(name)) for name, group in groups.items() if name in names]
 
 
 def _chosen(patterns: tuple[str, ...], names: Any) -> set[str]:

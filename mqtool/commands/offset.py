@@ -39,6 +39,8 @@ def list_(groups: tuple[str, ...], topics: tuple[str, ...], source: "Brokers | S
             chosen_topics is None or row["topic"] in chosen_topics
         ):
             output.row(row)
+    if not rows:
+        output.remark("no group has told how far it has read")
     return Status.OK
 
 

@@ -52,9 +52,10 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
     else:
         found = [(None, config) for config in stored_topics(source).values()]
     names = matching(patterns, {config.topic for _, config in found}, "topic") if patterns else None
-    for broker_name, config in sorted(found, key=lambda one: (one[1].topic, one[0] or "")):
-        if names is None or config.topic in names:
-            output.row(_row(broker_name, config))
+    rows = [_row(broker_name, config) for broker_name, config in found if names is None or config.topic in names]
+    # What a broker makes for itself comes last, so that a person's own topics are not lost in it.
+    for row in sorted(rows, key=lambda row: (row["kind"] == "system", row["topic"], row["broker_name"] or "")):
+        output.row(row)
     return Status.OK
 
 

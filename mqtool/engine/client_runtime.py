@@ -8,6 +8,8 @@ from typing import Self, TypeVar
 
 from mqtool.engine.client.questions import Question, RefusedError
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.errors import UnavailableError
+from mqtool.formats.codes import ResponseCode
 from mqtool.formats.signing import Credentials
 
 T = TypeVar("T")
@@ -43,7 +45,12 @@ class Wire:
 
     async def ask_name_server(self, question: Question[T]) -> T:
         """Ask the name servers, the first of them that can be reached; raises like ``ask``."""
-        return await _ask(self._name_server, question)
+        try:
+            return await _ask(self._name_server, question)
+        except RefusedError as refused:
+            if refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise UnavailableError(f"{refused.address} answers, but not as a name server does") from refused
+            raise
 
     async def ask(self, address: str, question: Question[T]) -> T:
         """Ask the server at an address, and return what its answer says.

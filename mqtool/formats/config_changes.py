@@ -70,7 +70,9 @@ def new_group(group: str) -> Table:
 def group_differences(known: Table | None, settings: Table) -> str:
     """Return what is different, for people."""
     if known is None:
-        return f"retryMaxTimes {settings['retryMaxTimes']}"
+        return f"{settings['retryMaxTimes']} retries"
     return ", ".join(
-        f"{name} {known.get(name)} to {value}" for name, value in settings.items() if known.get(name) != value
+        f"{name} {known.get(member)} to {settings.get(member)}".lower()
+        for name, member in GROUP_MEMBERS.items()
+        if known.get(member) != settings.get(member)
     )

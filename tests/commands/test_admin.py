@@ -104,6 +104,14 @@ def test_a_broker_and_its_store_show_the_same(tmp_path: Path) -> None:
         assert [row for row in kept if row not in known] == []
 
 
+def test_what_a_broker_makes_for_itself_is_listed_last() -> None:
+    topics = [row["topic"] for row in run("topic", "list", "-s", golden_store(STORE)).rows]
+    groups = [row["group"] for row in run("group", "list", "-s", golden_store(STORE)).rows]
+
+    assert topics.index("Retries") < topics.index("broker-a") < topics.index("BenchmarkTest")
+    assert groups.index("GID_retry_all") < groups.index("CID_ONS-HTTP-PROXY")
+
+
 def test_a_pattern_that_matches_nothing_lists_near_names() -> None:
     for command in (("topic", "list", "x*"), ("topic", "show", "x*"), ("group", "list", "x"), ("group", "show", "x")):
         ran = run(*command, "-s", golden_store(STORE))

@@ -159,8 +159,15 @@ def test_where_nobody_answers_one_sentence_says_so(arguments: tuple[str, ...]) -
     ran = run(*arguments, "-n", "127.0.0.1:1")
 
     assert (ran.status, ran.output) == (Status.UNAVAILABLE, "")
-    assert ran.remarks.count("\n") == 1
-    assert "127.0.0.1:1" in ran.remarks
+    assert ran.remarks == "mqtool: cannot connect to 127.0.0.1:1 (Connection refused)\n"
+
+
+def test_a_broker_where_a_name_server_should_be_is_said_so(tmp_path: Path) -> None:
+    with serving_both(tmp_path / "store") as (_, _, broker):
+        ran = run("topic", "list", "-n", broker)
+
+    assert (ran.status, ran.output) == (Status.UNAVAILABLE, "")
+    assert ran.remarks == f"mqtool: {broker} answers, but not as a name server does\n"
 
 
 @on_a_loop

@@ -75,7 +75,7 @@ class RefusedError(MqtoolError):
         self.remark = remark
         is_of_acl = _ACL_REFUSAL in (remark or "")
         self.exit_code = Status.NOT_PERMITTED if is_of_acl else _STATUSES.get(code, Status.UNAVAILABLE)  # type: ignore[call-overload]
-        super().__init__(f"{address} refuses: {remark or f'response code {code}'}")
+        super().__init__(f"{address} refuses: {(remark or f'response code {code}').strip()}")
 
 
 @dataclass(frozen=True, slots=True)

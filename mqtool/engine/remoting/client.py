@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from mqtool.engine.remoting.connection import Connection
+from mqtool.engine.remoting.reasons import reason_of
 from mqtool.errors import FormatError, UnavailableError
 from mqtool.formats.remoting import ONEWAY, RemotingCommand, frame_buffers
 from mqtool.formats.signing import Credentials
@@ -102,8 +103,8 @@ class RemotingClient:
             address = self.addresses[0]
             try:
                 return await self._connect_to(address)
-            except (OSError, TimeoutError) as error:
-                reasons.append(f"{address} ({getattr(error, 'strerror', None) or 'no answer'})")
+            except OSError as error:
+                reasons.append(f"{address} ({reason_of(error)})")
                 self._prefer_another()
         raise UnavailableError(f"cannot connect to {', '.join(reasons)}")
 

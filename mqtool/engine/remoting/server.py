@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from mqtool.engine.remoting.connection import Connection
+from mqtool.engine.remoting.reasons import reason_of
 from mqtool.engine.remoting.tls import HANDSHAKE, TlsMode, TlsServerSide, TlsSettings
 from mqtool.errors import FormatError, MqtoolError, NotPermittedError, UnavailableError
 from mqtool.formats.codes import ResponseCode
@@ -107,7 +108,7 @@ class RemotingServer:
         except PermissionError as error:
             raise NotPermittedError(f"this user may not listen on {host}:{port}") from error
         except OSError as error:
-            raise UnavailableError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise UnavailableError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweep()
