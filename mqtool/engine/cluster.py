@@ -12,6 +12,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -151,6 +152,7 @@ class _RunningBroker:
         self._flush_wanted = asyncio.Event()
         self._topics_changed = asyncio.Event()
         self._is_stopping = False
+        self._tables = ThreadPoolExecutor(1)  # one, so that the last that is written is the newest
 
     async def start(self) -> None:
         """Open the store, recovered if need be, listen, and register.
@@ -174,6 +176,7 @@ class _RunningBroker:
             await self._listen_for_vips(port)
             stack.pop_all()
         self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
+        self.rules.offsets.aside = self._tables.submit
         self.rules.topics.on_change.append(self._register_topics)
         self._flusher = asyncio.create_task(self._flush_on())
         await self._register()
@@ -202,6 +205,7 @@ class _RunningBroker:
         await self._flusher
         self.server.send(self.rules.tick(self._clock()))
         await self.server.stop()
+        await asyncio.to_thread(self._tables.shutdown)
         try:
             self.rules.stop(self._clock())
         finally:

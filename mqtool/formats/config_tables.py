@@ -254,7 +254,8 @@ def _build(value: Any, dialect: Dialect, line: str, member: str) -> str:
             parts = [
                 f"{inner}{_quote(key, dialect)}:{_build(item, dialect, inner, key)}"
                 if isinstance(key, str)
-                else f"{inner if dialect is Dialect.FASTJSON_2 else ''}{key}:{_build(item, dialect, inner, member)}"
+                else f"{inner if dialect is Dialect.FASTJSON_2 else ''}{key}:"
+                f"{item if type(item) is int else _build(item, dialect, inner, member)}"  # most are numbers
                 for key, item in value.items()
                 if item is not None
             ]

@@ -35,12 +35,20 @@ def load_table(path: Path) -> Table:
 def save_table(path: Path, table: Table) -> None:
     """Put a table in the place of the one in a file, which becomes the one before.
 
+    Raises:
+        WriteError: the disk is full or fails; the table in the file is as it was.
+    """
+    save_data(path, build_table(table, Dialect.FASTJSON_1))
+
+
+def save_data(path: Path, data: bytes) -> None:
+    """Put the text of a table in the place of the one in a file, which becomes the one before.
+
     At any moment one of the two is whole, if the machine stops as well; the new one is on the disk on return.
 
     Raises:
         WriteError: the disk is full or fails; the table in the file is as it was.
     """
-    data = build_table(table, Dialect.FASTJSON_1)
     beside = path.with_name(f"{path.name}.tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

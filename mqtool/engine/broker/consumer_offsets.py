@@ -4,14 +4,15 @@
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.broker.config_files import load_table, save_data, save_table
 from mqtool.errors import WriteError
 from mqtool.formats.bodies import version_members
-from mqtool.formats.config_tables import DataVersion, Table, consumer_offsets, data_version
+from mqtool.formats.config_tables import DataVersion, Dialect, Table, build_table, consumer_offsets, data_version
 from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class ConsumerOffsets:
         self._resets: dict[Key, dict[int, int]] = {}
         self._is_changed = False
         self._next_keep = now + KEEP_INTERVAL_MS
+        self.aside: Callable[[Callable[[], None]], object] = _at_once
+        """Does what waits for the disk every 5 s; who has threads may do it in one, call by call."""
 
     # One queue
 
@@ -153,20 +156,34 @@ class ConsumerOffsets:
             WriteError: the disk is full, or fails; the next call tries again.
         """
         if self._is_changed:
-            self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
+            self._renew(now)
             save_table(self._path, self.table())
             self._is_changed = False
+
+    def _renew(self, now: int) -> None:
+        self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Keep the offsets every 5 s."""
         if now >= self._next_keep:
             self._next_keep = now + KEEP_INTERVAL_MS
-            try:
-                self.keep(now)
-            except WriteError as error:  # a full disk must not end the reading
-                log.warning("consumer offsets: %s", error)
+            if self._is_changed:
+                self._renew(now)
+                self._is_changed = False
+                self.aside(partial(self._write, build_table(self.table(), Dialect.FASTJSON_1)))
         return ()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            save_data(self._path, data)
+        except WriteError as error:  # a full disk must not end the reading
+            log.warning("consumer offsets: %s", error)
+            self._is_changed = True
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when offsets are to be kept, None while nothing has changed."""
         return self._next_keep if self._is_changed else None
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()

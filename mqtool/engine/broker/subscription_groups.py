@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +68,21 @@ class SubscriptionGroups:
 
     def find(self, group: str, now: int) -> SubscriptionGroup | None:
         """Return a group that a client names; it is made where that is allowed and the name is one."""
-        found = self._groups.get(group)
-        if found is None and (self.creates or is_system_group(group)) and is_name(group, MOST_NAME):
-            self._put(group, default_members(group))
+        return self._groups.get(group) or self.find_all((group,), now)[0]
+
+    def find_all(self, names: Iterable[str], now: int) -> list[SubscriptionGroup | None]:
+        """Return the groups that a client names, as ``find`` does; those that are new are written at once."""
+        names = list(names)
+        new = [
+            name
+            for name in names
+            if name not in self._groups and (self.creates or is_system_group(name)) and is_name(name, MOST_NAME)
+        ]
+        if new:
+            for name in new:
+                self._put(name, default_members(name))
             self._changed(now)
-            found = self._groups[group]
-        return found
+        return [self._groups.get(name) for name in names]
 
     def update(self, given: Table, now: int) -> SubscriptionGroup:
         """Make a group, or change one, as an administrator wants it; members that are not given keep their values.

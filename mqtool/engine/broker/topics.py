@@ -146,9 +146,11 @@ class Topics:
 
     def of_group(self, topic: str, queue_count: int, is_of_unit: bool, now: int) -> TopicConfig:
         """Return the retry or dead letter topic of a group, made if there is none yet."""
-        found = self._configs.get(topic)
-        flag = int(TopicSysFlag.UNIT_SUB) if is_of_unit else 0
-        return found or self._create(_config(topic, queue_count, Perm.READ | Perm.WRITE, flag), now)
+        return self._configs.get(topic) or self._create(_of_group(topic, queue_count, is_of_unit), now)
+
+    def of_groups(self, wanted: Iterable[tuple[str, int, bool]], now: int) -> None:
+        """Make the retry topics that there are not yet: name, how many queues, whether of a unit; written at once."""
+        self.put([_of_group(*one) for one in wanted if one[0] not in self._configs], now)
 
     def _create(self, config: TopicConfig, now: int) -> TopicConfig:
         self.put([config], now)
@@ -169,6 +171,11 @@ def _config(topic: str, queue_count: int, perm: int = 6, sys_flag: int = 0, filt
     return TopicConfig(
         topic, queue_count, queue_count, int(perm), False, filter_type or "SINGLE_TAG", sys_flag, attributes={}
     )
+
+
+def _of_group(topic: str, queue_count: int, is_of_unit: bool) -> TopicConfig:
+    flag = int(TopicSysFlag.UNIT_SUB) if is_of_unit else 0
+    return _config(topic, queue_count, Perm.READ | Perm.WRITE, flag)
 
 
 def _system_topics(settings: BrokerSettings) -> list[TopicConfig]:

@@ -35,12 +35,17 @@ def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     client = Client(peer, beat.client_id, command.language, command.version, now)
     out: list[Outgoing] = []
     is_changed = not beat.fingerprint
-    for data in beat.consumers:
-        group = broker.groups.find(data.group, now)
-        if group is None:
-            continue
-        if group.retry_queue_count > 0:
-            broker.topics.of_group(RETRY_PREFIX + data.group, group.retry_queue_count, data.unit_mode, now)
+    groups = broker.groups.find_all([data.group for data in beat.consumers], now)
+    known = [(data, group) for data, group in zip(beat.consumers, groups, strict=True) if group]
+    broker.topics.of_groups(
+        (
+            (RETRY_PREFIX + data.group, group.retry_queue_count, data.unit_mode)
+            for data, group in known
+            if group.retry_queue_count > 0
+        ),
+        now,
+    )
+    for data, _ in known:
         out += broker.clients.register_consumer(data, client, keeps_subscriptions=beat.without_subscriptions)
         if beat.fingerprint:
             is_changed |= broker.clients.take_fingerprint(data.group, beat.fingerprint)

@@ -67,10 +67,15 @@ def update_offset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     if broker.groups.get(group) is None:
         remark = f"Group {group} not exist!"
         return ((peer, command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)),)
-    if broker.topics.get(topic) is None:
+    if (config := broker.topics.get(topic)) is None:
         return ((peer, command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {topic} not exist!")),)
-    if queue_id < 0:
-        return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=f"Offset's queue id {queue_id}")),)
+    # RocketMQ takes any number; made-up ones would fill the table. A topic may have had more queues before.
+    if not 0 <= queue_id < max(config.read_queue_count, config.write_queue_count) and (
+        broker.offsets.get(group, topic, queue_id) == UNKNOWN
+    ):
+        return (
+            (peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=f"Topic {topic} has no queue {queue_id}")),
+        )
     if broker.offsets.has_reset(group, topic, queue_id):
         return ((peer, command.answer(remark="Offset has been previously reset")),)
     broker.offsets.commit(group, topic, queue_id, offset)

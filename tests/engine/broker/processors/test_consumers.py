@@ -12,7 +12,7 @@ from mqtool.engine.broker.processors.consumers import CALL_MS
 from mqtool.engine.broker.queue_locks import LIFE_MS
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription, build_body, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.config_tables import TopicConfig
+from mqtool.formats.config_tables import TopicConfig, parse_table
 from mqtool.formats.message import message_of
 from mqtool.formats.remoting import ONEWAY, RESPONSE, Outgoing, Peer, RemotingCommand
 from tests.engine.broker.asking import Asking, broker_at_work
@@ -66,6 +66,16 @@ def members(asking: Asking, group: str = GROUP) -> list[str]:
 
 
 # Coming and going
+
+
+def test_a_heartbeat_of_many_groups_changes_each_table_once(asking: Asking, tmp_path: Path) -> None:
+    before = asking.broker.groups.version.counter, asking.broker.topics.version.counter
+    groups = [ConsumerData(f"G{i}", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET") for i in range(50)]
+    asking.handle(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), tuple(groups))))
+    after = asking.broker.groups.version.counter, asking.broker.topics.version.counter
+    assert after == (before[0] + 1, before[1] + 1)
+    kept = parse_table((tmp_path / "config" / "topics.json").read_bytes())
+    assert {f"%RETRY%G{i}" for i in range(50)} <= {*kept["topicConfigTable"]}
 
 
 def test_members_are_told_when_one_comes_or_goes_and_when_topics_change(asking: Asking) -> None:
@@ -226,7 +236,19 @@ def test_a_group_without_an_offset_begins_at_the_start_of_a_young_queue(asking: 
     asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **update)
     assert query() == (0, "1")
     assert asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **{**update, "topic": "No"}).code == 17
-    assert asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **{**update, "queueId": -2}).code == 29
+    for made_up in (-2, 2, 1 << 30):
+        answer = asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **{**update, "queueId": made_up})
+        assert (answer.code, answer.remark) == (29, f"Topic {TOPIC} has no queue {made_up}")
+    assert {*asking.broker.offsets.of(GROUP, TOPIC)} <= {0, 1}
+
+
+def test_offsets_of_queues_that_a_topic_had_before_are_still_taken(asking: Asking) -> None:
+    asking.broker.groups.find(GROUP, asking.now)
+    commit: dict[str, Any] = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 1, "commitOffset": 5}
+    asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **commit)
+    asking.broker.topics.put([TopicConfig(TOPIC, 1, 1, 6, False, "SINGLE_TAG", 0, {})], asking.now)
+    assert asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **{**commit, "commitOffset": 7}).code == 0
+    assert asking.broker.offsets.get(GROUP, TOPIC, 1) == 7
 
 
 # Resets
