@@ -214,14 +214,14 @@ def words(printed: str, target: Target) -> collections.Counter[str]:
 async def real(folder: Path) -> AsyncIterator[Target]:
     """Run a real name server and broker."""
     async with (
-        running_name_server(VERSION, folder / "name-server", _free_port()) as name_server,
-        running_broker(VERSION, folder / "broker", name_server, _free_port()) as broker,
+        running_name_server(VERSION, folder / "name-server", free_port()) as name_server,
+        running_broker(VERSION, folder / "broker", name_server, free_port()) as broker,
     ):
-        await _registered(name_server)
+        await registered(name_server)
         yield Target(name_server, broker)
 
 
-async def _registered(name_server: str) -> None:
+async def registered(name_server: str) -> None:
     """Wait until a broker has registered."""
     client = RemotingClient([name_server])
     brokers: Collection[str] = ()
@@ -241,7 +241,7 @@ async def ours(folder: Path) -> AsyncIterator[Target]:
         yield Target(cluster.name_server_address, cluster.broker_addresses[0])
 
 
-async def ask(admin: MqAdmin, target: Target, folder: Path) -> AsyncIterator[tuple[str, str]]:
+async def ask(admin: MqAdmin, target: Target, folder: Path, commands: str) -> AsyncIterator[tuple[str, str]]:
     """Yield each command and what it printed."""
     exported = folder / target.broker.rpartition(":")[2]
     exported.mkdir()
@@ -249,7 +249,7 @@ async def ask(admin: MqAdmin, target: Target, folder: Path) -> AsyncIterator[tup
     (exported / "topics.json").write_text(json.dumps(topics))
     (exported / "groups.json").write_text(json.dumps([{"groupName": name} for name in ("GroupOne", "GroupTwo")]))
     places = {**target._asdict(), "name": BROKER_NAME, "folder": str(exported)}
-    for line in COMMANDS.strip().splitlines():
+    for line in commands.strip().splitlines():
         command = line.format_map(places).split()
         printed = await admin.run(*command, name_server=target.name_server)
         if command[0] == "clients":
@@ -284,18 +284,20 @@ def page(differing: Mapping[str, bool]) -> str:
     return _HEAD + "".join(rows)
 
 
-async def compare(folder: Path) -> dict[str, bool]:
+async def compare(folder: Path, commands: str = COMMANDS) -> dict[str, bool]:
     """Return of each command whether it prints something else here."""
     printed: list[dict[str, collections.Counter[str]]] = []
     async with mqadmin(VERSION, folder / "mqadmin", "") as admin:
         for run in (real, ours):
             async with run(folder) as target:
-                printed.append({line: words(text, target) async for line, text in ask(admin, target, folder)})
+                asked = ask(admin, target, folder, commands)
+                printed.append({line: words(text, target) async for line, text in asked})
     theirs, here = printed
     return {line: here[line] != theirs[line] for line in theirs}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that was free."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -3,6 +3,7 @@
 (RocketMQ: ``StoreStatsService``, ``BrokerStatsManager``.)
 """
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -56,6 +57,8 @@ class Figures:
         self.given = 0
         """Messages that consumers were given."""
         self.counts = _Counts(defaultdict(int), defaultdict(int), defaultdict(int), defaultdict(int))
+        self.mornings = _Sample(now, 0, 0), _Sample(now, 0, 0)
+        """The counts when yesterday and today began, in the zone of this machine; or when the broker was started."""
         self._samples = deque([_Sample(now, 0, 0)], maxlen=SPANS_MS[-1] // SAMPLE_INTERVAL_MS + 1)
         self._marks = [
             _Marks(interval, deque([(now, _copy(self.counts))], maxlen=number))
@@ -115,6 +118,11 @@ class Figures:
             shares.append(Share(total - before, _rate(now, total, (then, before))))
         return tuple(shares)
 
+    def rate(self, kind: str, key: str | Key, now: int) -> float:
+        """Return how many came a second over the last minute; ``kind`` and ``key`` as for ``shares``."""
+        shares = self.shares(kind, key, now)
+        return shares[0].rate if shares else 0.0
+
     def _starts(self, now: int) -> list[_Sample]:
         """Return the sample that each span begins with: the newest that is old enough, or the first."""
         return [
@@ -125,7 +133,9 @@ class Figures:
     # Sampling
 
     def tick(self, now: int) -> Iterable[Outgoing]:
-        """Take a sample when it is time."""
+        """Take a sample when it is time, and when a day begins."""
+        if _day(now) != _day(self.mornings[1].timestamp):
+            self.mornings = self.mornings[1], _Sample(now, self.stored, self.given)
         if now - self._samples[-1].timestamp >= SAMPLE_INTERVAL_MS:
             self._samples.append(_Sample(now, self.stored, self.given))
             for interval, kept in self._marks:
@@ -138,6 +148,11 @@ class Figures:
         last = self._samples[-1]
         is_idle = (last.stored, last.given) == (self.stored, self.given)
         return None if is_idle else last.timestamp + SAMPLE_INTERVAL_MS
+
+
+def _day(now: int) -> tuple[int, int]:
+    there = time.localtime(now / 1000)
+    return there.tm_year, there.tm_yday
 
 
 def _copy(counts: _Counts) -> _Counts:

@@ -231,6 +231,10 @@ _KINDS = {
 _RUNTIME = {
     "msg_put_total_today_now": "msgPutTotalTodayNow",
     "msg_gettotal_today_now": "msgGetTotalTodayNow",
+    "msg_puttotal_todaymorning": "msgPutTotalTodayMorning",
+    "msg_puttotal_yesterdaymorning": "msgPutTotalYesterdayMorning",
+    "msg_gettotal_todaymorning": "msgGetTotalTodayMorning",
+    "msg_gettotal_yesterdaymorning": "msgGetTotalYesterdayMorning",
     "dispatch_behind_bytes": "dispatchBehindBytes",
     "put_message_size_total": "putMessageSizeTotal",
     "put_message_average_size": "putMessageAverageSize",

@@ -104,11 +104,11 @@ def runtime_info(broker: "Broker", now: int) -> dict[str, str]:
         "bootTimestamp": str(figures.started),
         "runtime": _span(now - figures.started),
         "startAcceptSendRequestTimeStamp": "0",
-        "msgPutTotalYesterdayMorning": "0",
-        "msgPutTotalTodayMorning": "0",
+        "msgPutTotalYesterdayMorning": str(figures.mornings[0].stored),
+        "msgPutTotalTodayMorning": str(figures.mornings[1].stored),
         "msgPutTotalTodayNow": str(figures.stored),
-        "msgGetTotalYesterdayMorning": "0",
-        "msgGetTotalTodayMorning": "0",
+        "msgGetTotalYesterdayMorning": str(figures.mornings[0].given),
+        "msgGetTotalTodayMorning": str(figures.mornings[1].given),
         "msgGetTotalTodayNow": str(figures.given),
         "putTps": stored,
         "getTotalTps": given,
@@ -244,15 +244,17 @@ def _topic_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
             "maxOffset": end,
             "minOffset": queue.min_offset(broker.store.log.min_offset) if queue else 0,
         }
-    return _reply(request, {"offsetTable": table, "topicPutTps": 0.0})
+    rate = broker.figures.rate("stored", topic, request.now)
+    return _reply(request, {"offsetTable": table, "topicPutTps": rate})
 
 
 def _consume_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     header = parse_header(GetConsumeStats, request.command.ext_fields)
     group = header.consumer_group
     topics = [topic for topic in (header.topic_list or header.topic or "").split(";") if topic]
-    table = _progress(broker, group, topics or _topics_read(broker, group))
-    return _reply(request, {"consumeTps": 0.0, "offsetTable": table})
+    topics = topics or _topics_read(broker, group)
+    rate = sum(broker.figures.rate("given", (topic, group), request.now) for topic in topics)
+    return _reply(request, {"consumeTps": rate, "offsetTable": _progress(broker, group, topics)})
 
 
 def _topics_read(broker: "Broker", group: str) -> list[str]:
@@ -294,7 +296,8 @@ def _broker_consume_stats(broker: "Broker", request: "Request") -> Iterable[Outg
             table = _progress(broker, group, [config.topic])
             total_diff += sum(one["brokerOffset"] - one["consumerOffset"] for one in table.values())
             total_inflight += sum(one["pullOffset"] - one["consumerOffset"] for one in table.values())
-            stats.append({"consumeTps": 0.0, "offsetTable": table})
+            rate = broker.figures.rate("given", (config.topic, group), request.now)
+            stats.append({"consumeTps": rate, "offsetTable": table})
         listed.append({group: stats})
     return _reply(
         request,

@@ -302,6 +302,21 @@ def test_rates_are_those_of_the_last_seconds(tmp_path: Path) -> None:
     assert [float(rate) for rate in told] == [0.0, 100 / 60, 240 / 130]
 
 
+def test_days_are_told_apart(tmp_path: Path) -> None:
+    day = 86_400_000
+    with broker_at_work(tmp_path) as asking:
+        for count in (3, 2, 1):
+            for _ in range(count):
+                asking.append(new_message())
+            asking.now += day
+            list(asking.broker.tick(asking.now))
+        asking.append(new_message())
+        told = table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+
+    begun = told["msgPutTotalYesterdayMorning"], told["msgPutTotalTodayMorning"], told["msgPutTotalTodayNow"]
+    assert begun == ("5", "6", "7")
+
+
 def test_what_a_consumer_was_given_is_counted(tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
         _some_progress(asking)
@@ -324,6 +339,11 @@ def test_what_a_consumer_was_given_is_counted(tmp_path: Path) -> None:
         )
 
         assert table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["msgGetTotalTodayNow"] == "4"
+        asking.now += 60_000
+        list(asking.broker.tick(asking.now))
+        of_group = table(asking, RequestCode.GET_CONSUME_STATS, consumerGroup="G")
+        of_topic = table(asking, RequestCode.GET_TOPIC_STATS_INFO, topic="T")
+        assert (of_group["consumeTps"], of_topic["topicPutTps"]) == (4 / 60, 5 / 60)
 
 
 def _stats(asking: Asking, name: str, key: str) -> list[float]:

@@ -1,0 +1,123 @@
+"""mqadmin with mqtool and with RocketMQ, and our broker with a real name server."""
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.cluster import BrokerConfig, Cluster
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.formats.bodies import QueueData, parse_route
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.remoting import RemotingCommand
+from tests.differential.conftest import jars
+from tests.differential.java_broker import NAME_SERVER_POM, POM, mqadmin, running_name_server
+from tests.differential.mqadmin_table import (
+    BROKER_NAME,
+    COMMANDS,
+    NOTES,
+    VERSION,
+    compare,
+    free_port,
+    registered,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "mqadmin.md"
+_PATIENCE = 600.0
+
+QUICK = """
+updateTopic -b {broker} -t Table -r 4 -w 4
+updateTopic -b {broker} -t Bad.Name
+updateSubGroup -b {broker} -g TableGroup -r 3 -q 1
+clients Table TableGroup
+topicRoute -t Table
+topicRoute -t Nowhere
+topicStatus -t Table
+topicClusterList -t Table
+brokerConsumeStats -b {broker}
+producerConnection -g TableGroupProducer -t Table
+consumerConnection -g TableGroup
+consumerConnection -g Nobody
+consumerProgress -g TableGroup
+queryMsgByKey -t Table -k key3
+queryCq -t Table -q 0 -i 0 -c 2 -b {broker}
+resetOffsetByTime -g TableGroup -t Table -s -1
+updateBrokerConfig -b {broker} -k fileReservedTime -v 48
+updateOrderConf -m put -t Table -v {name}:4
+updateOrderConf -m get -t Table
+deleteTopic -t Table -c DefaultCluster
+"""
+"""What prints the same for both; the page has all commands."""
+
+
+def _run(work: Coroutine[None, None, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(_PATIENCE):
+            await work
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.java
+def test_what_mqadmin_prints_is_what_it_prints_for_rocketmq(tmp_path: Path) -> None:
+    jars(VERSION, POM)
+    jars(VERSION, NAME_SERVER_POM)
+
+    async def compared() -> None:
+        differing = await compare(tmp_path, QUICK)
+        assert len(differing) == QUICK.strip().count("\n")  # all but "clients", which is no command
+        assert [line for line, differs in differing.items() if differs] == []
+
+    _run(compared())
+
+
+def test_the_page_tells_of_each_command_whether_or_how_it_differs() -> None:
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    names = [line.split()[0] for line in COMMANDS.strip().splitlines()]
+    assert {(name, int(count)) for name, count, _ in rows} == {
+        (name, names.count(name)) for name in names if name != "clients"
+    }
+    for name, _, verdict in rows:
+        assert verdict in ("the same", NOTES.get(name)), name
+
+
+@pytest.mark.java
+def test_a_broker_of_ours_is_one_of_a_real_name_server(tmp_path: Path) -> None:
+    jars(VERSION, POM)
+    jars(VERSION, NAME_SERVER_POM)
+    _run(_with_a_real_name_server(tmp_path))
+
+
+async def _with_a_real_name_server(folder: Path) -> None:
+    config = BrokerConfig(folder / "store", settings=BrokerSettings(broker_name=BROKER_NAME))
+    async with running_name_server(VERSION, folder / "name-server", free_port()) as name_server:
+        client = RemotingClient([name_server])
+
+        async def asked(code: RequestCode, **ext_fields: str) -> RemotingCommand:
+            return await client.invoke(RemotingCommand(code, ext_fields=ext_fields))
+
+        async with (
+            Cluster(None, [config], [name_server]) as cluster,
+            mqadmin(VERSION, folder / "admin", name_server) as admin,
+        ):
+            [broker] = cluster.broker_addresses
+            await registered(name_server)
+            listed = (await admin.run("clusterList")).splitlines()
+            row = next(line.split() for line in listed if BROKER_NAME in line)
+            assert row[:4] == ["DefaultCluster", BROKER_NAME, "0", broker]
+
+            # A topic is made on the broker, and routes to it are found by all.
+            assert "success" in await admin.run("updateTopic", "-b", broker, "-t", "Made", "-r", "3", "-w", "2")
+            while (answer := await asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="Made")).code:
+                await asyncio.sleep(0.1)
+            assert parse_route(answer.body).queues == [QueueData(BROKER_NAME, 3, 2, 6)]
+            sent = await admin.run("sendMessage", "-t", "Made", "-p", "text")
+            assert "SEND_OK" in sent, sent
+
+        # It says goodbye.
+        gone = await asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="Made")
+        assert gone.code == ResponseCode.TOPIC_NOT_EXIST
+        await client.close()
