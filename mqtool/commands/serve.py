@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from mqtool.commands._options import parse_settings
 from mqtool.errors import MissingExtraError, NotFoundError, Status
@@ -78,6 +79,9 @@ def command(
     """
     if no_broker and no_namesrv:
         raise click.UsageError("--no-broker and --no-namesrv leave nothing to run")
+    is_given = click.get_current_context().get_parameter_source("namesrv") is ParameterSource.COMMANDLINE
+    if is_given and not no_namesrv:
+        raise click.UsageError("-n is for --no-namesrv; without that there is a name server in here")
     if metrics is not None and no_broker:
         raise click.UsageError("--metrics are those of a broker")
     from mqtool.engine.cluster import run
@@ -88,6 +92,8 @@ def command(
     if no_namesrv and not names:
         raise click.UsageError("--no-namesrv needs -n: a broker registers with a name server")
     used: set[str] = {"listenPort", *(name for name in given if name.startswith("tls.server."))}
+    if no_namesrv:
+        used.add("namesrvAddr")
     name_server = broker = None
     if not no_namesrv:
         name_server = _name_server(host, namesrv_port, given, used, alone=no_broker)
@@ -134,9 +140,17 @@ def _broker(host: str, port: int | None, store: Path, given: dict[str, str], use
         port = _port(given.get("listenPort", "10911"))
     rules, unknown = BrokerSettings().updated(given)
     used |= given.keys() - unknown
-    used |= STORE_SETTINGS | {"namesrvAddr", "storePathRootDir"}
+    used |= STORE_SETTINGS | {"storePathRootDir"}
+    role = given.get("brokerRole", _MASTER)
+    if role == "SLAVE":
+        raise click.UsageError("brokerRole=SLAVE: a broker is a master here")
+    if role == _MASTER:
+        used.add("brokerRole")
     of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
     return BrokerConfig(store, host, port, rules, of_store, TlsSettings.of(given))
+
+
+_MASTER = "ASYNC_MASTER"  # one that waits for no slaves, as RocketMQ calls it
 
 
 def _port(text: str) -> int:

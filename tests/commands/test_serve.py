@@ -108,6 +108,26 @@ def test_settings_come_from_a_file_and_from_options_and_useless_ones_are_named(t
     assert errors == "mqtool: these settings have no effect here: productEnvName\n"
 
 
+def test_the_broker_conf_of_the_distribution_is_taken(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text(
+        "brokerClusterName = Here\nbrokerName = broker-b\nbrokerId = 0\ndeleteWhen = 04\nfileReservedTime = 48\n"
+        "brokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n"
+        f"storePathRootDir={tmp_path / 'store'}\nstorePathCommitLog={tmp_path / 'log'}\n"
+        "namesrvAddr=192.0.2.1:9876\nsendMessageThreadPoolNums=16\n"
+    )
+    with started("-c", config, "--port", "0") as (process, line):
+        ready = BOTH_READY.fullmatch(line)
+        assert ready, line
+        [answer] = ask(ready[1], RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+
+    assert parse_cluster_info(answer.body).clusters == {"Here": ["broker-b"]}
+    assert errors == "mqtool: these settings have no effect here: namesrvAddr, sendMessageThreadPoolNums\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"broker.conf", "store", "log"}
+
+
 def test_a_broker_listens_for_clients_with_a_vip_channel_too(tmp_path: Path) -> None:
     with serving_both(tmp_path / "store") as (_, _, broker):
         host, _, port = broker.partition(":")
@@ -170,6 +190,9 @@ def test_what_it_loads_is_small() -> None:
         (["--no-broker", "--no-namesrv"], Status.USAGE, "nothing to run"),
         (["--no-namesrv"], Status.USAGE, "needs -n"),
         (["--no-broker", "--metrics", "0"], Status.USAGE, "those of a broker"),
+        (["-n", "127.0.0.1:9876"], Status.USAGE, "-n is for --no-namesrv"),
+        (["--set", "brokerRole=SLAVE"], Status.USAGE, "a master here"),
+        (["--namesrv-port", "0", "--set", "enableDLegerCommitLog=true"], Status.USAGE, "and not written"),
         (["-s", "/proc/store", "--namesrv-port", "0"], Status.IO_ERROR, "/proc/store"),
         (["--no-broker", "-c", "/no/namesrv.conf"], Status.NO_INPUT, "/no/namesrv.conf"),
         (["--no-broker", "--set", "listenPort=x"], Status.USAGE, "listenPort=x is no port"),

@@ -166,10 +166,8 @@ NOTES: dict[str, str] = {
     "checkMsgSendRT": "times only",
     "clusterRT": "times only",
     "statsAll": "counts of the last seconds are there at once; the real one also names that group `Table`",
-    "setConsumeMode": "POP is refused",
     "getNamesrvConfig": "the settings that have an effect here",
     "getBrokerConfig": "the settings that have an effect here",
-    "exportPopRecord": "refused: the records of pop consumers are kept here as RocketMQ keeps them by default",
     "updateStaticTopic": "refused: static topics are for several brokers",
     "remappingStaticTopic": "refused: static topics are for several brokers",
     "getSyncStateSet": "refused by both, here with the reason: no controller",
@@ -189,6 +187,7 @@ NOTES: dict[str, str] = {
 
 _MASKS = (
     (r".*\|-(INFO|WARN).*|^RocketMQLog:.*|^Picked up JAVA.*", ""),
+    (r"^%RETRY%TableGroup .*", ""),  # of a group's topics, once its consumer has asked for the route
     (r"[0-9A-F]{32,}", "<id>"),
     (r"[\w.:%-]+@\d+#\d+|[\w.:%-]+@(consumer|producer)<name server>", "<client>"),
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(,\d+)?", "<time>"),

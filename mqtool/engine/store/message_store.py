@@ -178,6 +178,8 @@ class MessageStore:
 
     def _read_config(self) -> None:
         config = self.config
+        if config.flag("enableDLegerCommitLog"):
+            raise UsageError("enableDLegerCommitLog=true: a log of DLedger can be read here, and not written")
         self._read_changeable()
         self.delay_levels = config.delay_levels()
         self._index_enabled = config.flag("messageIndexEnable", True)
@@ -196,7 +198,7 @@ class MessageStore:
     def _make_folders(self) -> None:
         """Make what a new store needs; its names are on the disk before anything is written."""
         names = self.config.settings.get("storePathCommitLog", "commitlog")
-        folders = [self.root / name for name in names.split(",") if name]
+        folders = [self.root, *(self.root / name for name in names.split(",") if name)]
         for folder in folders:
             missing = []
             while not folder.exists():
