@@ -31,6 +31,8 @@ OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 CHECK_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+MOST_QUEUES = 1 << 16
+"""Of a topic: some answers tell of each queue."""
 _MOST = 127
 _MOST_OF_GROUP = 255  # of topics that a consumer group has for itself
 

@@ -696,9 +696,11 @@ class MessageStore:
         Raises:
             WriteError: the disk fails.
         """
+        keys = [key for key in self._queues if key[0] == topic]
+        if not keys:  # the name may be anything then, also one that leads out of the store
+            return 0
         self.write_units()
         self.flush_queues()
-        keys = [key for key in self._queues if key[0] == topic]
         for key in keys:
             queue = self._queues.pop(key)
             self._waiting.pop(queue, None)

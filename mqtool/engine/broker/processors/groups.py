@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.processors.topics import names_in
 from mqtool.engine.broker.subscription_groups import MOST_GIVEN_NAME, is_name
+from mqtool.engine.broker.topics import MOST_QUEUES
 from mqtool.errors import FormatError
 from mqtool.formats.bodies import build_body, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -39,6 +40,11 @@ def _update(broker: "Broker", request: "Request", given: list[Table]) -> Iterabl
             remark = f"the group name [{name[:200]}] is blank, longer than {MOST_GIVEN_NAME} or has characters other"
             answer = request.command.answer(ResponseCode.INVALID_PARAMETER, remark=f"{remark} than %|a-zA-Z0-9_-")
             return ((request.peer, answer),)
+    for one in given:
+        count = one.get("retryQueueNums") or 0
+        if not isinstance(count, int) or count > MOST_QUEUES:
+            remark = f"retryQueueNums of the group [{one['groupName']}] is no number up to {MOST_QUEUES:,}"
+            return ((request.peer, request.command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)),)
     for one in given:
         broker.groups.update(one, request.now)
     return ((request.peer, request.command.answer()),)

@@ -6,7 +6,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.topics import fault_of_name
+from mqtool.engine.broker.topics import MOST_QUEUES, fault_of_name
 from mqtool.errors import FormatError, HeaderError
 from mqtool.formats.bodies import build_body, build_topic_list, parse_body, topic_members, version_members
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -70,6 +70,8 @@ def _put(broker: "Broker", configs: Iterable[TopicConfig], request: "Request") -
     for config in configs:
         if fault := _fault(broker, config.topic):
             return fault
+        if max(config.read_queue_count, config.write_queue_count) > MOST_QUEUES:
+            return f"The topic[{config.topic}] would have more than {MOST_QUEUES:,} queues."
         known = broker.topics.get(config.topic)
         if known is not None and known.is_batch != config.is_batch:  # its queues lie in other files then
             raise HeaderError("attributes", f"changes queue.type of the topic {config.topic}, which is there already")
