@@ -59,11 +59,16 @@ def save_data(path: Path, data: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             path.replace(_before(path))
         beside.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder on the disk on return."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _before(path: Path) -> Path:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqtool.engine.broker.config_files import sync_folder
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -242,6 +243,9 @@ class Timers:
     def _stop(self, now: int) -> None:  # noqa: ARG002
         self._to_save = None  # there is something newer, and all of the log is on the disk
         self._keep()
+        if self._saved:
+            with writing(self._path):
+                sync_folder(self._path.parent)  # a store that is closed is not looked through for what was delivered
 
     def _page(self) -> bytes:
         _, log_position, in_wheel, _, *version = self._check
