@@ -184,14 +184,14 @@ class JavaClient:
 class Served:
     """``mqtool serve`` on one store and on the same two ports, whenever it is started."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
             ports = [one.getsockname()[1], other.getsockname()[1]]
         self.store = folder / "store"
         self.name_server, self.broker = (f"127.0.0.1:{port}" for port in ports)
         self.log = folder / "log"
         self._words = ["--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s", str(self.store)]
-        self._words += [f"--set={name}={value}" for name, value in SETTINGS.items()]
+        self._words += [f"--set={name}={value}" for name, value in settings.items()]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.subprocess.Process]:
@@ -225,7 +225,7 @@ async def run_kills(folder: Path, kills: int, seed: int, java: str | None = None
         AssertionError: something is lost, there too often, or out of order; or the store is not sound.
     """
     chance = random.Random(seed)
-    served = Served(folder)
+    served = Served(folder, SETTINGS)
     before_ready, slowest = 0, 0.0
     producers = Producers(served.broker)
     client = JavaClient(served.name_server, java, folder) if java else None

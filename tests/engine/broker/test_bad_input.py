@@ -29,8 +29,6 @@ from tests.engine.broker.asking import Asking, broker_at_work
 from tests.engine.store.live import NOW, new_message
 
 PEERS = [Peer(number, "192.0.2.1", 4000 + number) for number in range(8)]
-BY_CLIENTS = {"LOG-FLAG"}
-"""Findings that are the fault of who sends: a body that is not packed as its flag says."""
 
 
 def sent(outgoing: Iterable[Outgoing]) -> list[RemotingCommand]:
@@ -70,7 +68,7 @@ def work(rules: Handler, chance: random.Random, frames: int) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_nothing_that_comes_disturbs_a_broker(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    with broker_at_work(tmp_path_factory.mktemp("store"), may_find=BY_CLIENTS) as asking:
+    with broker_at_work(tmp_path_factory.mktemp("store"), may_find=bad_input.FINDINGS) as asking:
         work(asking.broker, random.Random(seed), 60)
 
         assert asking.ask(bad_input.GOOD.code).code == ResponseCode.SUCCESS
@@ -143,7 +141,7 @@ def test_a_message_sent_to_the_topic_of_timers_itself_has_nothing_to_be_recalled
 def test_the_requests_reach_the_work_of_the_broker(tmp_path: Path) -> None:
     """Otherwise the tests above try nothing but refusals."""
     chance, codes, stored = random.Random(1), set(), 0
-    with broker_at_work(tmp_path, may_find=BY_CLIENTS) as asking:
+    with broker_at_work(tmp_path, may_find=bad_input.FINDINGS) as asking:
         for _ in range(3000):
             command = bad_input.request(chance)
             with contextlib.suppress(MqtoolError):
