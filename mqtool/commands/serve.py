@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from mqtool.engine.cluster import BrokerConfig, NameServerConfig
 
 
+_FEW_CONNECTIONS = 1000
+_PR_SET_PDEATHSIG = 1
+
+
 @click.command(short_help="Run a name server and a broker.")
 @click.option("--no-broker", is_flag=True, help="A name server alone.")
 @click.option("--no-namesrv", is_flag=True, help="A broker alone, which registers with --namesrv.")
@@ -101,6 +105,7 @@ def command(
         broker = _broker(host, port, store or Path(given.get("storePathRootDir") or "store"), given, used)
     if unused := sorted(given.keys() - used):
         click.echo(f"mqtool: these settings have no effect here: {', '.join(unused)}", err=True)
+    _prepare_process()
     return run(_serve(name_server, broker, (names or "") if no_namesrv else "", metrics_of))
 
 
@@ -148,6 +153,27 @@ def _broker(host: str, port: int | None, store: Path, given: dict[str, str], use
         used.add("brokerRole")
     of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
     return BrokerConfig(store, host, port, rules, of_store, TlsSettings.of(given))
+
+
+def _prepare_process() -> None:
+    """Take all the files that the system gives, one a connection; end with the process that waits for this one."""
+    import ctypes
+    import resource
+
+    from mqtool.engine.remoting.server import most_connections
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if (connections := most_connections()) < _FEW_CONNECTIONS:
+        click.echo(
+            f"mqtool: no more than {connections:,} clients can connect at a time: {most:,} open files are allowed "
+            f"(ulimit -n)",
+            err=True,
+        )
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has it
+        # Who kills a service may know nothing but the other process.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 _MASTER = "ASYNC_MASTER"  # one that waits for no slaves, as RocketMQ calls it

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import Status
 from mqtool.formats.bodies import QueueData, parse_cluster_info, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.remoting import RemotingCommand, build_frame
 from tests.commands.running import run
 from tests.engine.remoting.test_server import on_a_loop
 from tests.traces import exchanges
@@ -49,9 +51,11 @@ def serving_both(store: Path, *arguments: object) -> Iterator[tuple["subprocess.
 
 
 @contextmanager
-def started(*arguments: object) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def started(
+    *arguments: object, program: Sequence[str] = ("-m", "mqtool")
+) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Start ``mqtool serve`` and give the process and its first line."""
-    command = [sys.executable, "-m", "mqtool", "serve", "--namesrv-port", "0", *map(str, arguments)]
+    command = [sys.executable, *program, "serve", "--namesrv-port", "0", *map(str, arguments)]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -271,6 +275,53 @@ def test_what_was_acknowledged_is_there_after_a_kill(flush: str, tmp_path: Path)
     assert not store.with_name("store.mqtool").exists()
     assert bodies(store) == [f"{number}" for number in range(51)]
     assert run("verify", "-s", store).status == Status.OK
+
+
+def test_it_ends_cleanly_when_only_the_process_that_waits_for_it_is_killed(tmp_path: Path) -> None:
+    with serving_both(tmp_path / "store") as (process, _, broker):
+        [sent] = ask(broker, send("one"))
+        process.kill()
+        _, errors = process.communicate(timeout=20)  # until both have closed their streams
+
+    assert (sent.code, errors) == (0, "")
+    assert not (tmp_path / "store" / "abort").exists()
+    assert bodies(tmp_path / "store") == ["one"]
+
+
+def test_more_connections_than_files_are_refused_and_those_there_go_on(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300)); "
+    limited += "sys.argv[0] = 'mqtool'; from mqtool.cli import main; main()"
+    with started("-s", store, "--port", "0", program=["-c", limited]) as (process, line):
+        ready = BOTH_READY.fullmatch(line)
+        assert ready
+        host, _, port = ready[2].rpartition(":")
+        sockets = [socket.create_connection((host, int(port))) for _ in range(100)]
+        frame = build_frame(send("one"))
+        sockets[0].sendall(frame)
+        answer = sockets[0].recv(8)
+        refused: list[socket.socket] = []
+        while len(refused) < 100 - 22:
+            refused, _, _ = select.select(sockets[1:], [], [], 20)
+            assert refused
+        assert all(is_closed(one) for one in refused)
+        for one in sockets:
+            one.close()
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+
+    assert len(answer) == 8
+    assert errors.startswith("mqtool: no more than 22 clients can connect at a time: 300 open files are allowed")
+    assert errors.count("is not taken: there are 22 connections") == 1
+    assert (process.returncode, bodies(store)) == (0, ["one"])
+
+
+def is_closed(one: socket.socket) -> bool:
+    """Tell whether the other side has closed a connection on which it has nothing to say."""
+    try:
+        return one.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import resource
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from mqtool.engine.remoting.connection import Connection
@@ -21,6 +23,7 @@ _BACKLOG = 1024
 _SWEEP_SECONDS = 5.0
 _STOP_SECONDS = 2.0
 _AFTER_FAULT_MS = 1000
+_FILES_OF_STORE = 256
 
 
 class Handler(Protocol):
@@ -57,6 +60,16 @@ class Limits:
     unsent_in_all: int = 1 << 28
     unfinished_in_all: int = 1 << 28  # bytes of frames that have begun
     idle_seconds: float = 120.0  # RocketMQ's own
+    connections: int = field(default_factory=lambda: most_connections())
+
+
+def most_connections() -> int:
+    """Return how many connections a server takes: what this process may open, but for what a store needs.
+
+    Of the rest a name server and a broker have half each. Without files a store could store nothing any more.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max((files - _FILES_OF_STORE) // 2, 8) if files != resource.RLIM_INFINITY else sys.maxsize
 
 
 def wall_clock() -> int:
@@ -86,6 +99,7 @@ class RemotingServer:
         self._connections: dict[Peer, _ServerConnection] = {}
         self._waiting: list[_ServerConnection] = []  # those with something to write
         self._peer_count = 0
+        self._is_full = False
         self._unsent = 0  # at most so many bytes wait in sockets' buffers
         self._unfinished = 0
         self._end_of_turn: asyncio.Handle | None = None
@@ -176,9 +190,24 @@ class RemotingServer:
         self._connections[peer] = connection
         return peer
 
+    def check_room(self, connection: "_ServerConnection") -> None:
+        """End a connection that is new and one too many; of the first of them there is a warning."""
+        if len(self._connections) <= self.limits.connections:
+            return
+        connection.end("too many connections")
+        if not self._is_full:
+            self._is_full = True
+            log.warning(
+                "%s is not taken: there are %d connections, as many as the limit of open files allows (ulimit -n)",
+                connection.peer,
+                self.limits.connections,
+            )
+
     def lost(self, connection: "_ServerConnection", unfinished: int) -> None:
         """Let go of a connection that has ended."""
         del self._connections[connection.peer]
+        if len(self._connections) < self.limits.connections:
+            self._is_full = False
         self._unsent -= connection.unsent
         self._unfinished -= unfinished
         now = self.clock()
@@ -312,6 +341,7 @@ class _ServerConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(self._server.limits.high_water)
         self.peer = self._server.opened(self, transport.get_extra_info("peername"))
+        self._server.check_room(self)
 
     def data_received(self, data: bytes) -> None:
         server = self._server
