@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _FEW_CONNECTIONS = 1000
 _PR_SET_PDEATHSIG = 1
+_MASTER = "ASYNC_MASTER"  # one that waits for no slaves, as RocketMQ calls it
 
 
 @click.command(short_help="Run a name server and a broker.")
@@ -174,9 +175,6 @@ def _prepare_process() -> None:
     with contextlib.suppress(OSError, AttributeError):  # only Linux has it
         # Who kills a service may know nothing but the other process.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-_MASTER = "ASYNC_MASTER"  # one that waits for no slaves, as RocketMQ calls it
 
 
 def _port(text: str) -> int:
