@@ -8,8 +8,7 @@ ignored.
 """
 
 import functools
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 from mqtool.errors import HeaderError
@@ -623,9 +622,9 @@ class _Field(NamedTuple):
 class _Plan(NamedTuple):
     """How the fields of a class are read from ext fields: those that must be there come first."""
 
-    required: Callable[[Mapping[str, str]], tuple[Any, ...]]
-    optional: list[tuple[str, Any]]  # name and default
-    parsed: list[tuple[int, Callable[[str], Any]]]  # position and how
+    read: Callable[[Mapping[str, str], Callable[[str], str | None]], tuple[Any, ...]]
+    required: tuple[str, ...]
+    parsed: list[tuple[str, Callable[[str], Any]]]  # name and how
     names: tuple[str, ...]
 
 
@@ -639,20 +638,23 @@ def parse_header(kind: type[Header], ext_fields: Mapping[str, str], *, short: bo
         HeaderError: a field that must be there is missing, or a number is none or too large.
     """
     plan = _plan(kind, short)
-    at = 0
     try:
-        values = [*plan.required(ext_fields)]
-        for name, default in plan.optional:
-            values.append(ext_fields.get(name, default))
-        for at, parse in plan.parsed:
-            value = values[at]
-            if type(value) is str:
-                values[at] = parse(value)
-    except KeyError as error:
-        raise HeaderError(error.args[0], "is missing") from None
-    except ValueError:
-        raise HeaderError(plan.names[at], f"is no number, or too large a one: {values[at][:40]}") from None
-    return tuple.__new__(kind, values)
+        return tuple.__new__(kind, plan.read(ext_fields, ext_fields.get))
+    except (KeyError, ValueError):
+        raise _fault(plan, ext_fields) from None
+
+
+def _fault(plan: _Plan, ext_fields: Mapping[str, str]) -> HeaderError:
+    """Return what is wrong with ext fields that cannot be read."""
+    for name in plan.required:
+        if name not in ext_fields:
+            return HeaderError(name, "is missing")
+    for name, parse in plan.parsed:
+        try:
+            parse(ext_fields.get(name, "0"))
+        except ValueError:
+            break
+    return HeaderError(name, f"is no number, or too large a one: {ext_fields[name][:40]}")
 
 
 def build_header(header: NamedTuple, *, short: bool = False) -> dict[str, str]:
@@ -676,17 +678,27 @@ def _text(value: Any) -> str:
 def _plan(kind: type[NamedTuple], short: bool) -> _Plan:
     fields = [_field(name, annotation) for name, annotation in kind.__annotations__.items()]
     names = tuple(_SEND_V2) if short else tuple(field.name for field in fields)
-    defaults = [*kind._field_defaults.values()]
-    first = len(fields) - len(defaults)
-    required = names[:first]
-    # An itemgetter of one name returns no tuple.
-    getter = operator.itemgetter(*required) if len(required) > 1 else functools.partial(_get_each, required)
-    parsed = [(at, field.parse) for at, field in enumerate(fields) if field.parse]
-    return _Plan(getter, [*zip(names[first:], defaults, strict=True)], parsed, names)
+    parsed = [(name, field.parse) for name, field in zip(names, fields, strict=True) if field.parse]
+    return _Plan(_reader(kind, names, fields), names[: len(fields) - len(kind._field_defaults)], parsed, names)
 
 
-def _get_each(names: tuple[str, ...], ext_fields: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(ext_fields[name] for name in names)
+def _reader(kind: type[NamedTuple], names: Sequence[str], fields: Sequence[_Field]) -> Any:
+    """Return a function that reads the fields of a class, each by an expression of its own.
+
+    Written out like this they take half the time of a loop over a table.
+    """
+    known: dict[str, Any] = {}
+    values = []
+    for at, (name, field, attribute) in enumerate(zip(names, fields, kind._fields, strict=True)):
+        known[f"parse{at}"], known[f"default{at}"] = field.parse, kind._field_defaults.get(attribute)
+        if attribute not in kind._field_defaults:
+            value = f"fields[{name!r}]"
+            values.append(f"parse{at}({value})" if field.parse else value)
+        elif field.parse:
+            values.append(f"default{at} if (text := get({name!r})) is None else parse{at}(text)")
+        else:
+            values.append(f"get({name!r}, default{at})")
+    return eval(f"lambda fields, get: ({''.join(f'{value}, ' for value in values)})", known)
 
 
 def _field(name: str, annotation: Any) -> _Field:

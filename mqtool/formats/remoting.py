@@ -233,13 +233,18 @@ def build_frame(command: RemotingCommand, serialize_type: SerializeType = Serial
 
 def frame_buffers(command: RemotingCommand, serialize_type: SerializeType = SerializeType.JSON) -> list[Buffer]:
     """Return the frame of a command in pieces: its head, then the body or its parts as they are."""
-    header = _json(command) if serialize_type is SerializeType.JSON else _binary(command)
-    size = len(header)
+    if serialize_type is SerializeType.JSON:
+        header = _json(command)
+        size = mark = len(header)
+    else:
+        header = _binary(command)
+        size = len(header)
+        mark = serialize_type << 24 | size
     if command.parts:
         length = 4 + size + sum([part.nbytes if type(part) is memoryview else len(part) for part in command.parts])
-        return [_PREFIX.pack(length, serialize_type << 24 | size) + header, *command.parts]
+        return [_PREFIX.pack(length, mark) + header, *command.parts]
     body = command.body
-    prefix = _PREFIX.pack(4 + size + len(body), serialize_type << 24 | size)
+    prefix = _PREFIX.pack(4 + size + len(body), mark)
     return [prefix + header, body] if body else [prefix + header]
 
 

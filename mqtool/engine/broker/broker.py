@@ -85,9 +85,9 @@ Detour = Callable[["NewMessage", int], "AppendResult | None"]
 class Broker:
     """The rules of a broker; times are in ms.
 
-    Others take part by the lists: ``on_arrival`` for each message that can be read, ``on_closed`` for each connection
-    that has ended, ``on_stop`` for what must be in its file when the broker stops, ``detours`` for messages that are
-    not to go straight to their topic.
+    Others take part by the lists: ``on_arrival`` for each message that can be read, ``on_arrival_at`` for those of one
+    topic, ``on_closed`` for each connection that has ended, ``on_stop`` for what must be in its file when the broker
+    stops, ``detours`` for messages that are not to go straight to their topic, by a word that their properties have.
     """
 
     def __init__(self, store: "MessageStore", now: int, settings: BrokerSettings | None = None) -> None:
@@ -116,8 +116,9 @@ class Broker:
         self.clockworks: list[Clockwork] = []
         self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []
         self.on_arrival: list[Arrival] = []
+        self.on_arrival_at: dict[str, Arrival] = {}
         self.on_stop: list[Callable[[int], None]] = []
-        self.detours: list[Detour] = []
+        self.detours: list[tuple[bytes, Detour]] = []
         self.rotation = itertools.count()
         """Chooses among queues where nothing else does."""
         self._started = now
@@ -204,9 +205,8 @@ class Broker:
         Returns:
             Where it is stored, or why it is not.
         """
-        for detour in self.detours:
-            refused = detour(message, now)
-            if refused is not None:
+        for word, detour in self.detours:
+            if word in message.properties and (refused := detour(message, now)) is not None:
                 return refused
         return self.store.append(message, now)
 
@@ -230,6 +230,8 @@ class Broker:
         """Tell whom it concerns that a message can be read; the store calls this for each."""
         for tell in self.on_arrival:
             tell(topic, queue_id, next_offset, tags_code, now)
+        if topic in self.on_arrival_at:
+            self.on_arrival_at[topic](topic, queue_id, next_offset, tags_code, now)
 
 
 Processor = Callable[[Broker, Request], Iterable[Outgoing]]

@@ -87,8 +87,8 @@ class DelayedMessages:
         ):  # not from 4.x: since when is not known
             self._find_delivered(self._version.timestamp if table else 0)
         broker.clockworks.append(self)
-        broker.detours.append(self.detour)
-        broker.on_arrival.append(self._arrived)
+        broker.detours.append((b"DELAY", self.detour))
+        broker.on_arrival_at[SCHEDULE_TOPIC] = self._arrived
         broker.on_stop.append(self.save)
 
     @property
@@ -103,7 +103,7 @@ class DelayedMessages:
 
     def detour(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
         """Send a message that asks for a delay level into the queue of that level."""
-        if b"DELAY" not in message.properties or message.topic == HALF_TOPIC:
+        if message.topic == HALF_TOPIC:
             return None
         level = min(delay_level(message.properties), len(self._levels))
         if level:
@@ -179,9 +179,8 @@ class DelayedMessages:
                 break
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        if topic == SCHEDULE_TOPIC:
-            self._due.setdefault(queue_id + 1, tags_code)
-            self._offsets.setdefault(queue_id + 1, next_offset - 1)
+        self._due.setdefault(queue_id + 1, tags_code)
+        self._offsets.setdefault(queue_id + 1, next_offset - 1)
 
     def _deliver(self, level: int, now: int) -> None:
         store = self._broker.store

@@ -146,7 +146,7 @@ class Figures:
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when the next sample is due, None while nothing happens."""
         last = self._samples[-1]
-        is_idle = (last.stored, last.given) == (self.stored, self.given)
+        is_idle = last.stored == self.stored and last.given == self.given
         return None if is_idle else last.timestamp + SAMPLE_INTERVAL_MS
 
 

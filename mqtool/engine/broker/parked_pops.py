@@ -116,6 +116,8 @@ class ParkedPops:
         """Return when there is something to look at."""
         if self._woken:
             return now
+        if not self._waiting:
+            return None
         times = [heap[0][0] for heap in (self._deadlines, self._alarms) if heap]
         return min(times, default=None)
 

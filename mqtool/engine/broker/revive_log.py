@@ -69,7 +69,7 @@ class ReviveLog:
         self._pending: dict[int, deque[_Pending]] = {}  # by revive queue, in its order
         self._read: dict[int, int] = {}  # up to and with which offset each revive queue was read
         self._take_up()
-        broker.on_arrival.append(self._arrived)
+        broker.on_arrival_at[self.topic] = self._arrived
         broker.clockworks.append(self)
 
     # Writing
@@ -110,8 +110,7 @@ class ReviveLog:
                     self._take(queue_id, offset)
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        if topic == self.topic:
-            self._take(queue_id, next_offset - 1)
+        self._take(queue_id, next_offset - 1)
 
     def _take(self, queue_id: int, offset: int) -> None:
         """Take a message of the log for what it is."""
@@ -188,6 +187,8 @@ class ReviveLog:
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when the next check point may be over."""
+        if not self._pending:
+            return None
         firsts = [pending[0].point.revive_time for pending in self._pending.values() if pending]
         return max(_to_second(min(firsts)), self._not_before) if firsts else None
 

@@ -72,9 +72,9 @@ class Timers:
         if broker.store.was_recovered:
             self._drop_delivered()
         broker.on_stop.append(self._stop)
-        broker.on_arrival.append(self._arrived)
+        broker.on_arrival_at[TIMER_TOPIC] = self._arrived
         broker.clockworks.append(self)
-        broker.detours.append(self.detour)
+        broker.detours.append((b"TIMER_", self.detour))
 
     def _load(self) -> tuple[int, ...]:
         """Return the numbers of ``timercheck``."""
@@ -119,7 +119,7 @@ class Timers:
     def detour(self, message: NewMessage, now: int) -> AppendResult | None:
         """Have a message wait that names a time for its delivery."""
         properties = message.properties
-        if b"TIMER_" not in properties or message.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
+        if message.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
             return None
         if find_property(properties, _OUT):
             return None
@@ -137,8 +137,7 @@ class Timers:
         return None
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        if topic == TIMER_TOPIC:
-            self._take(next_offset - 1)
+        self._take(next_offset - 1)
 
     def _take(self, queue_offset: int) -> None:
         """Have the message at a place of the queue wait, or recall another, as it says."""

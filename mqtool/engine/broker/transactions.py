@@ -74,10 +74,10 @@ class Transactions:
             self._open_again(closed, now)
         if broker.store.was_recovered:
             self._mark_last(now)
-        broker.on_arrival.append(self._arrived)
+        broker.on_arrival_at[HALF_TOPIC] = self._arrived
         broker.clockworks.append(self)
         broker.on_stop.insert(0, lambda now: self._note_progress())  # noqa: ARG005 - before the offsets are kept
-        broker.detours.insert(0, self.detour)  # a half message is delayed once it is committed
+        broker.detours.insert(0, (b"TRAN_MSG", self.detour))  # a half message is delayed once it is committed
 
     def _take_up(self) -> set[int]:
         """Return the queue offsets of the half messages that marks are there for."""
@@ -172,7 +172,7 @@ class Transactions:
 
     def detour(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
         """Make a half message of one that a transaction decides on."""
-        if b"TRAN_MSG" not in message.properties or find_property(message.properties, _IS_PART) != b"true":
+        if find_property(message.properties, _IS_PART) != b"true":
             return None
         transaction = message.sys_flag & commit_log.TRANSACTION_MASK
         if transaction == commit_log.TRANSACTION_COMMIT or (
@@ -188,8 +188,7 @@ class Transactions:
         return None
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
-        if topic == HALF_TOPIC:
-            self._open[next_offset - 1] = [next_offset - 1]
+        self._open[next_offset - 1] = [next_offset - 1]
 
     # The end of a transaction
 

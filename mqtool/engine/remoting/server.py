@@ -168,7 +168,7 @@ class RemotingServer:
         """Give a command to the handler and send what it returns."""
         try:
             for to, outgoing in self.handler.handle(command, peer, now):
-                if to is peer and outgoing.is_response and command.is_oneway and outgoing.opaque == command.opaque:
+                if command.is_oneway and to is peer and outgoing.is_response and outgoing.opaque == command.opaque:
                     continue
                 if connection := self._connections.get(to):
                     connection.put(frame_buffers(outgoing))
@@ -355,15 +355,19 @@ class _ServerConnection(asyncio.Protocol):
         frames, peer, now = self._frames, self.peer, server.clock()
         self._is_reading = True
         frames.receive(data)
+        commands: list[RemotingCommand] = []
+        fault = ""
         try:
-            for command in frames.commands():
-                server.dispatch(command, peer, now)
+            commands.extend(frames.commands())  # all first: what the processor has in its cache for one serves the next
         except FormatError as error:
+            fault = str(error)
+        for command in commands:
+            server.dispatch(command, peer, now)
+        self._is_reading = False
+        if fault:
             self.flush()
-            self.end(str(error), abort=False)
+            self.end(fault, abort=False)
             return
-        finally:
-            self._is_reading = False
         if frames.pending_size != self.unfinished:
             difference = frames.pending_size - self.unfinished
             self.unfinished = frames.pending_size

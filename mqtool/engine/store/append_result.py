@@ -1,9 +1,12 @@
 """What comes of an attempt to store a message."""
 
 import enum
+import struct
 from typing import NamedTuple
 
 from mqtool.formats.new_message import Host
+
+_PORT_AND_OFFSET = struct.Struct(">iq")
 
 
 class PutStatus(enum.StrEnum):
@@ -33,5 +36,4 @@ class AppendResult(NamedTuple):
     def message_id(self) -> str:
         """The offset message id; of a batch all of them, with commas between."""
         address, port = self.store_host
-        host = address + port.to_bytes(4, "big", signed=True)
-        return ",".join([(host + at.to_bytes(8, "big")).hex().upper() for at in self.physical_offsets])
+        return ",".join([(address + _PORT_AND_OFFSET.pack(port, at)).hex().upper() for at in self.physical_offsets])

@@ -4,6 +4,7 @@
 """
 
 import functools
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ _UNIQUE_KEY, _TRANSACTION = probe_of(UNIQUE_KEY), probe_of("TRAN_MSG")
 _RETRY_TOPIC = probe_of("RETRY_TOPIC")
 _ADDED = ("MSG_REGION", "TRACE_ON", "CLUSTER")
 _TO_BE_REPLACED = tuple(name.encode() for name in (*_ADDED, "POP_CK"))
+_MAY_BE_SENT_AGAIN = re.compile(b"|".join(_TO_BE_REPLACED))
 _TAIL_SEPARATOR = b"\x02"
 _MULTI_TAG = "MULTI_TAG"
 _MOST_OF_BATCH_TOPIC = 127
@@ -180,11 +182,10 @@ def _marked(broker: "Broker", properties: bytes) -> bytes:
     """Return the properties of a message with what the broker adds to each."""
     settings = broker.settings
     marks = _text_of_marks(settings.region, settings.trace_on, settings.cluster_name)
-    for name in _TO_BE_REPLACED:
-        if name in properties:  # one that was consumed and is sent again
-            pairs = parse_properties(properties)
-            kept = {one: value for one, value in pairs.items() if one.encode() not in _TO_BE_REPLACED}
-            return build_properties(kept) + marks
+    if _MAY_BE_SENT_AGAIN.search(properties):  # one that was consumed
+        pairs = parse_properties(properties)
+        kept = {one: value for one, value in pairs.items() if one.encode() not in _TO_BE_REPLACED}
+        return build_properties(kept) + marks
     if properties and not properties.endswith(_TAIL_SEPARATOR):
         properties += _TAIL_SEPARATOR
     return properties + marks
