@@ -269,7 +269,7 @@ class LiveLog:
             self._write(position, _BLANK.pack(self.file_size - position, commit_log.MAGIC_BLANK))
             at += self.file_size - position
             self.end_offset = at
-            self._written = None
+            self._written = self.segments.get(at)  # RocketMQ makes one ahead, which is left when it is killed
         if self._written is None:
             self._begin_segment()
         return at

@@ -720,3 +720,18 @@ def test_files_of_an_extension_go_when_no_unit_points_to_them(tmp_path: Path) ->
     assert before == ["00000000000000000000", "00000000000000002048"]
     assert after == before[1:]
     assert not (root / "consumequeue_ext" / "Ext").exists()
+
+
+def test_a_segment_that_was_made_ahead_is_used(tmp_path: Path) -> None:
+    size = int(SMALL.settings["mappedFileSizeCommitLog"])
+    with opened(tmp_path / "store") as store:
+        append_all(store, [new_message(body=bytes(size // 3))])
+    (tmp_path / "store" / "commitlog" / f"{size:020}").write_bytes(bytes(size))
+
+    with opened(tmp_path / "store") as store:
+        append_all(store, [new_message(body=bytes(size // 3)) for _ in range(7)])
+        starts = sorted(store.log.segments)
+
+    assert starts == [0, size, 2 * size, 3 * size]
+    findings = verify_store(StoreReader(tmp_path / "store", StoreConfig(SMALL.settings)))
+    assert {one.code for one in findings} == {"CONFIG-MISSING"}
