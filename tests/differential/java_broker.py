@@ -35,15 +35,21 @@ async def running_name_server(version: str, folder: Path, port: int) -> AsyncIte
 
 
 @contextlib.asynccontextmanager
-async def running_broker(version: str, folder: Path, name_server: str, port: int) -> AsyncIterator[str]:
-    """Run a broker on ``port`` until the block ends, and give its address once it is up."""
+async def running_broker(
+    version: str, folder: Path, name_server: str, port: int, store: Path | None = None, settings: str = ""
+) -> AsyncIterator[str]:
+    """Run a broker on ``port`` until the block ends, and give its address once it is up.
+
+    Its store is ``store``, or a new one in ``folder``; ``settings`` are more lines of its configuration.
+    """
     folder.mkdir()
     config = folder / "broker.conf"
     address = f"127.0.0.1:{port}"
     config.write_text(
         f"brokerClusterName=DefaultCluster\nbrokerName=broker-java\nbrokerId=0\nbrokerIP1=127.0.0.1\nlistenPort={port}\n"
-        f"storePathRootDir={folder / 'store'}\nmappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=6000\n"
-        "maxHashSlotNum=1000\nmaxIndexNum=4000\n"
+        f"storePathRootDir={store or folder / 'store'}\n"
+        "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=6000\n"
+        f"maxHashSlotNum=1000\nmaxIndexNum=4000\n{settings}"
     )
     arguments = ["org.apache.rocketmq.broker.BrokerStartup", "-n", name_server, "-c", str(config)]
     async with _jvm(version, folder, arguments) as process:

@@ -1,0 +1,229 @@
+"""A store goes from our broker to RocketMQ's and back, with all that is under way in it, and nothing is lost.
+
+The same is done over the wire to whichever broker is first: all kinds of sends, delays, transactions, messages sent
+back, dead letters, offsets, pops. Whoever is second must serve all of that, deliver what becomes due, give out again
+what was popped and not acknowledged, and ask how the open transaction ended. In the end ``verify`` finds nothing.
+"""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+import mqtool
+from mqtool.engine.repair.findings import Severity
+from mqtool.formats.bodies import Heartbeat, build_heartbeat
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.topics import OP_TOPIC
+from tests.differential.conftest import REQUIRED
+from tests.differential.java_broker import POM, running_broker
+from tests.differential.java_store import JavaMissingError, class_path, each_version
+from tests.differential.test_name_server import free_port
+from tests.wire_client import PRODUCERS, Client, batch
+
+pytestmark = pytest.mark.java
+
+PATIENCE = 180
+SETTINGS: dict[str, str | int] = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 6000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+    "brokerName": "broker-java",
+}
+QUICK: dict[str, str | int] = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+"""For the second: the first is not to ask yet how a transaction ended, which some brokers forget for a while."""
+ORDERS, BATCHED, POPPED, GROUP = "Orders", "Batched", "Popped", "G"
+SOON, FAR = 3, 18  # delay levels: 10 s, 2 h
+
+
+Served = dict[tuple[str, int], list[tuple[Any, ...]]]
+"""What each queue has, message by message: queue offset, body, properties, times, and how often it was consumed."""
+
+
+async def fill(client: Client, *, is_five: bool) -> dict[str, str]:
+    """Do something of everything, and return the half message that is left open."""
+    await client.make_topic(ORDERS)
+    group = {"groupName": GROUP, "retryQueueNums": 1, "retryMaxTimes": 16, "consumeEnable": True}
+    await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, orjson.dumps(group))
+    for number in range(30):
+        pairs = {"TAGS": f"t{number % 3}", "KEYS": f"k{number} all"}
+        await client.send(b"single %d" % number, number % 2, pairs=pairs)
+    await client.send(bytes(200_000), 1)
+    await client.send(batch(b"b0", b"b1", b"b2"), 1, batch=True)
+    if is_five:
+        await client.make_topic(BATCHED, attributes="+queue.type=BatchCQ")
+        for _ in range(3):
+            await client.send(batch(b"i0", b"i1"), topic=BATCHED, batch=True)
+        await client.send(b"alone", topic=BATCHED)
+        later = time.time_ns() // 1_000_000 + 10_000
+        await client.send(b"timer", pairs={"TIMER_DELIVER_MS": str(later)})
+        await client.send(b"timer, far", pairs={"TIMER_DELIVER_MS": str(later + 3_600_000)})
+        await client.make_topic(POPPED)
+        for body in (b"p0", b"p1", b"p2", b"p3"):
+            await client.send(body, topic=POPPED)
+        taken = await client.pop(POPPED, GROUP, 3, 10_000)
+        assert [body for body, _ in taken] == [b"p0", b"p1", b"p2"]
+        await client.done(RequestCode.ACK_MESSAGE, **taken[1][1])
+    for level, body in ((SOON, b"delayed"), (FAR, b"delayed, far")):
+        await client.send(body, pairs={"DELAY": str(level)})
+    halves = [await client.prepare(body) for body in (b"committed", b"rolled back", b"open")]
+    await client.end(halves[0], 8)
+    await client.end(halves[1], 12)
+    while is_five and sum(len(re.findall(rb"[0-9]+", one.body)) for one in await client.messages(OP_TOPIC)) < 2:
+        await asyncio.sleep(0.1)  # brokers of 5.x keep for some seconds in memory which ones have ended
+    [first, second, *_] = await client.messages(ORDERS)
+    for one, level in ((first, SOON), (second, -1)):
+        fields: dict[str, Any] = {"offset": one.physical_offset, "group": GROUP, "delayLevel": level}
+        fields |= {"originMsgId": one.unique_key, "originTopic": ORDERS, "maxReconsumeTimes": 16, "unitMode": False}
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, **fields)
+    await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=GROUP, topic=ORDERS, queueId=1, commitOffset=7)
+    return halves[2]
+
+
+PLACES = ((ORDERS, 0), (ORDERS, 1), (BATCHED, 0), (f"%DLQ%{GROUP}", 0), (f"%RETRY%{GROUP}", 0))
+
+
+async def all_messages(client: Client) -> Served:
+    return {
+        place: [
+            (one.queue_offset, one.body, one.properties, one.born_timestamp, one.store_timestamp, one.reconsume_times)
+            for one in await client.messages(*place)
+        ]
+        for place in PLACES
+    }
+
+
+async def until(client: Client, body: bytes, topic: str) -> None:
+    """Return when a topic has a message."""
+    while body not in {one.body for one in await client.messages(topic)}:
+        await asyncio.sleep(0.1)
+
+
+async def popped(client: Client, count: int) -> list[bytes]:
+    """Pop and acknowledge until this many messages have come, and once more; return them."""
+    bodies: list[bytes] = []
+    is_last = False
+    while not is_last:
+        is_last = len(bodies) >= count
+        for body, ack in await client.pop(POPPED, GROUP, 32, 60_000):
+            await client.done(RequestCode.ACK_MESSAGE, **ack)
+            bodies.append(body)
+        await asyncio.sleep(0.1)
+    return sorted(bodies)
+
+
+async def check(client: Client, before: Served, half: dict[str, str], *, is_five: bool) -> None:
+    """Hold what a broker makes of a store against what the one before it had served, and use it."""
+    now = await all_messages(client)
+    for place, messages in before.items():
+        assert now[place][: len(messages)] == messages, place
+    offset = await client.done(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=GROUP, topic=ORDERS, queueId=1)
+    assert offset["offset"] == "7"
+    found = await client.ask(
+        RequestCode.QUERY_MESSAGE, topic=ORDERS, key="all", maxNum=64, beginTimestamp=0, endTimestamp=1 << 62
+    )
+    assert found.body.count(b"single ") == 30
+
+    await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c1", (PRODUCERS,))))
+    asked = await client.checks.get()
+    assert asked.ext_fields["transactionId"] == half["transactionId"]
+    copy = {name: asked.ext_fields[name] for name in ("tranStateTableOffset", "commitLogOffset")}
+    await client.end({**half, **copy}, 8, is_checked=True)
+    for body, topic in ((b"open", ORDERS), (b"delayed", ORDERS), (b"single 0", f"%RETRY%{GROUP}")):
+        await until(client, body, topic)
+    if is_five:
+        await until(client, b"timer", ORDERS)
+        assert await popped(client, 3) == [b"p0", b"p2", b"p3"]
+    await client.send(b"the last", 1)
+
+    after = await all_messages(client)
+    for place, messages in before.items():
+        assert after[place][: len(messages)] == messages
+        assert [one[0] for one in after[place]] == list(range(len(after[place])))
+    bodies = [one[1] for messages in after.values() for one in messages]
+    times = {body: bodies.count(body) for body in (b"committed", b"open", b"delayed", b"single 0", b"single 2")}
+    assert times == {b"committed": 1, b"open": 1, b"delayed": 1, b"single 0": 2, b"single 2": 2}
+    assert not {b"rolled back", b"delayed, far", b"timer, far"} & {*bodies}
+    assert after[ORDERS, 1][-1][1] == b"the last"
+    if is_five:
+        assert [one[1] for one in after[BATCHED, 0]] == [b"i0", b"i1"] * 3 + [b"alone"]
+        assert bodies.count(b"timer") == 1
+
+
+@contextlib.asynccontextmanager
+async def ours(store: Path, **more: str | int) -> AsyncIterator[Client]:
+    async with mqtool.Broker(store, settings={**SETTINGS, **more}) as broker:
+        client = Client(broker.address)
+        yield client
+        await client.close()
+
+
+@contextlib.asynccontextmanager
+async def theirs(version: str, store: Path, **more: str | int) -> AsyncIterator[Client]:
+    lines = "".join(f"{name}={value}\n" for name, value in more.items())
+    folder = store.parent / f"java-{time.monotonic_ns()}"
+    async with (
+        mqtool.Broker(settings={"brokerName": "names"}) as names,
+        running_broker(version, folder, names.name_server_address, free_port(), store, lines) as address,
+    ):
+        client = Client(address)
+        yield client
+        await client.close()
+
+
+def in_time(version: str, test: Callable[[], Awaitable[None]]) -> None:
+    try:
+        class_path(version, POM)
+    except JavaMissingError as error:
+        message = f"NOT TRIED WITH THE BROKER OF {version}: {error}"
+        pytest.fail(message) if REQUIRED else pytest.skip(message)
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def faults(store: Path) -> list[str]:
+    settings = {name: str(value) for name, value in SETTINGS.items()}
+    findings = mqtool.verify_store(mqtool.open_store(store, settings))
+    return [f"{one.code} {one.file} {one.message}" for one in findings if one.severity != Severity.NOTE]
+
+
+@each_version
+def test_a_broker_of_rocketmq_goes_on_with_a_store_of_ours(version: str, tmp_path: Path) -> None:
+    store, is_five = tmp_path / "store", not version.startswith("4")
+
+    async def handed_over() -> None:
+        async with ours(store) as client:
+            half = await fill(client, is_five=is_five)
+            before = await all_messages(client)
+        assert faults(store) == []
+        async with theirs(version, store, **QUICK) as client:
+            await check(client, before, half, is_five=is_five)
+
+    in_time(version, handed_over)
+    assert faults(store) == []
+
+
+@each_version
+def test_we_go_on_with_a_store_of_a_broker_of_rocketmq(version: str, tmp_path: Path) -> None:
+    store, is_five = tmp_path / "store", not version.startswith("4")
+
+    async def handed_over() -> None:
+        async with theirs(version, store) as client:
+            half = await fill(client, is_five=is_five)
+            before = await all_messages(client)
+        async with ours(store, **QUICK) as client:
+            await check(client, before, half, is_five=is_five)
+
+    in_time(version, handed_over)
+    assert faults(store) == []
