@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.engine.store.live_queue import QueueKey, Unit
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats import commit_log
@@ -85,3 +86,13 @@ def append_all(store: MessageStore, messages: Sequence[NewMessage], now: int = N
     results = [store.append(message, now + number) for number, message in enumerate(messages)]
     assert {one.status for one in results} <= {PutStatus.PUT_OK}
     return results
+
+
+def units_of(store: MessageStore, key: QueueKey) -> list[Unit]:
+    """Return all units of a queue."""
+    queue = store.queue(*key)
+    assert queue
+    found: list[Unit] = []
+    while len(found) < queue.next_offset:
+        found += queue.units(len(found), 1000)
+    return found

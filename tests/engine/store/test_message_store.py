@@ -19,7 +19,6 @@ from mqtool.engine.repair.rebuild import build
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
-from mqtool.engine.store.live_queue import Unit
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -31,7 +30,18 @@ from mqtool.formats.message import message_of
 from mqtool.formats.properties import parse_properties
 from tests import builders
 from tests.damage import snapshot
-from tests.engine.store.live import ADDED, NOW, SMALL, append_all, half_full, new_message, of_draft, of_record, opened
+from tests.engine.store.live import (
+    ADDED,
+    NOW,
+    SMALL,
+    append_all,
+    half_full,
+    new_message,
+    of_draft,
+    of_record,
+    opened,
+    units_of,
+)
 from tests.engine.store.test_dispatch import dispatched
 from tests.formats.golden_bytes import queue_units, records
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
@@ -681,15 +691,6 @@ def _extended(tmp_path: Path) -> tuple[Path, StoreConfig]:
     return copy_of("ext-533-clean", tmp_path), StoreConfig(settings_of("ext-533-clean"))
 
 
-def _all_units(store: MessageStore, key: tuple[str, int]) -> list[Unit]:
-    queue = store.queue(*key)
-    assert queue
-    found: list[Unit] = []
-    while len(found) < queue.next_offset:
-        found += queue.units(len(found), 1000)
-    return found
-
-
 def test_units_of_an_extended_queue_have_the_tags_codes_of_their_messages(tmp_path: Path) -> None:
     root, config = _extended(tmp_path)
     later = manifest("ext-533-clean")["messages"][-1]["store_timestamp"] + 1
@@ -697,7 +698,7 @@ def test_units_of_an_extended_queue_have_the_tags_codes_of_their_messages(tmp_pa
         for queue_id in (0, 1):
             message = new_message("Ext", queue_id=queue_id, pairs={"TAGS": "new"})
             assert store.append(message, later).status is PutStatus.PUT_OK
-        units = [unit for key in store.queues() for unit in _all_units(store, key)]
+        units = [unit for key in store.queues() for unit in units_of(store, key)]
         tags = [parse_message(store.log.record(unit.physical_offset)).properties for unit in units]
 
     assert len(units) == len(manifest("ext-533-clean")["messages"]) + 2
@@ -713,7 +714,7 @@ def test_files_of_an_extension_go_when_no_unit_points_to_them(tmp_path: Path) ->
         queue = store.queue("Ext", 1)
         assert queue
         before = sorted(file.name for file in folder.iterdir())
-        queue.remove_expired(_all_units(store, ("Ext", 1))[-1].physical_offset)
+        queue.remove_expired(units_of(store, ("Ext", 1))[-1].physical_offset)
         after = sorted(file.name for file in folder.iterdir())
         store.delete_topic("Ext")
 
