@@ -1,4 +1,4 @@
-"""Java clients that pop, on our broker: by the mode that the real mqadmin sets. (Those that consume in order pull.)"""
+"""Java clients that pop, on our broker. (Those that consume in order pull, whatever the broker says.)"""
 
 import asyncio
 from collections import Counter
@@ -10,10 +10,12 @@ import pytest
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode
+from mqtool.formats.headers import CreateTopic, build_header
 from mqtool.formats.remoting import RemotingCommand
 from tests.differential.conftest import REQUIRED
-from tests.differential.java_broker import POM, mqadmin, pop_client
+from tests.differential.java_broker import POM, pop_client
 from tests.differential.java_store import JavaMissingError, class_path
 
 pytestmark = pytest.mark.java
@@ -28,8 +30,8 @@ each_version = pytest.mark.parametrize(
 Act = Callable[[Cluster], Awaitable[None]]
 
 
-def on_our_broker(version: str, folder: Path, act: Act, mode: str = "POP", **settings: str) -> None:
-    """Run a name server, a broker and mqadmin, with a group G that consumes the topic T of two queues by pops."""
+def on_our_broker(version: str, folder: Path, act: Act, **settings: str) -> None:
+    """Run a name server and a broker, with a topic T of two queues that the group G is to consume by pops."""
     try:
         class_path(version, POM)
     except JavaMissingError as error:
@@ -42,13 +44,16 @@ def on_our_broker(version: str, folder: Path, act: Act, mode: str = "POP", **set
         async with (
             asyncio.timeout(_PATIENCE),
             Cluster(NameServerConfig(), [BrokerConfig(folder / "store", settings=given)]) as cluster,
-            mqadmin(version, folder / "admin", cluster.name_server_address) as admin,
         ):
-            [broker] = cluster.broker_addresses
-            assert "success" in await admin.run("updateTopic", "-b", broker, "-t", "T", "-r", "2", "-w", "2")
-            assert "success" in await admin.run("updateSubGroup", "-b", broker, "-g", "G")
-            said = await admin.run("setConsumeMode", "-b", broker, "-t", "T", "-g", "G", "-m", mode, "-q", "0")
-            assert "success" in said, said
+            client = RemotingClient(cluster.broker_addresses)
+            topic = build_header(CreateTopic("T", "TBW102", 2, 2, 6, "SINGLE_TAG"))
+            mode = build_body({"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0})
+            for command in (
+                RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext_fields=topic),
+                RemotingCommand(RequestCode.SET_MESSAGE_REQUEST_MODE, body=mode),
+            ):
+                assert (await client.invoke(command)).code == 0
+            await client.close()
             await act(cluster)
 
     asyncio.run(bounded())
