@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -145,6 +146,23 @@ async def test_a_topic_is_made_changed_and_deleted(tmp_path: Path) -> None:
     assert (changed["read_queue_count"], changed["write_queue_count"], changed["perm"]) == (3, 3, 4)
     assert refused.status == Status.NO_INPUT  # no queue may be written to
     assert (deleted.status, gone.status) == (Status.OK, Status.NO_INPUT)
+
+
+def test_on_a_terminal_the_plan_stands_before_the_question(tmp_path: Path) -> None:
+    with serving_both(tmp_path) as (_, name_server, _):
+        parent, child = os.openpty()
+        command = [sys.executable, "-m", "mqtool", "topic", "create", "New", "--queues", "3", "-n", name_server]
+        with subprocess.Popen(command, stdin=child, stdout=child, stderr=child) as process:
+            os.close(child)
+            os.write(parent, b"n\n")
+            shown = b""
+            with contextlib.suppress(OSError):  # raised when the command has ended
+                while part := os.read(parent, 4096):
+                    shown += part
+        os.close(parent)
+
+    assert process.returncode == Status.DAMAGE
+    assert 0 < shown.index(b"3 queues") < shown.index(b"Do this?") < shown.index(b"nothing was changed")
 
 
 @on_a_loop
