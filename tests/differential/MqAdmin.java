@@ -21,11 +21,13 @@ public class MqAdmin {
 
     public static void main(String[] args) throws Exception {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        long patience = 10 * PATIENCE_MS; // the first loads what all need
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.split("\t");
             Thread command = new Thread(() -> run(words));
             command.start();
-            command.join(PATIENCE_MS);
+            command.join(patience);
+            patience = PATIENCE_MS;
             if (command.isAlive()) {
                 System.out.println("--- goes on");
                 command.interrupt();

@@ -90,10 +90,10 @@ class MqAdmin:
 
 
 @contextlib.asynccontextmanager
-async def mqadmin(version: str, folder: Path, name_server: str) -> AsyncIterator[MqAdmin]:
-    """Start mqadmin, for commands to a name server."""
+async def mqadmin(version: str, folder: Path, name_server: str, *options: str) -> AsyncIterator[MqAdmin]:
+    """Start mqadmin, for commands to a name server, with options of its JVM; its settings are below ``conf``."""
     source = Path(__file__).with_name("MqAdmin.java")
-    async with _jvm(version, folder, [str(source)]) as process:
+    async with _jvm(version, folder, [*options, str(source)]) as process:
         yield MqAdmin(process, name_server)
 
 

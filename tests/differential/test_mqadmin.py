@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.engine.cluster import BrokerConfig, Cluster
+from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.remoting.tls import TlsSettings
 from mqtool.formats.bodies import QueueData, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import RemotingCommand
@@ -24,6 +25,7 @@ from tests.differential.mqadmin_table import (
     free_port,
     registered,
 )
+from tests.engine.remoting.test_tls import settings, with_certificate
 
 PAGE = Path(__file__).parents[2] / "docs" / "mqadmin.md"
 _PATIENCE = 600.0
@@ -121,3 +123,48 @@ async def _with_a_real_name_server(folder: Path) -> None:
         gone = await asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="Made")
         assert gone.code == ResponseCode.TOPIC_NOT_EXIST
         await client.close()
+
+
+_ACCOUNTS = """
+accounts:
+- accessKey: administrator
+  secretKey: 12345678
+  admin: true
+- accessKey: somebody
+  secretKey: 12345678
+  defaultTopicPerm: DENY
+  topicPerms:
+  - Made=PUB
+"""
+
+
+@pytest.mark.java
+def test_mqadmin_comes_in_by_tls_and_is_let_do_what_its_keys_are_for(tmp_path: Path) -> None:
+    jars(VERSION, POM)
+    _run(_with_keys(tmp_path))
+
+
+async def _with_keys(folder: Path) -> None:
+    tls = TlsSettings.of(settings(with_certificate(folder), mode="enforcing"))
+    accounts = folder / "plain_acl.yml"
+    accounts.write_text(_ACCOUNTS)
+    guarded = BrokerSettings(acl_enabled=True, acl_file=str(accounts))
+    config = BrokerConfig(folder / "store", settings=guarded, tls=tls)
+    async with Cluster(NameServerConfig(tls=tls), [config]) as cluster:
+        [broker] = cluster.broker_addresses
+        make = "updateTopic", "-b", broker, "-t", "Made", "-r", "2", "-w", "2"
+        printed = {}
+        for key in "administrator", "somebody":
+            home = folder / key
+            (home / "conf").mkdir(parents=True)
+            (home / "conf" / "tools.yml").write_text(f"accessKey: {key}\nsecretKey: 12345678\n")
+            async with mqadmin(VERSION, home, cluster.name_server_address, "-Dtls.enable=true") as admin:
+                printed[key] = await admin.run(*make), await admin.run("sendMessage", "-t", "Made", "-p", "text")
+        async with mqadmin(VERSION, folder / "nobody", cluster.name_server_address, "-Dtls.enable=true") as admin:
+            printed["nobody"] = await admin.run(*make), await admin.run("sendMessage", "-t", "Made", "-p", "text")
+
+    made, sent = zip(*printed.values(), strict=True)
+    assert "create topic to" in made[0]
+    assert "Need admin permission for request code=17, but accessKey=somebody is not" in made[1]
+    assert "No accessKey is configured" in made[2]
+    assert ["SEND_OK" in one for one in sent] == [True, True, False]

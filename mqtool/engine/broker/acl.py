@@ -6,17 +6,20 @@
 
 import contextlib
 import hmac
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mqtool.engine.broker.processors.query import UNIQUE_KEY_QUERY
-from mqtool.errors import FormatError, MqtoolError
+from mqtool.errors import BadDataError, FormatError
 from mqtool.formats.bodies import parse_heartbeat
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.plain_acl import DENY, PUB, SUB, Account, PlainAcl, parse_acl
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 from mqtool.formats.signing import ACCESS_KEY, SIGNATURE, signature
 from mqtool.formats.topics import RETRY_PREFIX
+
+log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 1000
 """How often the file is looked at for changes."""
@@ -42,15 +45,13 @@ class AccessControl:
         """Read the accounts.
 
         Raises:
-            FormatError: the file cannot be read.
+            BadDataError: the file does not say what it should.
             OSError: it is not there.
         """
         self._path = path
         self._next_look = now + LOOK_INTERVAL_MS
         self._modified = path.stat().st_mtime_ns
-        self.acl: PlainAcl = parse_acl(path.read_text())
-        self.failure: MqtoolError | None = None
-        """Why the last change of the file has no effect."""
+        self.acl: PlainAcl = _read(path)
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Read the file if it has changed."""
@@ -60,15 +61,15 @@ class AccessControl:
                 modified = self._path.stat().st_mtime_ns
                 if modified != self._modified:
                     self._modified = modified
-                    self._read()
+                    self._take()
         return ()
 
-    def _read(self) -> None:
+    def _take(self) -> None:
         try:
-            self.acl = parse_acl(self._path.read_text())
-            self.failure = None
-        except FormatError as error:
-            self.failure = error
+            self.acl = _read(self._path)
+            log.info("%s has changed: %d accounts", self._path, len(self.acl.accounts))
+        except BadDataError as error:
+            log.warning("access stays as it was: %s", error)
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when to look at the file."""
@@ -97,6 +98,13 @@ class AccessControl:
             if not _has(account, name, permission):
                 return f"No default permission for {name}"
         return None
+
+
+def _read(path: Path) -> PlainAcl:
+    try:
+        return parse_acl(path.read_text("utf-8", "replace"))
+    except FormatError as error:
+        raise BadDataError(f"{path}: {error.reason}") from error
 
 
 def _has(account: Account, name: str, permission: int) -> bool:

@@ -20,10 +20,14 @@ from tests.engine.remoting.test_server import ECHO, LARGE, Raw, Rules, on_a_loop
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a certificate for 127.0.0.1 and its key, made by openssl."""
+    """The folder of a certificate for 127.0.0.1 and its key."""
+    return with_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def with_certificate(folder: Path) -> Path:
+    """Have openssl make a certificate and its key in a folder, and return that."""
     if shutil.which("openssl") is None:
         pytest.skip("TLS IS NOT TESTED: there is no openssl on this machine to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
     command = "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -days 2"
     files = ["-keyout", "key.pem", "-out", "cert.pem"]
     subject = ["-subj", "/CN=mqtool", "-addext", "subjectAltName=IP:127.0.0.1"]
