@@ -110,11 +110,13 @@ class Client:
             for one in messages_in(answer.body):
                 found += inner_messages(one) if is_inner_batch(one) else [one]
 
-    async def pop(self, topic: str, group: str, most: int, invisible_ms: int) -> list[tuple[bytes, dict[str, Any]]]:
+    async def pop(
+        self, topic: str, group: str, most: int, invisible_ms: int, *, in_order: bool = False
+    ) -> list[tuple[bytes, dict[str, Any]]]:
         """Take messages of the first queue, and return the body of each and what acknowledges it."""
         asked: dict[str, Any] = {"consumerGroup": group, "topic": topic, "queueId": 0, "maxMsgNums": most}
         asked |= {"invisibleTime": invisible_ms, "pollTime": 0, "bornTime": time.time_ns() // 1_000_000}
-        asked |= {"initMode": 0, "order": False, "expType": "TAG", "exp": "*"}
+        asked |= {"initMode": 0, "order": in_order, "expType": "TAG", "exp": "*"}
         answer = await self.ask(RequestCode.POP_MESSAGE, **asked)
         assert answer.code in (0, ResponseCode.POLLING_TIMEOUT), answer
         told = answer.ext_fields

@@ -54,9 +54,13 @@ def _results(client: str) -> dict[str, dict[str, Any]]:
         tempfile.TemporaryDirectory(prefix="mqtool-interop-") as folder,
         serving_both(Path(folder, "store")) as (process, name_server, _),
     ):
-        for row in run_scenarios(kind, version, name_server, Path(folder, "work")):
-            print(client, row["scenario"], "ok" if row["ok"] else row["detail"], file=sys.stderr)
-            rows[row["scenario"].partition("/")[2]] = row
+        try:
+            for row in run_scenarios(kind, version, name_server, Path(folder, "work")):
+                print(client, row["scenario"], "ok" if row["ok"] else row["detail"], file=sys.stderr)
+                rows[row["scenario"].partition("/")[2]] = row
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            rows["all of them"] = {"ok": False, "detail": str(error).partition("\n")[0]}
         process.terminate()
         process.wait()
     return rows

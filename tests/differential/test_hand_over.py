@@ -39,7 +39,7 @@ SETTINGS: dict[str, str | int] = {
 }
 QUICK: dict[str, str | int] = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
 """For the second: the first is not to ask yet how a transaction ended, which some brokers forget for a while."""
-ORDERS, BATCHED, POPPED, GROUP = "Orders", "Batched", "Popped", "G"
+ORDERS, BATCHED, POPPED, IN_ORDER, GROUP = "Orders", "Batched", "Popped", "InOrder", "G"
 SOON, FAR = 3, 18  # delay levels: 10 s, 2 h
 
 
@@ -71,6 +71,12 @@ async def fill(client: Client, *, is_five: bool) -> dict[str, str]:
         taken = await client.pop(POPPED, GROUP, 3, 10_000)
         assert [body for body, _ in taken] == [b"p0", b"p1", b"p2"]
         await client.done(RequestCode.ACK_MESSAGE, **taken[1][1])
+        await client.make_topic(IN_ORDER)
+        for body in (b"o0", b"o1", b"o2"):
+            await client.send(body, topic=IN_ORDER)
+        taken = await client.pop(IN_ORDER, GROUP, 2, 10_000, in_order=True)
+        assert [body for body, _ in taken] == [b"o0", b"o1"]
+        await client.done(RequestCode.ACK_MESSAGE, **taken[0][1])
     for level, body in ((SOON, b"delayed"), (FAR, b"delayed, far")):
         await client.send(body, pairs={"DELAY": str(level)})
     halves = [await client.prepare(body) for body in (b"committed", b"rolled back", b"open")]
@@ -106,17 +112,17 @@ async def until(client: Client, body: bytes, topic: str) -> None:
         await asyncio.sleep(0.1)
 
 
-async def popped(client: Client, count: int) -> list[bytes]:
+async def popped(client: Client, topic: str, count: int, *, in_order: bool = False) -> list[bytes]:
     """Pop and acknowledge until this many messages have come, and once more; return them."""
     bodies: list[bytes] = []
     is_last = False
     while not is_last:
         is_last = len(bodies) >= count
-        for body, ack in await client.pop(POPPED, GROUP, 32, 60_000):
+        for body, ack in await client.pop(topic, GROUP, 32, 60_000, in_order=in_order):
             await client.done(RequestCode.ACK_MESSAGE, **ack)
             bodies.append(body)
         await asyncio.sleep(0.1)
-    return sorted(bodies)
+    return bodies
 
 
 async def check(client: Client, before: Served, half: dict[str, str], *, is_five: bool) -> None:
@@ -140,7 +146,8 @@ async def check(client: Client, before: Served, half: dict[str, str], *, is_five
         await until(client, body, topic)
     if is_five:
         await until(client, b"timer", ORDERS)
-        assert await popped(client, 3) == [b"p0", b"p2", b"p3"]
+        assert sorted(await popped(client, POPPED, 3)) == [b"p0", b"p2", b"p3"]
+        assert await popped(client, IN_ORDER, 2, in_order=True) == [b"o1", b"o2"]
     await client.send(b"the last", 1)
 
     after = await all_messages(client)

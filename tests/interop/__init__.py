@@ -24,6 +24,9 @@ def run_scenarios(kind: str, version: str, name_server: str, work: Path, *names:
         name_server: its address.
         work: a folder for classes and logs.
         names: of the scenarios.
+
+    Raises:
+        RuntimeError: the client ended before all of them were done.
     """
     if kind == "java":
         work.mkdir(parents=True, exist_ok=True)
@@ -36,6 +39,9 @@ def run_scenarios(kind: str, version: str, name_server: str, work: Path, *names:
             assert process.stdout is not None
             for line in process.stdout:
                 yield orjson.loads(line)
+            if process.wait() not in (0, 1):  # 1: a scenario failed
+                logs = [path.read_text(errors="replace") for path in sorted(work.rglob("stderr*.log"))]
+                raise RuntimeError(f"the client ended with {process.returncode}:\n{''.join(logs)[:4000]}")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
