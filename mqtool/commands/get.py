@@ -17,8 +17,9 @@ from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
 from mqtool.formats.annotate import Field, annotate
 from mqtool.formats.hashing import body_crc
+from mqtool.formats.hosts import parse_message_id
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
-from mqtool.formats.message import Message, message_of, parse_message_id
+from mqtool.formats.message import Message, message_of
 from mqtool.formats.properties import CRC_NAME, CRC_SIZE, crc_digits
 
 if TYPE_CHECKING:

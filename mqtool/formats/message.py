@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log, kernels
 from mqtool.formats.compression import decompress
+from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.scan import HOSTS, NARROW, WIDE, MessageTable, gather
 
@@ -77,45 +77,6 @@ class Message:
             FormatError: it is compressed and cannot be read.
         """
         return decompress(self.body, self.sys_flag)
-
-
-@functools.lru_cache(4096)
-def host_text(address: bytes, port: int) -> str:
-    """Return ``address:port``, an IPv6 address in brackets.
-
-    >>> host_text(bytes([127, 0, 0, 1]), 10911)
-    '127.0.0.1:10911'
-    """
-    ip = ipaddress.ip_address(address)
-    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
-
-
-@functools.lru_cache(4096)
-def parse_host(text: str) -> tuple[bytes, int]:
-    """Return address and port of ``address:port``."""
-    address, _, port = text.rpartition(":")
-    return ipaddress.ip_address(address.strip("[]")).packed, int(port)
-
-
-def offset_message_id(store_host: str, position: int) -> str:
-    """Return the id that RocketMQ makes of store host and position."""
-    address, port = parse_host(store_host)
-    return (address + port.to_bytes(4, "big", signed=True) + position.to_bytes(8, "big", signed=True)).hex().upper()
-
-
-def parse_message_id(message_id: str) -> int:
-    """Return the position that an offset message id names.
-
-    Raises:
-        FormatError: it has not the form of such an id.
-    """
-    try:
-        raw = bytes.fromhex(message_id)
-    except ValueError:
-        raw = b""
-    if len(raw) not in (16, 28):
-        raise FormatError("no offset message id (32 or 56 hexadecimal digits)", offset=0)
-    return int.from_bytes(raw[-8:], "big", signed=True)
 
 
 def message_at(table: MessageTable, row: int) -> Message:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
 from mqtool.formats.commit_log import MESSAGE, parse_client_batch, parse_message
-from mqtool.formats.message import host_text
+from mqtool.formats.hosts import host_text
 from tests import builders
 from tests.damage import cut, flipped
 from tests.formats.golden_bytes import log, read_log, records

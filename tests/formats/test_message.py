@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
-from mqtool.formats.message import (
-    Message,
-    host_text,
-    message_of,
-    offset_message_id,
-    parse_host,
-    parse_message_id,
-)
+from mqtool.formats.hosts import host_text, offset_message_id, parse_host, parse_message_id
+from mqtool.formats.message import Message, message_of
 from mqtool.formats.topics import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 from tests import builders
 from tests.damage import cut, flipped

@@ -42,7 +42,7 @@ from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics
 from mqtool.engine.broker.transactions import Transactions
 from mqtool.formats.codes import ResponseCode
-from mqtool.formats.message import parse_host
+from mqtool.formats.hosts import parse_host
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 from mqtool.formats.unique_key import build_unique_key
 

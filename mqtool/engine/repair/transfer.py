@@ -29,7 +29,8 @@ from mqtool.errors import BadDataError, MissingExtraError, MqtoolError, NotFound
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats import scan
-from mqtool.formats.message import Message, parse_host
+from mqtool.formats.hosts import parse_host
+from mqtool.formats.message import Message
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 

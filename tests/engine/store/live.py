@@ -10,7 +10,7 @@ from mqtool.engine.store.live_queue import QueueKey, Unit
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.formats import commit_log
-from mqtool.formats.message import parse_host
+from mqtool.formats.hosts import parse_host
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import CRC_SIZE, PAIR_SEPARATOR
 from tests import builders

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError
-from mqtool.formats.message import parse_host
+from mqtool.formats.hosts import parse_host
 from tests import builders
 from tests.builders import Draft
 from tests.damage import cuts, damaged, flips, snapshot

@@ -38,7 +38,7 @@ from mqtool.formats.headers import (
     ViewBrokerStats,
     parse_header,
 )
-from mqtool.formats.message import parse_message_id
+from mqtool.formats.hosts import parse_message_id
 from mqtool.formats.remoting import VERSION, Outgoing
 from mqtool.formats.settings import build_settings, parse_settings
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_system_topic

@@ -24,7 +24,7 @@ from mqtool.formats.headers import (
     build_header,
     parse_header,
 )
-from mqtool.formats.message import parse_message_id
+from mqtool.formats.hosts import parse_message_id
 from mqtool.formats.remoting import Outgoing, RemotingCommand
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from mqtool.engine.store.append_result import PutStatus
 from mqtool.errors import FormatError
 from mqtool.formats.codes import Perm, RequestCode, ResponseCode
 from mqtool.formats.headers import RecallMessage, RecallMessageResponse, build_header, parse_header
-from mqtool.formats.message import parse_host
+from mqtool.formats.hosts import parse_host
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import build_properties
 from mqtool.formats.recall import RecallHandle, parse_handle

@@ -15,7 +15,7 @@ from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.codes import Perm, RequestCode, ResponseCode, SysFlag, Version
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
 from mqtool.formats.headers import PushReply, Send, SendBack, build_header, parse_header
-from mqtool.formats.message import host_text, offset_message_id, parse_host
+from mqtool.formats.hosts import host_text, offset_message_id, parse_host
 from mqtool.formats.new_message import Host, NewMessage, split_batch
 from mqtool.formats.properties import (
     add_property,
