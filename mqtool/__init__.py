@@ -6,7 +6,8 @@
 'OrderEvents'
 
 ``open_store`` gives a ``StoreReader``; ``verify_store`` lists what is wrong with one. ``Broker`` runs a broker and its
-name server in this process. Everything is loaded when it is first used.
+name server in this process. ``Producer`` sends messages; the same for asyncio is in ``mqtool.aio``. Everything is
+loaded when it is first used.
 """
 
 import importlib
@@ -16,37 +17,73 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
 
+    from mqtool import aio
+    from mqtool.engine.client.incoming import ConsumerMessage
+    from mqtool.engine.client.outgoing import ProducerMessage
+    from mqtool.engine.client.queue_choice import select_at_random, select_by_hash
+    from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
+    from mqtool.engine.client_runtime.blocking import Producer, TransactionProducer
+    from mqtool.engine.client_runtime.producer import ProducerOptions
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
     from mqtool.engine.repair.verify import verify_store
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.virtual_clock import VirtualClock
     from mqtool.errors import MqtoolError
+    from mqtool.formats.bodies import MessageQueue
+    from mqtool.formats.compression import Compression
     from mqtool.formats.message import Message
     from mqtool.formats.scan import MessageTable
 
 __all__ = [
     "Broker",
+    "Compression",
+    "ConsumerMessage",
     "Finding",
     "Message",
+    "MessageQueue",
     "MessageTable",
     "MqtoolError",
+    "Producer",
+    "ProducerMessage",
+    "ProducerOptions",
+    "SendError",
+    "SendResult",
+    "SendStatus",
     "Severity",
     "StoreReader",
+    "TransactionProducer",
+    "TransactionState",
     "VirtualClock",
+    "aio",
     "open_store",
+    "select_at_random",
+    "select_by_hash",
     "verify_store",
 ]
 
 _HOMES = {
     "Broker": "mqtool.engine.embedded",
+    "Compression": "mqtool.formats.compression",
+    "ConsumerMessage": "mqtool.engine.client.incoming",
     "Finding": "mqtool.engine.repair.findings",
     "Message": "mqtool.formats.message",
+    "MessageQueue": "mqtool.formats.bodies",
     "MessageTable": "mqtool.formats.scan",
     "MqtoolError": "mqtool.errors",
+    "Producer": "mqtool.engine.client_runtime.blocking",
+    "ProducerMessage": "mqtool.engine.client.outgoing",
+    "ProducerOptions": "mqtool.engine.client_runtime.producer",
+    "SendError": "mqtool.engine.client.sending",
+    "SendResult": "mqtool.engine.client.sending",
+    "SendStatus": "mqtool.engine.client.sending",
     "Severity": "mqtool.engine.repair.findings",
     "StoreReader": "mqtool.engine.store.reader",
+    "TransactionProducer": "mqtool.engine.client_runtime.blocking",
+    "TransactionState": "mqtool.engine.client.sending",
     "VirtualClock": "mqtool.engine.virtual_clock",
+    "select_at_random": "mqtool.engine.client.queue_choice",
+    "select_by_hash": "mqtool.engine.client.queue_choice",
     "verify_store": "mqtool.engine.repair.verify",
 }
 
@@ -69,6 +106,8 @@ def open_store(path: "str | PathLike[str]", settings: "Mapping[str, str] | None"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return importlib.import_module("mqtool.aio")
     if name not in _HOMES:
         raise AttributeError(f"module 'mqtool' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

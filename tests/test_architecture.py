@@ -25,7 +25,8 @@ class Row:
 
 # A module belongs to the longest name that it starts with. A name stands for all that lies below it.
 ROOMS = {
-    "mqtool.__init__": Row(when_called=("mqtool.engine", "mqtool.formats")),  # re-exports, loaded on first use
+    "mqtool.__init__": Row(when_called=("mqtool.aio", "mqtool.engine", "mqtool.formats")),  # loaded on first use
+    "mqtool.aio": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.__main__": Row(("mqtool.cli",)),
     "mqtool.cli": Row(when_called=("mqtool.commands",)),  # a command's module loads when it is called
     "mqtool.errors": Row(),

@@ -7,7 +7,6 @@ print(cluster.name_server_address, cluster.broker_addresses)
 import asyncio
 import contextlib
 import logging
-import socket
 import sys
 import threading
 import zlib
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.settings import NameServerSettings
-from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.remoting.client import RemotingClient, own_address
 from mqtool.engine.remoting.server import RemotingServer, wall_clock
 from mqtool.engine.remoting.tls import TlsSettings
 from mqtool.engine.virtual_clock import VirtualClock
@@ -331,10 +330,7 @@ def _address_of(host: str) -> str:
     """Return the address under which others reach who listens on ``host``."""
     if host not in _ANY_ADDRESS:
         return host
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the way there
-        return str(probe.getsockname()[0])
-    return "127.0.0.1"
+    return own_address()
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:

@@ -297,6 +297,7 @@ class SysFlag(enum.IntFlag):
     STORE_HOST_V6 = 0x20
     NEED_UNWRAP = 0x40
     INNER_BATCH = 0x80
+    COMPRESSION_MASK = 0x700  # under which a ``Compression`` stands
 
 
 class PullSysFlag(enum.IntFlag):

@@ -1,18 +1,40 @@
 """Compressed bodies: which codec ``sys_flag`` names, and the body it hides."""
 
+import enum
 import zlib
 
 from mqtool.errors import FormatError
-from mqtool.formats.commit_log import COMPRESSED, COMPRESSION_MASK
+from mqtool.formats.codes import SysFlag
 
 MAX_BODY = 256 << 20
 """No inflated body is larger: a few bytes of damage must not fill the memory."""
 
 _ZSTD_STEP = 1 << 10
 
-_LZ4 = 1
-_ZSTD = 2
-_ZLIB = (0, 3)  # 0: producers before 4.9.4
+_OLD_ZLIB = 0  # producers before 4.9.4
+
+
+class Compression(enum.IntEnum):
+    """How a body is compressed; RocketMQ's ``CompressionType``."""
+
+    LZ4 = 1
+    ZSTD = 2
+    ZLIB = 3
+
+
+def compress(body: bytes, compression: Compression, level: int) -> tuple[bytes, int]:
+    """Return the compressed body, and the bits of ``sys_flag`` that say so; the level is 1, fast, to 9, small."""
+    if compression is Compression.LZ4:
+        import lz4.frame
+
+        small: bytes = lz4.frame.compress(body, compression_level=level)
+    elif compression is Compression.ZSTD:
+        import zstandard
+
+        small = zstandard.ZstdCompressor(level).compress(body)
+    else:
+        small = zlib.compress(body, level)
+    return small, int(SysFlag.COMPRESSED) | compression << 8
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
@@ -21,21 +43,21 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     Raises:
         FormatError: the body is not what ``sys_flag`` says, or larger than ``MAX_BODY``.
     """
-    if not sys_flag & COMPRESSED:
+    if not sys_flag & SysFlag.COMPRESSED:
         return body
-    codec = (sys_flag & COMPRESSION_MASK) >> 8
+    codec = (sys_flag & SysFlag.COMPRESSION_MASK) >> 8
     try:
-        if codec in _ZLIB:
+        if codec in (_OLD_ZLIB, Compression.ZLIB):
             engine = zlib.decompressobj()
             plain = engine.decompress(body, MAX_BODY)
             whole = engine.eof
-        elif codec == _LZ4:
+        elif codec == Compression.LZ4:
             import lz4.frame
 
             frame = lz4.frame.LZ4FrameDecompressor()
             plain = frame.decompress(body, MAX_BODY)
             whole = frame.eof
-        elif codec == _ZSTD:
+        elif codec == Compression.ZSTD:
             import zstandard
 
             # It cannot be told how much to give; of a little input it can make only so much.

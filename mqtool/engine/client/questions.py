@@ -10,10 +10,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from mqtool.errors import FormatError, MqtoolError, Status
 from mqtool.formats.bodies import (
     ClusterInfo,
+    Heartbeat,
     MessageQueue,
     Subscription,
     TopicRoute,
     build_body,
+    build_heartbeat,
     by_queue,
     parse_body,
     parse_cluster_info,
@@ -39,6 +41,7 @@ from mqtool.formats.headers import (
     Send,
     SendResponse,
     TopicName,
+    UnregisterClient,
     UpdateConsumerOffset,
     build_header,
     parse_header,
@@ -264,6 +267,26 @@ def delete_group(group: str) -> Question[None]:
     """Have a broker forget a group and its offsets."""
     header = DeleteGroup(group, clean_offset=True, remove_offset=True)
     return _ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, _done, header)
+
+
+# Clients
+
+
+def heartbeat(told: Heartbeat) -> Question[None]:
+    """Tell a broker that a client is there, and for which groups."""
+    return _ask(RequestCode.HEART_BEAT, _done, body=build_heartbeat(told))
+
+
+def unregister(client_id: str, producer_group: str = "", consumer_group: str = "") -> Question[None]:
+    """Tell a broker that a client has left a group."""
+    header = UnregisterClient(client_id, producer_group, consumer_group)
+    return _ask(RequestCode.UNREGISTER_CLIENT, _done, header)
+
+
+def not_supported(command: RemotingCommand) -> RemotingCommand:
+    """Return the answer to a request that this client knows nothing of."""
+    remark = f" request type {command.code} not supported"
+    return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
 
 # Offsets

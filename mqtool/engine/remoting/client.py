@@ -1,8 +1,10 @@
 """A client's end of a connection: requests out, answers back to whoever asked."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -27,6 +29,14 @@ OnRequest = Callable[[RemotingCommand], RemotingCommand | None]
 def split_addresses(text: str) -> list[str]:
     """Return the addresses that ``host:port;host:port`` names."""
     return [address for part in text.split(";") if (address := part.strip())]
+
+
+def own_address() -> str:
+    """Return the address under which others see this machine."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing: it only chooses the way there
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
 
 
 class RemotingClient:

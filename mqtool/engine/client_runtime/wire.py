@@ -1,8 +1,9 @@
-"""Client rules on real sockets: questions to name servers and brokers."""
+"""Connections of a client, and what it asks over them."""
 
 import asyncio
+import functools
 import ssl
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -10,6 +11,7 @@ from mqtool.engine.client.questions import Question, RefusedError
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import UnavailableError
 from mqtool.formats.codes import ResponseCode
+from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import Credentials
 
 T = TypeVar("T")
@@ -17,6 +19,9 @@ T = TypeVar("T")
 ANSWER_MS = 10_000
 """How long an answer may take: tools ask for more at once than producers and consumers do."""
 _MOST_AT_ONCE = 16
+
+OnRequest = Callable[[str, RemotingCommand], RemotingCommand | None]
+"""Takes the address of a broker and what it asks; returns the answer."""
 
 
 class Wire:
@@ -26,12 +31,17 @@ class Wire:
     """
 
     def __init__(
-        self, name_servers: Sequence[str], credentials: Credentials | None = None, tls: ssl.SSLContext | None = None
+        self,
+        name_servers: Sequence[str],
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        on_request: OnRequest | None = None,
     ) -> None:
         self.name_servers = [*name_servers]
         self._credentials = credentials
         self._tls = tls
-        self._name_server = self._client(self.name_servers)
+        self._on_request = on_request
+        self._name_server = RemotingClient(self.name_servers, tls, credentials=credentials)
         self._clients: dict[str, RemotingClient] = {}
 
     async def __aenter__(self) -> Self:
@@ -46,13 +56,13 @@ class Wire:
     async def ask_name_server(self, question: Question[T]) -> T:
         """Ask the name servers, the first of them that can be reached; raises like ``ask``."""
         try:
-            return await _ask(self._name_server, question)
+            return await _ask(self._name_server, question, ANSWER_MS)
         except RefusedError as refused:
             if refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise UnavailableError(f"{refused.address} answers, but not as a name server does") from refused
             raise
 
-    async def ask(self, address: str, question: Question[T]) -> T:
+    async def ask(self, address: str, question: Question[T], timeout_ms: int = ANSWER_MS) -> T:
         """Ask the server at an address, and return what its answer says.
 
         Raises:
@@ -60,16 +70,25 @@ class Wire:
             RefusedError: it answers that it does not do that.
             MqtoolError: the answer cannot be read.
         """
+        return await _ask(self._at(address), question, timeout_ms)
+
+    async def tell(self, address: str, command: RemotingCommand) -> None:
+        """Send the server at an address what wants no answer.
+
+        Raises:
+            UnavailableError: it cannot be reached.
+        """
+        await self._at(address).tell(command)
+
+    def _at(self, address: str) -> RemotingClient:
         if address not in self._clients:
-            self._clients[address] = self._client([address])
-        return await _ask(self._clients[address], question)
-
-    def _client(self, addresses: Sequence[str]) -> RemotingClient:
-        return RemotingClient(addresses, self._tls, credentials=self._credentials)
+            on_request = functools.partial(self._on_request, address) if self._on_request else None
+            self._clients[address] = RemotingClient([address], self._tls, on_request, self._credentials)
+        return self._clients[address]
 
 
-async def _ask(client: RemotingClient, question: Question[T]) -> T:
-    answer = await client.invoke(question.command, ANSWER_MS)
+async def _ask(client: RemotingClient, question: Question[T], timeout_ms: int) -> T:
+    answer = await client.invoke(question.command, timeout_ms)
     if answer.code not in question.codes:
         raise RefusedError(client.addresses[0], answer.code, answer.remark)
     return question.read(answer)

@@ -1,0 +1,40 @@
+"""Which brokers a producer avoids for a while, since they were slow or failed.
+
+(RocketMQ: ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``. Off by default there and here.)
+"""
+
+from collections.abc import Sequence
+
+LATENCIES_MS = (50, 100, 550, 1800, 3000, 5000, 15_000)
+"""From which latency on a broker counts as slow, level by level, .."""
+AVOIDED_MS = (0, 0, 2000, 5000, 6000, 10_000, 30_000)
+""".. and how long it is avoided then. (Those of 5.x; 4.9 avoids for 30 s from 550 ms on, up to 600 s.)"""
+FAILED_MS = 10_000
+"""What a failure counts for."""
+
+
+class FaultLatency:
+    """Brokers by name, and until when they are avoided."""
+
+    def __init__(self, latencies_ms: Sequence[int] = LATENCIES_MS, avoided_ms: Sequence[int] = AVOIDED_MS) -> None:
+        self._levels = sorted(zip(latencies_ms, avoided_ms, strict=True), reverse=True)
+        self._until: dict[str, int] = {}
+        self._latencies: dict[str, int] = {}
+
+    def took(self, broker_name: str, latency_ms: int, now: int) -> None:
+        """Note how long a broker took for an answer."""
+        avoided_ms = next((avoided for latency, avoided in self._levels if latency_ms >= latency), 0)
+        self._latencies[broker_name] = latency_ms
+        self._until[broker_name] = now + avoided_ms
+
+    def failed(self, broker_name: str, now: int) -> None:
+        """Note that a broker did not do what it was asked."""
+        self.took(broker_name, FAILED_MS, now)
+
+    def is_available(self, broker_name: str, now: int) -> bool:
+        """Tell whether a broker need not be avoided."""
+        return now >= self._until.get(broker_name, 0)
+
+    def least_bad(self, broker_names: Sequence[str]) -> str:
+        """Return the broker to be taken when all of them are avoided: the one that was quickest."""
+        return min(broker_names, key=lambda name: (self._latencies.get(name, 0), self._until.get(name, 0)))

@@ -1,0 +1,77 @@
+"""Names that clients may give to topics and groups, and how a namespace stands before them.
+
+(Rules: remoting.md 4.1. RocketMQ: ``Validators``, ``TopicValidator``, ``NamespaceUtil``.)
+"""
+
+import re
+
+from mqtool.errors import UsageError
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
+
+MOST_TOPIC = 127
+MOST_GROUP = 255
+DEFAULT_PRODUCER = "DEFAULT_PRODUCER"
+DEFAULT_CONSUMER = "DEFAULT_CONSUMER"
+"""The names of groups that only clients of the broker's own have."""
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_SEPARATOR = "%"
+_NOT_SENT_TO = frozenset(
+    (SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT")
+)
+_PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+
+
+def check_topic(topic: str) -> None:
+    """Raise UsageError if no topic can be called that."""
+    _check("topic", topic, MOST_TOPIC)
+
+
+def check_topic_to_send(topic: str) -> None:
+    """Raise UsageError if no producer may send to a topic of this name."""
+    check_topic(topic)
+    if topic in _NOT_SENT_TO:
+        raise UsageError(f"the topic {topic} belongs to the brokers: nobody else sends to it")
+
+
+def check_group(group: str, reserved: str) -> None:
+    """Raise UsageError if no group can be called that; ``reserved`` is taken."""
+    _check("group", group, MOST_GROUP)
+    if group == reserved:
+        raise UsageError(f"{reserved} is no name for a group: choose one that tells whose it is")
+
+
+def _check(what: str, name: str, most: int) -> None:
+    if not name:
+        raise UsageError(f"the {what} has no name")
+    if len(name) > most:
+        raise UsageError(f"the name of the {what} has {len(name):,} characters; {most} are the most")
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"the {what} {name!r} can only have letters, digits and the characters % | _ -")
+
+
+def with_namespace(name: str, namespace: str) -> str:
+    """Return the name that brokers know: that of a namespace in front, behind the mark of a retry or dead letter topic.
+
+    >>> with_namespace("%RETRY%group", "shop")
+    '%RETRY%shop%group'
+    """
+    prefix, bare = _split(name)
+    if not namespace or bare.startswith(namespace + _SEPARATOR):
+        return name
+    return f"{prefix}{namespace}{_SEPARATOR}{bare}"
+
+
+def without_namespace(name: str, namespace: str) -> str:
+    """Return the name that users know.
+
+    >>> without_namespace("shop%Orders", "shop")
+    'Orders'
+    """
+    prefix, bare = _split(name)
+    return prefix + bare.removeprefix(namespace + _SEPARATOR) if namespace else name
+
+
+def _split(name: str) -> tuple[str, str]:
+    prefix = next((one for one in _PREFIXES if name.startswith(one)), "")
+    return prefix, name.removeprefix(prefix)

@@ -1,0 +1,185 @@
+"""A message that a producer sends, and the request that it becomes.
+
+(Rules: remoting.md 1.6, 1.7, 1.9, 4. RocketMQ: ``Message``, ``MessageBatch``, ``DefaultMQProducerImpl``.)
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mqtool.engine.client.names import check_topic_to_send
+from mqtool.errors import UsageError
+from mqtool.formats.client_batch import build_element
+from mqtool.formats.codes import SysFlag
+from mqtool.formats.compression import Compression, compress
+from mqtool.formats.properties import KEY_SEPARATOR, NAME_SEPARATOR, PAIR_SEPARATOR, build_properties
+from mqtool.formats.topics import RETRY_PREFIX
+
+UNIQUE_KEY = "UNIQ_KEY"
+MAX_MESSAGE_SIZE = 4 << 20
+_MOST_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes
+_OURS = frozenset(("TAGS", "KEYS", "WAIT", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", UNIQUE_KEY, "__SHARDINGKEY"))
+
+
+@dataclass(slots=True)
+class ProducerMessage:
+    """A message as an application gives it to a producer.
+
+    Times are in ms. At most one of the three that delay it can be given: ``delay_level`` (1 to 18, of the broker's
+    table), ``delay_ms``, and ``deliver_at`` (since 1970); the latter two want a broker of 5.x. ``properties`` are the
+    application's own. ``unique_key`` is given by the producer when it sends the message.
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: str | Sequence[str] = ()
+    delay_level: int = 0
+    delay_ms: int = 0
+    deliver_at: int = 0
+    shard_key: str = ""
+    flag: int = 0
+    wait_store_ok: bool = True
+    properties: dict[str, str] = field(default_factory=dict)
+    unique_key: str = ""
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it is to be delivered later than at once."""
+        return bool(self.delay_level or self.delay_ms or self.deliver_at)
+
+    def pairs(self) -> dict[str, str]:
+        """Return all properties that go with the message."""
+        keys = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
+        own = {
+            "TAGS": self.tags,
+            "KEYS": keys,
+            "DELAY": str(self.delay_level or ""),
+            "TIMER_DELAY_MS": str(self.delay_ms or ""),
+            "TIMER_DELIVER_MS": str(self.deliver_at or ""),
+            "__SHARDINGKEY": self.shard_key,
+            UNIQUE_KEY: self.unique_key,
+        }
+        wait = "true" if self.wait_store_ok else "false"
+        return {**self.properties, **{name: value for name, value in own.items() if value}, "WAIT": wait}
+
+
+def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+    """Raise UsageError for a message that no broker would take."""
+    check_topic_to_send(message.topic)
+    if not message.body:
+        raise UsageError(f"a message to {message.topic} has no body")
+    if len(message.body) > max_message_size:
+        size = f"{len(message.body):,} bytes"
+        raise UsageError(f"the body of a message to {message.topic} has {size}; {max_message_size:,} are the most")
+    if sum(map(bool, (message.delay_level, message.delay_ms, message.deliver_at))) > 1:
+        raise UsageError("delay_level, delay_ms and deliver_at exclude each other: give one")
+    if min(message.delay_level, message.delay_ms, message.deliver_at) < 0:
+        raise UsageError("a message cannot be delivered before it is sent")
+    for name, value in message.properties.items():
+        if name in _OURS:
+            raise UsageError(f"{name} is no property of an application: the message has a field for it")
+        if not name or not value:
+            raise UsageError("a property needs a name and a value")
+    for name, value in message.pairs().items():
+        if any(separator in text for separator in (NAME_SEPARATOR, PAIR_SEPARATOR) for text in (name, value)):
+            raise UsageError(f"the characters 1 and 2 separate properties: {name!r} cannot have them")
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What of a request is the same to whichever queue it goes."""
+
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int = 0
+    flag: int = 0
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+    is_batch: bool = False
+    unique_key: str = ""  # of all messages of a batch, with commas
+
+
+def pack(
+    message: ProducerMessage,
+    topic: str,
+    *,
+    more: dict[str, str] | None = None,
+    compress_over: int = 4096,
+    compression: Compression = Compression.ZLIB,
+    level: int = 5,
+) -> Packed:
+    """Return the request that a message becomes.
+
+    Args:
+        message: checked, and with its unique key.
+        topic: its topic as brokers know it.
+        more: properties besides.
+        compress_over: a body of so many bytes or more is compressed.
+        compression: in which way.
+        level: from 1, fast, to 9, small.
+
+    Raises:
+        UsageError: it has too many properties.
+    """
+    pairs = {**message.pairs(), **(more or {})}
+    body, sys_flag = message.body, 0
+    if len(body) >= compress_over:
+        body, sys_flag = compress(body, compression, level)
+    if pairs.get("TRAN_MSG") == "true":
+        sys_flag |= SysFlag.TRANSACTION_PREPARED
+    times, most = 0, None
+    if topic.startswith(RETRY_PREFIX):
+        times = int(pairs.pop("RECONSUME_TIME", 0))
+        most = int(pairs.pop("MAX_RECONSUME_TIMES", 0)) or None
+    properties = _text(topic, pairs)
+    return Packed(topic, body, properties.decode(), int(sys_flag), message.flag, times, most, False, message.unique_key)
+
+
+def pack_batch(messages: Sequence[ProducerMessage], topic: str, unique_key: str) -> Packed:
+    """Return the request that a batch becomes; all messages are checked, and have their unique keys."""
+    body = b"".join(build_element(one.flag, one.body, _text(topic, one.pairs())) for one in messages)
+    wait = "true" if messages[0].wait_store_ok else "false"
+    properties = build_properties({UNIQUE_KEY: unique_key, "WAIT": wait}).decode()
+    return Packed(topic, body, properties, is_batch=True, unique_key=",".join(one.unique_key for one in messages))
+
+
+def check_batch(messages: Sequence[ProducerMessage], max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+    """Raise UsageError for messages that cannot go in one batch, whatever their sizes together."""
+    if not messages:
+        raise UsageError("a batch without messages")
+    for one in messages:
+        check_message(one, max_message_size)
+        if one.is_delayed:
+            raise UsageError("a batch has no delayed messages: send them one by one")
+    if messages[0].topic.startswith(RETRY_PREFIX):
+        raise UsageError("a batch does not go to a retry topic")
+    if len({one.topic for one in messages}) > 1:
+        raise UsageError("the messages of a batch go to one topic")
+    if len({one.wait_store_ok for one in messages}) > 1:
+        raise UsageError("the messages of a batch agree on wait_store_ok")
+
+
+def split_by_size(
+    messages: Iterable[ProducerMessage], max_message_size: int = MAX_MESSAGE_SIZE
+) -> Iterator[list[ProducerMessage]]:
+    """Yield the messages in order, in batches whose bodies are within ``max_message_size``; a large one goes alone."""
+    batch: list[ProducerMessage] = []
+    room = max_message_size
+    for one in messages:
+        size = len(build_element(one.flag, one.body, build_properties(one.pairs())))
+        if batch and size > room:
+            yield batch
+            batch, room = [], max_message_size
+        batch.append(one)
+        room -= size
+    if batch:
+        yield batch
+
+
+def _text(topic: str, pairs: dict[str, str]) -> bytes:
+    properties = build_properties(pairs)
+    if len(properties) > _MOST_PROPERTIES:
+        size = f"{len(properties):,} bytes"
+        raise UsageError(f"the properties of a message to {topic} take {size}; {_MOST_PROPERTIES:,} are the most")
+    return properties

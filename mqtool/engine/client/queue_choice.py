@@ -1,0 +1,61 @@
+"""To which queue a message goes: to each in turn, past brokers that fail, or to one that is chosen by what it holds.
+
+(Rules: remoting.md 4.3. RocketMQ: ``TopicPublishInfo``, ``MQFaultStrategy``, ``SelectMessageQueueByHash``,
+``SelectMessageQueueByRandom``.)
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mqtool.engine.client.fault_latency import FaultLatency
+from mqtool.engine.client.outgoing import ProducerMessage
+from mqtool.formats.bodies import MessageQueue
+from mqtool.formats.hashing import java_hash
+
+Selector = Callable[[Sequence[MessageQueue], ProducerMessage, Any], MessageQueue]
+"""Takes the queues of the topic, the message, and what the application gave with it; returns one of these queues."""
+
+
+def select_by_hash(queues: Sequence[MessageQueue], _message: ProducerMessage, key: Any) -> MessageQueue:
+    """Take the same queue for the same key, the one that a Java producer takes for an equal text or number."""
+    return queues[abs(_java_hash_of(key)) % len(queues)]
+
+
+def _java_hash_of(key: Any) -> int:
+    if not isinstance(key, int):
+        return java_hash(str(key))
+    if -(1 << 31) <= key < 1 << 31:  # an Integer
+        return key
+    low = (key ^ key >> 32) & 0xFFFFFFFF  # a Long
+    return low - ((low & 0x80000000) << 1)
+
+
+def select_at_random(queues: Sequence[MessageQueue], _message: ProducerMessage, _given: Any) -> MessageQueue:
+    """Take any queue."""
+    return random.choice(queues)
+
+
+class InTurn:
+    """Takes the queues of a topic in turn.
+
+    After a failure a queue of another broker comes first; with ``faults`` a broker that is to be avoided is left out
+    as long as there is another.
+    """
+
+    def __init__(self, start: int, faults: FaultLatency | None = None) -> None:
+        self._faults = faults
+        self._index = start
+
+    def choose(self, queues: Sequence[MessageQueue], failed_broker: str | None, now: int) -> MessageQueue:
+        """Return the next queue; ``failed_broker`` is the one that the message was sent to before, without success."""
+        brokers = {queue.broker_name for queue in queues}
+        if self._faults:
+            available = {name for name in brokers if self._faults.is_available(name, now)}
+            brokers = available or {self._faults.least_bad(sorted(brokers))}
+        brokers = brokers - {failed_broker} or brokers
+        while True:
+            self._index += 1
+            queue = queues[self._index % len(queues)]
+            if queue.broker_name in brokers:
+                return queue

@@ -1,0 +1,198 @@
+"""What comes of a send: where the message is, or whether another broker may be asked.
+
+(Rules: remoting.md 4.3, 4.6, 4.8. RocketMQ: ``SendResult``, ``DefaultMQProducerImpl``, ``TransactionMQProducer``.)
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mqtool.engine.client.outgoing import Packed
+from mqtool.engine.client.questions import DEFAULT_TOPIC, Question
+from mqtool.errors import FormatError, MqtoolError, UnavailableError, UsageError
+from mqtool.formats.bodies import MessageQueue
+from mqtool.formats.codes import RequestCode, ResponseCode, SysFlag
+from mqtool.formats.headers import (
+    CheckTransaction,
+    EndTransaction,
+    RecallMessage,
+    RecallMessageResponse,
+    Send,
+    SendResponse,
+    build_header,
+    parse_header,
+)
+from mqtool.formats.hosts import parse_message_id
+from mqtool.formats.recall import parse_handle
+from mqtool.formats.remoting import RemotingCommand
+
+RETRY_CODES = frozenset(
+    (
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    )
+)
+"""Answers after which another broker may do."""
+
+
+class SendStatus(enum.Enum):
+    """How safe a message is that a broker has stored; the value is the code of its answer."""
+
+    SEND_OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+class TransactionState(enum.Enum):
+    """What a producer says of its local transaction; the value is that of the request."""
+
+    COMMIT = int(SysFlag.TRANSACTION_COMMIT)
+    ROLLBACK = int(SysFlag.TRANSACTION_ROLLBACK)
+    UNKNOWN = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message is stored.
+
+    ``message_id`` is the unique key, of a batch all of them with commas; ``offset_message_id`` is made by the broker.
+    ``recall_handle`` takes a timer message back, on brokers of 5.4 and later. ``transaction_state`` is what was said of
+    a message sent in a transaction.
+    """
+
+    status: SendStatus
+    message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    offset_message_id: str
+    transaction_id: str | None = None
+    recall_handle: str | None = None
+    transaction_state: TransactionState | None = None
+
+
+class SendError(MqtoolError):
+    """A message that no broker has stored, after all attempts; it may be stored all the same where an answer was lost.
+
+    ``errors`` holds what each attempt came to, ``brokers`` the name of the broker it went to.
+    """
+
+    def __init__(self, topic: str, brokers: Sequence[str], errors: Sequence[MqtoolError], waited_ms: int) -> None:
+        self.topic = topic
+        self.brokers = [*brokers]
+        self.errors = [*errors]
+        self.exit_code = errors[-1].exit_code if errors else UnavailableError.exit_code
+        attempts = f"{len(brokers)} attempt{'s' * (len(brokers) != 1)} in {waited_ms:,} ms"
+        last = f"; the last: {errors[-1]}" if errors else ""
+        super().__init__(f"the message to {topic} could not be sent, {attempts}{last}")
+
+
+def send(
+    packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int, code: int | None = None
+) -> Question[SendResult]:
+    """Return the request that stores a message in a queue, and what its answer says."""
+    header = Send(
+        group,
+        packed.topic,
+        DEFAULT_TOPIC,
+        default_queue_count,
+        queue.queue_id,
+        packed.sys_flag,
+        now,
+        packed.flag,
+        packed.properties,
+        packed.reconsume_times,
+        max_reconsume_times=packed.max_reconsume_times,
+        batch=packed.is_batch,
+        broker_name=queue.broker_name,
+    )
+    if code is None:
+        code = RequestCode.SEND_BATCH_MESSAGE if packed.is_batch else RequestCode.SEND_MESSAGE_V2
+    command = RemotingCommand(code, ext_fields=build_header(header, short=True), body=packed.body)
+
+    def read(answer: RemotingCommand) -> SendResult:
+        stored = parse_header(SendResponse, answer.ext_fields)
+        return SendResult(
+            SendStatus(answer.code),
+            packed.unique_key,
+            queue._replace(queue_id=stored.queue_id),
+            stored.queue_offset,
+            stored.msg_id,
+            stored.transaction_id,
+            stored.recall_handle,
+        )
+
+    return Question(command, read, [int(status.value) for status in SendStatus])
+
+
+# Recalls
+
+
+def broker_of_handle(recall_handle: str) -> str:
+    """Return the name of the broker that has a timer message.
+
+    Raises:
+        UsageError: the handle is none.
+    """
+    try:
+        return parse_handle(recall_handle).broker_name
+    except FormatError as error:
+        raise UsageError("this is no recall handle: give that of the result of a send") from error
+
+
+def recall(group: str, topic: str, recall_handle: str) -> Question[str]:
+    """Have a broker not deliver a timer message; returns its unique key."""
+    header = RecallMessage(topic, recall_handle, group)
+    command = RemotingCommand(RequestCode.RECALL_MESSAGE, ext_fields=build_header(header))
+    return Question(command, lambda answer: parse_header(RecallMessageResponse, answer.ext_fields).msg_id)
+
+
+# Requests that want a reply
+
+
+def request_properties(correlation_id: str, client_id: str, timeout_ms: int) -> dict[str, str]:
+    """Return the properties by which whoever consumes a message knows that, and where, a reply is wanted."""
+    return {"CORRELATION_ID": correlation_id, "REPLY_TO_CLIENT": client_id, "TTL": str(timeout_ms)}
+
+
+# Transactions
+
+
+def transaction_properties(group: str) -> dict[str, str]:
+    """Return the properties that have a broker hide a message until its transaction ends."""
+    return {"TRAN_MSG": "true", "PGROUP": group}
+
+
+def end_transaction(group: str, sent: SendResult, topic: str, state: TransactionState) -> RemotingCommand:
+    """Return the request that ends the transaction of a message just sent; it has no answer."""
+    header = EndTransaction(
+        group,
+        sent.queue_offset,
+        parse_message_id(sent.offset_message_id),
+        state.value,
+        sent.message_id,
+        transaction_id=sent.transaction_id,
+        topic=topic,
+    )
+    return RemotingCommand(RequestCode.END_TRANSACTION, ext_fields=build_header(header))
+
+
+def answer_check(group: str, asked: CheckTransaction, unique_key: str, state: TransactionState) -> RemotingCommand:
+    """Return the request that answers a broker's question after a transaction."""
+    header = EndTransaction(
+        group,
+        asked.tran_state_table_offset,
+        asked.commit_log_offset,
+        state.value,
+        unique_key,
+        from_transaction_check=True,
+        transaction_id=asked.transaction_id,
+        topic=asked.topic,
+    )
+    return RemotingCommand(RequestCode.END_TRANSACTION, ext_fields=build_header(header))

@@ -1,0 +1,202 @@
+"""The same clients for programs without an event loop: theirs runs in a thread, one for all clients of the process."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from mqtool.engine.client.outgoing import ProducerMessage
+from mqtool.engine.client.queue_choice import Selector
+from mqtool.engine.client.sending import SendResult
+from mqtool.engine.client_runtime import producer as aio
+from mqtool.engine.client_runtime.producer import ProducerOptions, TransactionListener
+from mqtool.formats.bodies import MessageQueue
+
+if TYPE_CHECKING:
+    from mqtool.engine.client.incoming import ConsumerMessage
+
+T = TypeVar("T")
+AioProducer = TypeVar("AioProducer", bound=aio.Producer)
+
+
+class _Background:
+    """An event loop in a thread, from when it is first needed to the end of the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have work done there and return what it comes to."""
+        future = self.begin(work)
+        try:
+            return future.result()
+        except BaseException:  # an interrupt, too: nobody waits for it any more
+            future.cancel()
+            raise
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Have work done there."""
+        return asyncio.run_coroutine_threadsafe(work, self._running())
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = _new_loop()
+                threading.Thread(target=self._loop.run_forever, name="mqtool clients", daemon=True).start()
+            return self._loop
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        return loop
+    return asyncio.new_event_loop()
+
+
+_background = _Background()
+
+
+class _Producing(Generic[AioProducer]):
+    """What producers have in common; any thread may call them."""
+
+    def __init__(self, make: Callable[[], AioProducer]) -> None:
+        async def made() -> AioProducer:
+            return make()
+
+        self._producer = _background.run(made())
+
+    @property
+    def client_id(self) -> str:
+        """How brokers call this client."""
+        return self._producer.client_id
+
+    def start(self) -> None:
+        """Begin; routes are asked for when they are needed."""
+        _background.run(self._producer.start())
+
+    def shutdown(self) -> None:
+        """Tell brokers that this producer leaves, and end its connections; what is under way fails."""
+        _background.run(self._producer.shutdown())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def send(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send a message and return where it is stored; see ``aio.Producer.send``."""
+        return _background.run(self._producer.send(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
+
+    def send_async(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_ms: int | None = None,
+    ) -> "Future[SendResult]":
+        """Begin to send a message and return what will know where it is stored; it raises what ``send`` does.
+
+        Waits where back pressure is enabled and too much is under way.
+        """
+        begun = self._producer.send_async(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
+        if self._producer.options.enable_backpressure_for_async_mode:
+            return _background.begin(_result(_background.run(begun)))
+        return _background.begin(_result_of_begun(begun))
+
+    def send_oneway(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+    ) -> None:
+        """Send a message without waiting for an answer; nobody learns whether it was stored."""
+        _background.run(self._producer.send_oneway(message, queue, selector=selector, arg=arg))
+
+    def send_batch(
+        self, messages: Sequence[ProducerMessage], queue: MessageQueue | None = None, *, timeout_ms: int | None = None
+    ) -> list[SendResult]:
+        """Send messages of one topic in as few requests as their size allows; see ``aio.Producer.send_batch``."""
+        return _background.run(self._producer.send_batch(messages, queue, timeout_ms=timeout_ms))
+
+    def request(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_ms: int | None = None,
+    ) -> "ConsumerMessage":
+        """Send a message, wait for the reply of whoever consumes it, and return that."""
+        return _background.run(
+            self._producer.request(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
+        )
+
+    def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
+        """Take a timer message back that is not delivered yet, and return its unique key."""
+        return _background.run(self._producer.recall(topic, recall_handle, timeout_ms))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages to a topic go to."""
+        return _background.run(self._producer.queues(topic))
+
+
+async def _result(task: "asyncio.Task[T]") -> T:
+    return await task
+
+
+async def _result_of_begun(begun: "Coroutine[Any, Any, asyncio.Task[T]]") -> T:
+    return await (await begun)
+
+
+class Producer(_Producing[aio.Producer]):
+    """Sends messages for a group, from ``with`` to the end of its block, or from ``start`` to ``shutdown``."""
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] | None = None,
+        options: ProducerOptions | None = None,
+    ) -> None:
+        """Make a producer; nothing is sent yet. See ``aio.Producer``."""
+        super().__init__(lambda: aio.Producer(group, name_servers, options))
+
+
+class TransactionProducer(_Producing[aio.TransactionProducer]):
+    """Sends messages that are delivered only when a local transaction has committed."""
+
+    def __init__(
+        self,
+        group: str,
+        listener: TransactionListener,
+        name_servers: str | Sequence[str] | None = None,
+        options: ProducerOptions | None = None,
+    ) -> None:
+        """Make a producer; see ``aio.TransactionProducer``."""
+        super().__init__(lambda: aio.TransactionProducer(group, listener, name_servers, options))
+
+    def send_in_transaction(self, message: ProducerMessage, arg: Any = None) -> SendResult:
+        """Send a message, hidden; run the local transaction; and tell the broker how that ended."""
+        return _background.run(self._producer.send_in_transaction(message, arg))

@@ -1,0 +1,217 @@
+"""A client among others: its id, the routes it goes by, its heartbeats, and what brokers ask of it.
+
+(Rules: remoting.md 2.2, 3.9. RocketMQ: ``MQClientInstance``, ``ClientConfig``.)
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mqtool.engine.client import questions
+from mqtool.engine.client.questions import Question
+from mqtool.engine.client.routes import masters, writable_queues
+from mqtool.engine.client_runtime.wire import OnRequest, Wire
+from mqtool.engine.remoting.client import own_address, split_addresses
+from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.tls import client_context
+from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
+from mqtool.formats.bodies import Heartbeat, MessageQueue, TopicRoute
+from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.signing import Credentials
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+NAMESRV_ADDR = "NAMESRV_ADDR"
+"""The variable of the environment that names the name servers, as for Java clients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """How a client calls itself and connects.
+
+    Attributes:
+        instance_name: tells clients of one process apart; made up if not given.
+        unit_name: is added to the client id.
+        namespace: stands before the names of all topics and groups.
+        access_key: with ``secret_key``, signs all requests.
+        tls: connect with TLS; ``authorities`` is a file of certificates to trust, else those of the system.
+        poll_name_server_interval_ms: how often routes are asked for again.
+        heartbeat_broker_interval_ms: how often brokers are told that this client is there.
+    """
+
+    instance_name: str = ""
+    unit_name: str = ""
+    namespace: str = ""
+    access_key: str = ""
+    secret_key: str = ""
+    tls: bool = False
+    authorities: Path | None = None
+    poll_name_server_interval_ms: int = 30_000
+    heartbeat_broker_interval_ms: int = 30_000
+
+
+class Instance:
+    """The part that producers and consumers have in common; runs from ``start`` to ``stop``."""
+
+    def __init__(
+        self, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int] = wall_clock
+    ) -> None:
+        given = name_servers or os.environ.get(NAMESRV_ADDR, "")
+        addresses = split_addresses(given) if isinstance(given, str) else [*given]
+        if not addresses:
+            raise UsageError(f"no name server is given, and {NAMESRV_ADDR} is not set")
+        if bool(options.access_key) != bool(options.secret_key):
+            raise UsageError("access_key and secret_key belong together: give both")
+        self.options = options
+        self.clock = clock
+        self.host = own_address()
+        name = options.instance_name or f"{os.getpid()}#{time.monotonic_ns()}"
+        self.client_id = "@".join(filter(None, (self.host, name, options.unit_name)))
+        credentials = Credentials(options.access_key, options.secret_key) if options.access_key else None
+        context = client_context(options.authorities) if options.tls or options.authorities else None
+        self.wire = Wire(addresses, credentials, context, self._asked)
+        self.on_request: dict[int, OnRequest] = {}
+        """What brokers may ask, by code."""
+        self.heartbeat: Callable[[], Heartbeat] = lambda: Heartbeat(self.client_id)
+        self.producers_only = True
+        """Whether slaves need not know of this client."""
+        self._routes: dict[str, TopicRoute] = {}
+        self._stand_ins: dict[str, TopicRoute] = {}  # for topics that there are not yet
+        self._told: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # From start to stop
+
+    def start(self) -> None:
+        """Ask for routes and send heartbeats from now on."""
+        options = self.options
+        self.keep(self._at_intervals(options.poll_name_server_interval_ms, self._poll_routes))
+        self.keep(self._at_intervals(options.heartbeat_broker_interval_ms, self.send_heartbeats))
+
+    async def stop(self) -> None:
+        """End everything that was begun, and all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        async with self.wire:
+            pass
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Have work done until it, or this client, ends."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _at_intervals(self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await work()
+
+    # Routes
+
+    async def route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic, asked for when it is not known; None where there is no such topic."""
+        return self._routes.get(topic) or await self._ask_route(topic)
+
+    async def queues_to_write(self, topic: str, default_queue_count: int) -> list[MessageQueue]:
+        """Return the queues that a topic has, or will have when the first message to it makes it.
+
+        Raises:
+            UnavailableError: no name server answers.
+            NotFoundError: there is no such topic, and none is made; or no queue of it can be written to.
+        """
+        if route := self._routes.get(topic):
+            queues = writable_queues(route, topic)
+        elif stand_in := self._stand_ins.get(topic):
+            queues = writable_queues(stand_in, topic, default_queue_count)
+        elif route := await self._ask_route(topic):
+            queues = writable_queues(route, topic)
+        elif stand_in := await self.wire.ask_name_server(questions.route(questions.DEFAULT_TOPIC)):
+            self._stand_ins[topic] = stand_in
+            self._tell_new()
+            queues = writable_queues(stand_in, topic, default_queue_count)
+        else:
+            raise NotFoundError(f"there is no topic {topic}, and sending to it makes none")
+        if not queues:
+            raise NotFoundError(f"the topic {topic} has no queue that a broker lets be written to")
+        return queues
+
+    async def _ask_route(self, topic: str) -> TopicRoute | None:
+        route = await self.wire.ask_name_server(questions.route(topic))
+        if route:
+            self._routes[topic] = route
+            self._stand_ins.pop(topic, None)
+            self._tell_new()
+        return route
+
+    async def _poll_routes(self) -> None:
+        for topic in [*self._routes, *self._stand_ins]:
+            try:
+                await self._ask_route(topic)
+            except MqtoolError as error:
+                log.warning("the route of %s: %s", topic, error)
+
+    def _known(self) -> Iterable[TopicRoute]:
+        return [*self._routes.values(), *self._stand_ins.values()]
+
+    def address_of(self, broker_name: str) -> str:
+        """Return where the master of a name is.
+
+        Raises:
+            UnavailableError: no route names it any more.
+        """
+        for route in self._known():
+            if address := masters(route).get(broker_name):
+                return address
+        raise UnavailableError(f"the broker {broker_name} is in no route any more")
+
+    # Brokers
+
+    async def ask(self, broker_name: str, question: Question[T], timeout_ms: int) -> T:
+        """Ask the master of a name; raises what ``Wire.ask`` does."""
+        return await self.wire.ask(self.address_of(broker_name), question, timeout_ms)
+
+    async def tell(self, broker_name: str, command: RemotingCommand) -> None:
+        """Send the master of a name what wants no answer; raises what ``Wire.tell`` does."""
+        await self.wire.tell(self.address_of(broker_name), command)
+
+    def addresses(self) -> set[str]:
+        """Return all brokers that are to know of this client."""
+        if self.producers_only:
+            return {address for route in self._known() for address in masters(route).values()}
+        return {address for route in self._known() for broker in route.brokers for address in broker.addresses.values()}
+
+    async def send_heartbeats(self) -> None:
+        """Tell all brokers that this client is there."""
+        await asyncio.gather(*(self._tell_of_us(address) for address in self.addresses()))
+
+    def _tell_new(self) -> None:
+        new = self.addresses() - self._told
+        self._told |= new
+        for address in new:
+            self.keep(self._tell_of_us(address))
+
+    async def _tell_of_us(self, address: str) -> None:
+        with contextlib.suppress(MqtoolError):  # it is told again soon
+            await self.wire.ask(address, questions.heartbeat(self.heartbeat()))
+
+    async def unregister(self, producer_group: str = "", consumer_group: str = "") -> None:
+        """Tell all brokers that this client has left a group."""
+
+        async def tell(address: str) -> None:
+            with contextlib.suppress(MqtoolError):  # they notice it by the connection, too
+                await self.wire.ask(address, questions.unregister(self.client_id, producer_group, consumer_group))
+
+        await asyncio.gather(*(tell(address) for address in self.addresses()))
+
+    def _asked(self, address: str, command: RemotingCommand) -> RemotingCommand | None:
+        handler = self.on_request.get(command.code)
+        return handler(address, command) if handler else questions.not_supported(command)

@@ -1,0 +1,553 @@
+"""Producers, for asyncio: messages go to a queue each, and to another broker where one fails.
+
+(Rules: remoting.md 3.9, 4.3, 4.6. RocketMQ: ``DefaultMQProducer``, ``TransactionMQProducer``.)
+"""
+
+import asyncio
+import inspect
+import itertools
+import logging
+import os
+import random
+import secrets
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from mqtool.engine.client import questions, sending
+from mqtool.engine.client.fault_latency import AVOIDED_MS, LATENCIES_MS, FaultLatency
+from mqtool.engine.client.names import DEFAULT_PRODUCER, check_group, with_namespace, without_namespace
+from mqtool.engine.client.outgoing import (
+    MAX_MESSAGE_SIZE,
+    Packed,
+    ProducerMessage,
+    check_batch,
+    check_message,
+    pack,
+    pack_batch,
+    split_by_size,
+)
+from mqtool.engine.client.queue_choice import InTurn, Selector
+from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
+from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.engine.remoting.server import wall_clock
+from mqtool.errors import MqtoolError, UnavailableError, UsageError
+from mqtool.formats.bodies import Heartbeat, MessageQueue
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.compression import Compression
+from mqtool.formats.headers import CheckTransaction, parse_header
+from mqtool.formats.hosts import parse_host
+from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.unique_key import build_unique_key
+
+if TYPE_CHECKING:
+    from mqtool.engine.client.incoming import ConsumerMessage
+
+log = logging.getLogger(__name__)
+
+Choose = Callable[[Sequence[MessageQueue], str | None], MessageQueue]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    """How a producer sends; names and defaults are those of the Java client.
+
+    Attributes:
+        send_msg_timeout: ms for a send, all attempts together.
+        retry_times_when_send_failed: further attempts, with other brokers first, after a lost connection, a missing
+            answer, or one of the codes that another broker may not give.
+        retry_times_when_send_async_failed: the same of ``send_async``, which gives up on any answer with a code.
+        retry_another_broker_when_not_store_ok: also after an answer that is not SEND_OK.
+        compress_msg_body_over_howmuch: a body of so many bytes or more is compressed.
+        compress_type: how, ..
+        compress_level: .. and how much, from 1, fast, to 9, small.
+        max_message_size: bytes of the largest body.
+        default_topic_queue_nums: queues of a topic that comes about by sending to it.
+        send_latency_fault_enable: avoid brokers that are slow or failed, for a time that ``latency_max`` and
+            ``not_available_duration`` tell, both in ms.
+        enable_backpressure_for_async_mode: ``send_async`` waits while as many sends are under way as the next two say.
+        back_pressure_for_async_send_num: messages.
+        back_pressure_for_async_send_size: bytes of bodies.
+    """
+
+    send_msg_timeout: int = 3000
+    retry_times_when_send_failed: int = 2
+    retry_times_when_send_async_failed: int = 2
+    retry_another_broker_when_not_store_ok: bool = False
+    compress_msg_body_over_howmuch: int = 4096
+    compress_type: Compression = Compression.ZLIB
+    compress_level: int = 5
+    max_message_size: int = MAX_MESSAGE_SIZE
+    default_topic_queue_nums: int = 4
+    send_latency_fault_enable: bool = False
+    latency_max: Sequence[int] = LATENCIES_MS
+    not_available_duration: Sequence[int] = AVOIDED_MS
+    enable_backpressure_for_async_mode: bool = False
+    back_pressure_for_async_send_num: int = 10_000
+    back_pressure_for_async_send_size: int = 100 << 20
+
+
+class Producer:
+    """Sends messages for a group, from ``async with`` to the end of its block, or from ``start`` to ``shutdown``."""
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] | None = None,
+        options: ProducerOptions | None = None,
+        clock: Callable[[], int] = wall_clock,
+    ) -> None:
+        """Make a producer; nothing is sent yet.
+
+        Args:
+            group: of producers, which a broker asks after transactions.
+            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            options: how it sends.
+            clock: tells the time in ms since 1970.
+
+        Raises:
+            UsageError: the group's name, the addresses or the options make no sense.
+        """
+        check_group(group, DEFAULT_PRODUCER)
+        self.options = options or ProducerOptions()
+        self.group = with_namespace(group, self.options.namespace)
+        self._instance = Instance(name_servers, self.options, clock)
+        self._instance.heartbeat = lambda: Heartbeat(self.client_id, (self.group,))
+        faults = FaultLatency(self.options.latency_max, self.options.not_available_duration)
+        self._faults = faults if self.options.send_latency_fault_enable else None
+        self._turns: dict[str, InTurn] = {}
+        self._address = parse_host(f"{self._instance.host}:0")[0]
+        self._maker = secrets.randbits(32)
+        self._counter = itertools.count()
+        self._room = _Room(
+            self.options.back_pressure_for_async_send_num, self.options.back_pressure_for_async_send_size
+        )
+        self._awaited: dict[str, asyncio.Future[ConsumerMessage]] = {}  # replies, by correlation id
+        self._instance.on_request[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._replied
+        self._is_running = False
+
+    @property
+    def client_id(self) -> str:
+        """How brokers call this client."""
+        return self._instance.client_id
+
+    async def start(self) -> None:
+        """Begin; routes are asked for when they are needed."""
+        if self._is_running:
+            raise UsageError("this producer is running already")
+        self._is_running = True
+        self._instance.start()
+
+    async def shutdown(self) -> None:
+        """Tell brokers that this producer leaves, and end its connections; what is under way fails."""
+        if self._is_running:
+            self._is_running = False
+            await self._instance.unregister(producer_group=self.group)
+            await self._instance.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    # Sending
+
+    async def send(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send a message and return where it is stored.
+
+        Args:
+            message: its ``unique_key`` is set.
+            queue: of its topic; without one, and without a selector, the queues take turns.
+            selector: chooses the queue; nothing is sent again then.
+            arg: what it chooses by.
+            timeout_ms: for all attempts; by default ``send_msg_timeout``.
+
+        Raises:
+            UsageError: no broker would take the message.
+            NotFoundError: there is no such topic, and sending makes none.
+            UnavailableError: no name server can be reached; or the one broker that was asked.
+            RefusedError: the broker refuses it for a reason that another would have, too.
+            SendError: all attempts failed.
+        """
+        packed = self._pack(message)
+        return await self._send(packed, message, queue, selector, arg, timeout_ms)
+
+    async def send_async(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_ms: int | None = None,
+    ) -> "asyncio.Task[SendResult]":
+        """Begin to send a message and return the task that will know where it is stored; it raises what ``send`` does.
+
+        Waits where back pressure is enabled and too much is under way.
+        """
+        packed = self._pack(message)
+        options = self.options
+        if not options.enable_backpressure_for_async_mode:
+            return asyncio.create_task(self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True))
+        size = len(packed.body)
+        await self._room.take(size)
+
+        async def send() -> SendResult:
+            try:
+                return await self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True)
+            finally:
+                await self._room.give_back(size)
+
+        return asyncio.create_task(send())
+
+    async def send_oneway(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+    ) -> None:
+        """Send a message without waiting for an answer; nobody learns whether it was stored.
+
+        Raises:
+            MqtoolError: it was not sent.
+        """
+        packed = self._pack(message)
+        queues = await self._queues(message.topic)
+        chosen = self._chooser(message, queue, selector, arg)(queues, None)
+        question = self._question(packed, chosen)
+        await self._instance.tell(chosen.broker_name, question.command)
+
+    async def send_batch(
+        self, messages: Sequence[ProducerMessage], queue: MessageQueue | None = None, *, timeout_ms: int | None = None
+    ) -> list[SendResult]:
+        """Send messages of one topic in as few requests as their size allows, and return where each batch is stored.
+
+        Each batch is stored whole or not at all, in one queue, in the order given. A message alone in its batch is
+        sent by itself. Brokers of 5.x before 5.3.4 show the unique key of the batch in place of that of each message.
+
+        Raises:
+            MqtoolError: as ``send``; batches before the one that failed are stored.
+        """
+        options = self.options
+        check_batch(messages, options.max_message_size)
+        for message in messages:
+            message.unique_key = self._unique_key()
+        results = []
+        for batch in split_by_size(messages, options.max_message_size):
+            first = batch[0]
+            if len(batch) > 1:
+                packed = pack_batch(batch, self._topic(first.topic), self._unique_key())
+            else:
+                packed = self._packed(first)
+            results.append(await self._send(packed, first, queue, None, None, timeout_ms))
+        return results
+
+    async def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
+        """Take a timer message back that is not delivered yet, and return its unique key.
+
+        Args:
+            topic: it was sent to.
+            recall_handle: of its ``SendResult``.
+            timeout_ms: for the answer.
+
+        Raises:
+            UsageError: the handle is none.
+            RefusedError: the broker cannot do that, or it is too late.
+        """
+        broker_name = sending.broker_of_handle(recall_handle)
+        await self._queues(topic)
+        question = sending.recall(self.group, self._topic(topic), recall_handle)
+        return await self._instance.ask(broker_name, question, timeout_ms or self.options.send_msg_timeout)
+
+    async def request(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None = None,
+        *,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_ms: int | None = None,
+    ) -> "ConsumerMessage":
+        """Send a message, wait for the reply of whoever consumes it, and return that.
+
+        Args:
+            message: its ``unique_key`` is set.
+            queue: as of ``send``.
+            selector: as of ``send``.
+            arg: as of ``send``.
+            timeout_ms: for the reply; by default ``send_msg_timeout``.
+
+        Raises:
+            UnavailableError: no reply came in time.
+            MqtoolError: as ``send``.
+        """
+        timeout_ms = self.options.send_msg_timeout if timeout_ms is None else timeout_ms
+        correlation_id = str(uuid.uuid4())
+        more = sending.request_properties(correlation_id, self.client_id, timeout_ms)
+        packed = self._pack(message, more)
+        replied: asyncio.Future[ConsumerMessage] = asyncio.get_running_loop().create_future()
+        self._awaited[correlation_id] = replied
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._send(packed, message, queue, selector, arg, timeout_ms)
+                return await replied
+        except TimeoutError:
+            raise UnavailableError(f"no reply to the message to {message.topic} within {timeout_ms:,} ms") from None
+        finally:
+            del self._awaited[correlation_id]
+
+    def _replied(self, _address: str, command: RemotingCommand) -> RemotingCommand:
+        from mqtool.engine.client.incoming import parse_reply
+
+        reply = parse_reply(command)
+        awaited = self._awaited.get(reply.properties.get("CORRELATION_ID", ""))
+        if awaited and not awaited.done():
+            awaited.set_result(reply)
+        return command.answer()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages to a topic go to."""
+        return [one._replace(topic=topic) for one in await self._queues(topic)]
+
+    # How
+
+    async def _send(
+        self,
+        packed: Packed,
+        message: ProducerMessage,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        arg: Any,
+        timeout_ms: int | None,
+        *,
+        is_async: bool = False,
+    ) -> SendResult:
+        options, instance = self.options, self._instance
+        timeout_ms = options.send_msg_timeout if timeout_ms is None else timeout_ms
+        start = instance.clock()
+        queues = await self._queues(message.topic)
+        choose = self._chooser(message, queue, selector, arg)
+        if queue or selector:
+            chosen = choose(queues, None)
+            return await self._ask(packed, chosen, timeout_ms)
+        retries = options.retry_times_when_send_async_failed if is_async else options.retry_times_when_send_failed
+        brokers: list[str] = []
+        errors: list[MqtoolError] = []
+        kept: SendResult | None = None
+        waited = 0
+        for _ in range(1 + retries):
+            now = instance.clock()
+            waited = now - start
+            if waited > timeout_ms:
+                break
+            chosen = choose(queues, brokers[-1] if brokers else None)
+            brokers.append(chosen.broker_name)
+            try:
+                result = await self._ask(packed, chosen, timeout_ms - waited)
+            except questions.RefusedError as error:
+                self._failed(chosen.broker_name)
+                errors.append(error)
+                if is_async or error.code not in sending.RETRY_CODES:
+                    if kept is None:
+                        raise
+                    break
+            except UnavailableError as error:
+                self._failed(chosen.broker_name)
+                errors.append(error)
+            else:
+                if self._faults:
+                    self._faults.took(chosen.broker_name, instance.clock() - now, instance.clock())
+                if result.status is SendStatus.SEND_OK or not options.retry_another_broker_when_not_store_ok:
+                    return result
+                kept = result
+        if kept is not None:
+            return kept
+        raise SendError(message.topic, brokers, errors, instance.clock() - start)
+
+    async def _ask(self, packed: Packed, queue: MessageQueue, timeout_ms: int) -> SendResult:
+        result = await self._instance.ask(queue.broker_name, self._question(packed, queue), timeout_ms)
+        if not self.options.namespace:
+            return result
+        topic = without_namespace(result.queue.topic, self.options.namespace)
+        return replace(result, queue=result.queue._replace(topic=topic))
+
+    def _failed(self, broker_name: str) -> None:
+        if self._faults:
+            self._faults.failed(broker_name, self._instance.clock())
+
+    def _question(self, packed: Packed, queue: MessageQueue) -> "questions.Question[SendResult]":
+        return sending.send(packed, queue, self.group, self._instance.clock(), self.options.default_topic_queue_nums)
+
+    def _chooser(
+        self, message: ProducerMessage, queue: MessageQueue | None, selector: Selector | None, arg: Any
+    ) -> Choose:
+        if queue and selector:
+            raise UsageError("a message goes to the queue given or to one that a selector chooses: give one of them")
+        if queue:
+            wanted = queue._replace(topic=self._topic(queue.topic))
+            return lambda _queues, _failed: wanted
+        if selector:
+            return lambda queues, _failed: selector(queues, message, arg)
+        turns = self._turns.get(message.topic)
+        if turns is None:
+            turns = self._turns[message.topic] = InTurn(random.randrange(1 << 16), self._faults)
+        return lambda queues, failed: turns.choose(queues, failed, self._instance.clock())
+
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        if not self._is_running:
+            raise UsageError("this producer is not running: start it first")
+        return await self._instance.queues_to_write(self._topic(topic), self.options.default_topic_queue_nums)
+
+    def _topic(self, topic: str) -> str:
+        return with_namespace(topic, self.options.namespace)
+
+    def _pack(self, message: ProducerMessage, more: dict[str, str] | None = None) -> Packed:
+        check_message(message, self.options.max_message_size)
+        message.unique_key = self._unique_key()
+        return self._packed(message, more)
+
+    def _packed(self, message: ProducerMessage, more: dict[str, str] | None = None) -> Packed:
+        options = self.options
+        return pack(
+            message,
+            self._topic(message.topic),
+            more=more,
+            compress_over=options.compress_msg_body_over_howmuch,
+            compression=options.compress_type,
+            level=options.compress_level,
+        )
+
+    def _unique_key(self) -> str:
+        now, count = self._instance.clock(), next(self._counter)
+        return build_unique_key(self._address, os.getpid(), self._maker, now, count)
+
+
+class TransactionListener(Protocol):
+    """The local side of transactions. A method may be a coroutine; one that is not runs in a thread of its own."""
+
+    def execute_local_transaction(self, message: ProducerMessage, arg: Any) -> Any:
+        """Do what belongs to a message that a broker keeps hidden now, and return a ``TransactionState``."""
+
+    def check_local_transaction(self, message: "ConsumerMessage") -> Any:
+        """Return the ``TransactionState`` of a message, of which a broker has heard nothing."""
+
+
+class TransactionProducer(Producer):
+    """Sends messages that are delivered only when a local transaction has committed."""
+
+    def __init__(
+        self,
+        group: str,
+        listener: TransactionListener,
+        name_servers: str | Sequence[str] | None = None,
+        options: ProducerOptions | None = None,
+        clock: Callable[[], int] = wall_clock,
+    ) -> None:
+        """Make a producer; ``listener`` does the local side, for all else see ``Producer``."""
+        super().__init__(group, name_servers, options, clock)
+        self._listener = listener
+        self._instance.on_request[RequestCode.CHECK_TRANSACTION_STATE] = self._asked
+
+    async def send_in_transaction(self, message: ProducerMessage, arg: Any = None) -> SendResult:
+        """Send a message, hidden; run the local transaction; and tell the broker how that ended.
+
+        Without word of the end, as after an exception or ``UNKNOWN``, the broker asks again: this producer or another
+        of its group.
+
+        Args:
+            message: without a delay.
+            arg: is given to the listener.
+
+        Returns:
+            Where the hidden message is stored, and the state.
+
+        Raises:
+            MqtoolError: as ``send``; the local transaction has not run then.
+            Exception: what the listener raises.
+        """
+        if message.is_delayed:
+            raise UsageError("a message in a transaction cannot be delayed")
+        packed = self._pack(message, sending.transaction_properties(self.group))
+        sent = await self._send(packed, message, None, None, None, None)
+        if sent.status is not SendStatus.SEND_OK:  # it may be lost with the broker
+            return await self._end(sent, TransactionState.ROLLBACK)
+        try:
+            state = await _call(self._listener.execute_local_transaction, message, arg)
+        except Exception:
+            await self._end(sent, TransactionState.UNKNOWN)
+            raise
+        return await self._end(sent, _state(state))
+
+    async def _end(self, sent: SendResult, state: TransactionState) -> SendResult:
+        try:
+            end = sending.end_transaction(self.group, sent, self._topic(sent.queue.topic), state)
+            await self._instance.tell(sent.queue.broker_name, end)
+        except UnavailableError as error:  # it asks again
+            log.warning("the end of the transaction of %s: %s", sent.message_id, error)
+        return replace(sent, transaction_state=state)
+
+    def _asked(self, address: str, command: RemotingCommand) -> None:
+        self._instance.keep(self._answer(address, command))
+
+    async def _answer(self, address: str, command: RemotingCommand) -> None:
+        from mqtool.engine.client.incoming import parse_message
+
+        asked = parse_header(CheckTransaction, command.ext_fields)
+        message = parse_message(command.body)
+        try:
+            state = _state(await _call(self._listener.check_local_transaction, message))
+        except Exception:
+            log.exception("the listener cannot tell the state of %s", message.message_id)
+            state = TransactionState.UNKNOWN
+        try:
+            await self._instance.wire.tell(address, sending.answer_check(self.group, asked, message.message_id, state))
+        except UnavailableError as error:  # it asks again
+            log.warning("the state of %s: %s", message.message_id, error)
+
+
+async def _call(function: Callable[..., Any], *args: Any) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*args)
+    return await asyncio.to_thread(function, *args)
+
+
+def _state(given: Any) -> TransactionState:
+    return given if isinstance(given, TransactionState) else TransactionState.UNKNOWN
+
+
+class _Room:
+    """Room for sends that are under way: so many messages, and bytes of bodies."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self._count, self._size = max(10, count), max(1 << 20, size)  # no less, as in Java
+        self._changed = asyncio.Condition()
+
+    async def take(self, size: int) -> None:
+        """Wait until there is room for one more, and take it; one that is larger than all waits for all."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._count > 0 and self._size > 0)
+            self._count -= 1
+            self._size -= size
+
+    async def give_back(self, size: int) -> None:
+        """Make room again."""
+        async with self._changed:
+            self._count += 1
+            self._size += size
+            self._changed.notify_all()
