@@ -160,17 +160,25 @@ class Soak:
         """Ask what administrators ask."""
         broker, name_server = RemotingClient([self.served.broker]), RemotingClient([self.served.name_server])
         while not self.is_over:
-            for question in (questions.runtime_info(), questions.topic_configs(), questions.consumer_offsets()):
-                answer = await self.ask(broker, question.command)
-                assert answer.code == 0, answer
-            for question in (
-                questions.topic_queues("TBW102"),
-                questions.members("G"),
-                questions.offset_at("Plain", 0, 0),
+            for command in (
+                questions.runtime_info().command,
+                questions.topic_configs().command,
+                questions.consumer_offsets().command,
             ):
-                await self.ask(broker, question.command)
-            for question in (questions.clusters(), questions.topic_names(), questions.route("Plain")):
-                await self.ask(name_server, question.command)
+                answer = await self.ask(broker, command)
+                assert answer.code == 0, answer
+            for command in (
+                questions.topic_queues("TBW102").command,
+                questions.members("G").command,
+                questions.offset_at("Plain", 0, 0).command,
+            ):
+                await self.ask(broker, command)
+            for command in (
+                questions.clusters().command,
+                questions.topic_names().command,
+                questions.route("Plain").command,
+            ):
+                await self.ask(name_server, command)
             self.asked += 9
             await asyncio.sleep(0.5)
         await broker.close()

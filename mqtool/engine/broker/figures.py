@@ -3,7 +3,7 @@
 (RocketMQ: ``StoreStatsService``, ``BrokerStatsManager``.)
 """
 
-import time
+import datetime
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -150,9 +150,9 @@ class Figures:
         return None if is_idle else last.timestamp + SAMPLE_INTERVAL_MS
 
 
-def _day(now: int) -> tuple[int, int]:
-    there = time.localtime(now / 1000)
-    return there.tm_year, there.tm_yday
+def _day(now: int) -> datetime.date:
+    """Return the day that it is here."""
+    return datetime.datetime.fromtimestamp(now / 1000).astimezone().date()
 
 
 def _copy(counts: _Counts) -> _Counts:
