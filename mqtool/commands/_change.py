@@ -79,7 +79,8 @@ class Target:
         changes = Changes()
         await plan(wire, await masters(wire, broker_name), options, changes)
         if changes.rows:
-            self.output.columns = [name for name in changes.rows[0] if name != "kind"]
+            told = {name for row in changes.rows for name, value in row.items() if value not in (None, "")}
+            self.output.columns = [name for name in changes.rows[0] if name in told - {"kind"}]
         for row in changes.rows:
             self.output.row(row)
         for remark in changes.remarks:

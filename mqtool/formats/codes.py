@@ -269,6 +269,22 @@ class Version(enum.IntEnum):
     V5_3_1 = 475  # later ones understand GO_AWAY
 
 
+_EVENLY_FROM = Version.V4_9_3
+
+
+def version_name(ordinal: int) -> str:
+    """Return a release as RocketMQ writes it, one before 4.9.3 as its ordinal: there they are not evenly spaced.
+
+    >>> version_name(479), version_name(474), version_name(317)
+    ('V5_3_3', 'V5_3_1_SNAPSHOT', '317')
+    """
+    if ordinal < _EVENLY_FROM:
+        return str(ordinal)
+    number, is_release = divmod(ordinal - Version.V5_0_0 + 1, 2)
+    number += 500
+    return f"V{number // 100}_{number // 10 % 10}_{number % 10}" + ("" if is_release else "_SNAPSHOT")
+
+
 class Perm(enum.IntFlag):
     """What may be done with a topic or a broker."""
 

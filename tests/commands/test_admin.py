@@ -79,7 +79,8 @@ async def test_a_group_is_shown_with_its_members_and_how_far_they_are(tmp_path: 
 
     assert [(row["group"], row["members"], row["lag"]) for row in listed] == [("billing", 1, 6)]
     by_kind = {kind: [row for row in shown if row["kind"] == kind] for kind in ("member", "subscription", "queue")}
-    assert [(row["client_id"], row["language"]) for row in by_kind["member"]] == [("me@1", "PYTHON")]
+    members = [(row["client_id"], row["language"], row["version"]) for row in by_kind["member"]]
+    assert members == [("me@1", "PYTHON", "V4_9_8")]
     assert [(row["topic"], row["expression"]) for row in by_kind["subscription"]] == [("Orders", "*")]
     queues = [(row["queue_id"], row["consumer_offset"], row["max_offset"], row["lag"]) for row in by_kind["queue"]]
     assert queues == [(0, 4, 10, 6), (1, 0, 0, 0)]

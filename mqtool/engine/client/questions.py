@@ -22,7 +22,7 @@ from mqtool.formats.bodies import (
     parse_route,
     parse_subscription,
 )
-from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
+from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode, version_name
 from mqtool.formats.config_tables import OffsetKey, Table, TopicConfig, topics
 from mqtool.formats.config_tables import consumer_offsets as parse_offsets
 from mqtool.formats.headers import (
@@ -207,7 +207,7 @@ class Member(NamedTuple):
     client_id: str
     address: str
     language: str
-    version: int  # the ordinal of its release
+    version: str  # the name of its release
 
 
 class Members(NamedTuple):
@@ -233,7 +233,7 @@ def members(group: str) -> Question[Members | None]:
                     str(one.get("clientId")),
                     str(one.get("clientAddr")),
                     str(one.get("language")),
-                    _number(one, "version"),
+                    version_name(_number(one, "version")),
                 )
                 for one in map(_object, _list(body, "connectionSet"))
             ],
