@@ -1,10 +1,11 @@
 """What ``topic``, ``group`` and ``offset`` share: brokers asked one by one, queues as they and a store have them."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mqtool.errors import FormatError, NotFoundError, UnavailableError
+from mqtool.commands._options import matching
+from mqtool.errors import FormatError, NotFoundError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client.questions import Question
@@ -65,6 +66,18 @@ async def ask_each(
     brokers = list(brokers)
     answers = await together(wire.ask(broker.address, question()) for broker in brokers)
     return list(zip(brokers, answers, strict=True))
+
+
+def check_group(group: str, names: Collection[str]) -> None:
+    """Refuse a group that is not there.
+
+    Raises:
+        NotFoundError: nor is one by this pattern; it lists near names.
+        UsageError: it is a pattern.
+    """
+    if group not in names:
+        matching((group,), names, "group")
+        raise UsageError(f"give the group by its name, not by a pattern: {group}")
 
 
 def stored_topics(store: "StoreReader") -> "dict[str, TopicConfig]":

@@ -8,6 +8,7 @@ import click
 from mqtool.commands._admin import (
     Master,
     ask_each,
+    check_group,
     masters,
     offset_rows,
     stored_offset_rows,
@@ -141,7 +142,7 @@ def _show(rows: list[dict[str, Any]], output: Output) -> None:
 def _shown_by_store(store: "StoreReader", group: str) -> list[dict[str, Any]]:
     groups = _stored_groups(store)
     offsets = stored_offset_rows(store, lambda key: key[1] == group)
-    _check(group, groups.keys() | {row["group"] for row in offsets})
+    check_group(group, groups.keys() | {row["group"] for row in offsets})
     settings = [_row(groups[group], None, None, None)] if group in groups else []
     return [
         *({"kind": "group", **row} for row in settings),
@@ -153,7 +154,7 @@ async def _shown_by_brokers(wire: "Wire", group: str) -> list[dict[str, Any]]:
     from mqtool.engine.client import questions
 
     answers = await ask_each(wire, await masters(wire), questions.groups)
-    _check(group, {name for _, tables in answers for name in tables})
+    check_group(group, {name for _, tables in answers for name in tables})
     rows = []
     for broker, tables in answers:
         if group not in tables:
@@ -170,12 +171,6 @@ async def _shown_by_brokers(wire: "Wire", group: str) -> list[dict[str, Any]]:
             for row in offsets
         ]
     return rows
-
-
-def _check(group: str, names: Any) -> None:
-    if group not in names:
-        matching((group,), names, "group")
-        raise UsageError(f"give the group by its name, not by a pattern: {group}")
 
 
 def _online_rows(broker: Master, online: "Members | None") -> list[dict[str, Any]]:
@@ -272,7 +267,7 @@ async def _plan_delete(wire: "Wire", brokers: list[Master], options: dict[str, A
 
     group = options["group"]
     answers = await ask_each(wire, brokers, questions.groups)
-    _check(group, {name for _, tables in answers for name in tables})
+    check_group(group, {name for _, tables in answers for name in tables})
     for broker, tables in answers:
         if group in tables:
             online = await wire.ask(broker.address, questions.members(group))

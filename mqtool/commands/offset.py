@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._admin import OFFSET_COLUMNS, Master, ask_each, masters, offset_rows, stored_offset_rows
+from mqtool.commands._admin import (
+    OFFSET_COLUMNS,
+    Master,
+    ask_each,
+    check_group,
+    masters,
+    offset_rows,
+    stored_offset_rows,
+)
 from mqtool.commands._change import Changes, Target, broker_option, target_options
 from mqtool.commands._options import TIME, group_filter, matching, output_option, topic_filter
 from mqtool.commands._output import Output
@@ -101,9 +109,11 @@ async def _plan(wire: "Wire", brokers: list[Master], options: dict[str, Any], ch
     from mqtool.engine.client import questions
 
     group, topics = options["group"], options["topics"]
+    groups = dict(await ask_each(wire, brokers, questions.groups))
+    check_group(group, {name for known in groups.values() for name in known})
     held = dict.fromkeys(topics, False)
     for broker, configs in await ask_each(wire, brokers, questions.topic_configs):
-        for topic in topics:
+        for topic in topics if group in groups[broker] else ():
             if topic in configs:
                 held[topic] = True
                 await _Reset(wire, broker, group, topic, options, changes).plan()
@@ -175,8 +185,7 @@ class _Reset:
 
         group, topic, address = self._group, self._topic, self._broker.address
         settings = await self._wire.ask(address, questions.broker_settings())
-        known = await self._wire.ask(address, questions.groups())
-        if settings.get("useServerSideResetOffset") == "true" and group in known:
+        if settings.get("useServerSideResetOffset") == "true":
             return lambda queue_id, offset: questions.reset_offset(group, topic, queue_id, offset)
         if not is_needed or await self._wire.ask(address, questions.members(group)) is None:
             return lambda queue_id, offset: questions.set_offset(group, topic, queue_id, offset)

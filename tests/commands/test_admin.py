@@ -263,11 +263,26 @@ async def test_consumers_of_older_brokers_reset_themselves(tmp_path: Path) -> No
 @on_a_loop
 async def test_what_cannot_be_set_is_refused(arguments: tuple[str, ...], status: Status, tmp_path: Path) -> None:
     async with running(tmp_path / "store") as (name_server, _):
+        await ask("group", "create", "billing", "--yes", "-n", name_server)
         online = await ask("offset", *arguments, "--yes", "-n", name_server)
     offline = await ask("offset", *arguments, "--yes", "-s", tmp_path / "store")
 
     assert (online.status, offline.status) == (status, status)
     assert online.output == offline.output == ""
+
+
+@on_a_loop
+async def test_an_offset_of_a_group_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path / "store") as (name_server, broker):
+        client = RemotingClient([broker])
+        await join(client)
+        await client.close()
+        ran = await ask(
+            *("offset", "reset", "--group", "biling", "--topic", "Orders", "--latest"), "--yes", "-n", name_server
+        )
+
+    assert (ran.status, ran.output) == (Status.NO_INPUT, "")
+    assert ran.remarks.startswith("mqtool: no group matches biling; near it: billing")
 
 
 # Changed in a store

@@ -48,7 +48,7 @@ async def running_broker(
     config.write_text(
         f"brokerClusterName=DefaultCluster\nbrokerName=broker-java\nbrokerId=0\nbrokerIP1=127.0.0.1\nlistenPort={port}\n"
         f"storePathRootDir={store or folder / 'store'}\n"
-        "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=6000\nhaListenPort=0\n"
+        "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=6000\n"
         f"maxHashSlotNum=1000\nmaxIndexNum=4000\n{settings}"
     )
     arguments = ["org.apache.rocketmq.broker.BrokerStartup", "-n", name_server, "-c", str(config)]

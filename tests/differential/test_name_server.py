@@ -1,6 +1,7 @@
 """Our name server with real brokers and the real mqadmin of three versions."""
 
 import asyncio
+import contextlib
 import socket
 from pathlib import Path
 
@@ -22,10 +23,15 @@ _PATIENCE = 300.0
 
 
 def free_port() -> int:
-    """Return a port that was free; brokers want the two around it too."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Return a port that was free, as were those that a broker wants beside it: one more, and two less."""
+    while True:
+        with socket.socket() as one, socket.socket() as more, socket.socket() as less:
+            one.bind(("", 0))
+            port = int(one.getsockname()[1])
+            with contextlib.suppress(OSError):
+                more.bind(("", port + 1))
+                less.bind(("", port - 2))
+                return port
 
 
 async def registered(client: RemotingClient) -> ClusterInfo:
