@@ -147,6 +147,7 @@ class _RunningBroker:
         self._name_server = name_server
         self._peer = Peer(0, config.host, config.port)  # the broker, as the name server in here sees it
         self._clients = [RemotingClient([address]) for address in name_servers]
+        self._failing: set[str] = set()  # name servers
         self._clock = clock
         self._flush_wanted = asyncio.Event()
         self._topics_changed = asyncio.Event()
@@ -320,10 +321,16 @@ class _RunningBroker:
     async def _tell(self, client: RemotingClient, command: RemotingCommand) -> None:
         try:
             answer = await client.invoke(replace(command))
-            if answer.code:
-                log.warning("name server %s refuses: %s", client.addresses[0], answer.remark)
+            fault = f"it refuses: {answer.remark}" if answer.code else ""
         except MqtoolError as error:  # it is told again later
-            log.warning("name server: %s", error)
+            fault = str(error)
+        name_server = client.addresses[0]
+        if fault and name_server not in self._failing:  # said once, not every 30 s
+            log.warning("name server %s: %s", name_server, fault)
+            self._failing.add(name_server)
+        elif not fault and name_server in self._failing:
+            log.warning("name server %s: it answers again", name_server)
+            self._failing.remove(name_server)
 
 
 def _address_of(host: str) -> str:

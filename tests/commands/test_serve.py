@@ -347,6 +347,39 @@ def test_a_broker_alone_registers_with_name_servers_elsewhere(tmp_path: Path) ->
     assert parse_cluster_info(gone.body).brokers == {}
 
 
+@on_a_loop
+async def test_a_name_server_that_is_away_is_said_once_and_found_when_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = 0
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal tried
+        tried += 1
+        writer.close()
+
+    nobody = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = nobody.sockets[0].getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    config = BrokerConfig(tmp_path / "store", settings=BrokerSettings(register_interval_ms=20))
+    async with Cluster(None, [config], [address]):
+        while tried < 3:
+            await asyncio.sleep(0.01)
+        nobody.close()
+        async with Cluster(NameServerConfig(port=port)):
+            client = RemotingClient([address])
+            while not parse_cluster_info(
+                (await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))).body
+            ).brokers:
+                await asyncio.sleep(0.01)
+            await client.close()
+
+    away, again, gone = [record.getMessage() for record in caplog.records if address in record.getMessage()]
+    assert away.startswith(f"name server {address}: ")
+    assert again == f"name server {address}: it answers again"
+    assert gone.startswith(f"name server {address}: ")
+
+
 def test_several_brokers_share_a_name_server_in_one_process(tmp_path: Path) -> None:
     async def served() -> list[str]:
         brokers = [

@@ -75,11 +75,11 @@ class MqAdmin:
         self._process = process
         self._name_server = name_server
 
-    async def run(self, *arguments: str, name_server: str | None = None) -> str:
-        """Run a command, for another name server if one is given, and return what it printed."""
+    async def run(self, *arguments: str) -> str:
+        """Run a command and return what it printed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        line = "\t".join([*arguments, "-n", name_server or self._name_server])
+        line = "\t".join([*arguments, "-n", self._name_server])
         self._process.stdin.write(f"{line}\n".encode())
         await self._process.stdin.drain()
         printed: list[str] = []
@@ -179,6 +179,7 @@ async def _jvm(version: str, folder: Path, arguments: list[str], pom: str = POM)
         stdin=PIPE,
         stdout=PIPE,
         stderr=STDOUT,  # failures of mqadmin are told there
+        cwd=folder,  # where some commands leave files
         env={**os.environ, "ROCKETMQ_HOME": str(folder), "JAVA_TOOL_OPTIONS": ""},
     )
     try:

@@ -1,8 +1,8 @@
 """The page ``docs/mqadmin.md``: what each command of mqadmin 5.3.3 makes of mqtool, and of a real broker.
 
-``python -m tests.differential.mqadmin_table > docs/mqadmin.md`` makes it again, with a JVM for each of three: the real
-name server, the real broker, mqadmin. A command works like the real one if it prints the same for both, but for times,
-ids, rates and order.
+``python -m tests.differential.mqadmin_table > docs/mqadmin.md`` makes it again, with JVMs for the real name server, the
+real broker and mqadmin. A command works like the real one if it prints the same for both, but for times, ids, rates and
+order.
 """
 
 import asyncio
@@ -185,6 +185,8 @@ NOTES: dict[str, str] = {
 }
 """Why a command prints something else here, by its name."""
 
+SAME = "the same"
+
 _MASKS = (
     (r".*\|-(INFO|WARN).*|^RocketMQLog:.*|^Picked up JAVA.*", ""),
     (r"^%RETRY%TableGroup .*", ""),  # of a group's topics, once its consumer has asked for the route
@@ -250,7 +252,7 @@ async def ask(admin: MqAdmin, target: Target, folder: Path, commands: str) -> As
     places = {**target._asdict(), "name": BROKER_NAME, "folder": str(exported)}
     for line in commands.strip().splitlines():
         command = line.format_map(places).split()
-        printed = await admin.run(*command, name_server=target.name_server)
+        printed = await admin.run(*command)
         if command[0] == "clients":
             found = re.search(r"^ids (\S+) (\S+) (\S+)$", printed, re.MULTILINE)
             assert found, printed
@@ -259,12 +261,14 @@ async def ask(admin: MqAdmin, target: Target, folder: Path, commands: str) -> As
             yield line, printed.replace(str(exported), "<folder>")
 
 
-_HEAD = f"""\
+_HEAD = """\
 # mqadmin
 
-Each command of mqadmin {VERSION} against `mqtool serve` and against a real name server and broker {VERSION}, made by a
+Each command of mqadmin {version} against `mqtool serve` and against a real name server and broker {version}, made by a
 run. "The same" is what both print, but for times, ids, rates and the order of lines. A command may have been tried with
 several arguments, failures among them.
+
+In all: {summary}.
 
 | command | tried | prints |
 |---|---|---|
@@ -276,21 +280,26 @@ def page(differing: Mapping[str, bool]) -> str:
     tried: dict[str, list[bool]] = {}
     for line, differs in differing.items():
         tried.setdefault(line.split()[0], []).append(differs)
-    rows = (
-        f"| {name} | {len(each)} | {NOTES.get(name, 'DIFFERS') if any(each) else 'the same'} |\n"
-        for name, each in sorted(tried.items())
+    verdicts = {name: NOTES.get(name, "DIFFERS") if any(each) else SAME for name, each in sorted(tried.items())}
+    same = sum(verdict == SAME for verdict in verdicts.values())
+    refused = sum(verdict.startswith("refused") for verdict in verdicts.values())
+    summary = (
+        f"{len(verdicts)} commands, {same} print the same, {len(verdicts) - same - refused} something else for the "
+        f"reason given, {refused} are refused"
     )
-    return _HEAD + "".join(rows)
+    rows = (f"| {name} | {len(tried[name])} | {verdict} |\n" for name, verdict in verdicts.items())
+    return _HEAD.format(version=VERSION, summary=summary) + "".join(rows)
 
 
 async def compare(folder: Path, commands: str = COMMANDS) -> dict[str, bool]:
     """Return of each command whether it prints something else here."""
     printed: list[dict[str, collections.Counter[str]]] = []
-    async with mqadmin(VERSION, folder / "mqadmin", "") as admin:
-        for run in (real, ours):
-            async with run(folder) as target:
-                asked = ask(admin, target, folder, commands)
-                printed.append({line: words(text, target) async for line, text in asked})
+    for run in (real, ours):
+        # Each has an mqadmin to itself: some commands keep the client of the broker that they were first used for.
+        admins = folder / f"mqadmin-{run.__name__}"
+        async with run(folder) as target, mqadmin(VERSION, admins, target.name_server) as admin:
+            asked = ask(admin, target, folder, commands)
+            printed.append({line: words(text, target) async for line, text in asked})
     theirs, here = printed
     return {line: here[line] != theirs[line] for line in theirs}
 

@@ -20,6 +20,7 @@ from tests.differential.mqadmin_table import (
     BROKER_NAME,
     COMMANDS,
     NOTES,
+    SAME,
     VERSION,
     compare,
     free_port,
@@ -83,7 +84,13 @@ def test_the_page_tells_of_each_command_whether_or_how_it_differs() -> None:
         (name, names.count(name)) for name in names if name != "clients"
     }
     for name, _, verdict in rows:
-        assert verdict in ("the same", NOTES.get(name)), name
+        assert verdict in (SAME, NOTES.get(name)), name
+
+
+def test_the_readme_tells_what_the_page_does() -> None:
+    told = re.search(r"^In all: (.+)\.$", PAGE.read_text(), re.MULTILINE)
+    assert told
+    assert told[1] in (PAGE.parents[1] / "README.md").read_text()
 
 
 @pytest.mark.java

@@ -20,6 +20,8 @@ What `mqtool serve` answers to each request of RocketMQ 4.x and 5.x (made from t
 refuses whatever it does not serve, and whatever number is not in this table, with 3 (`REQUEST_CODE_NOT_SUPPORTED`), a
 broker likewise; its answer gives the reason that stands here. A request that wants no answer gets none.
 
+In all: {summary}.
+
 | code | name | name server | broker |
 |---|---|---|---|
 """
@@ -31,9 +33,18 @@ def served() -> tuple[set[int], set[int]]:
         return {*NameServer(NameServerSettings(), 0).processors}, {*asking.broker.processors}
 
 
+def summary() -> str:
+    """Return how many there are of each kind, as the page and the README tell."""
+    by_name_server, by_broker = served()
+    return (
+        f"{len(RequestCode)} codes, {len(by_broker)} served by a broker and {len(by_name_server)} by a name server, "
+        f"{len({*RequestCode} - by_broker - by_name_server)} refused with the reason"
+    )
+
+
 def page() -> str:
     """Return the page."""
-    return _HEAD + "".join(f"{row}\n" for row in _rows())
+    return _HEAD.format(summary=summary()) + "".join(f"{row}\n" for row in _rows())
 
 
 def _rows() -> Iterator[str]:

@@ -10,7 +10,7 @@ from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import Peer, RemotingCommand
 from tests.engine.broker.asking import broker_at_work
-from tests.engine.broker.code_table import page, served
+from tests.engine.broker.code_table import page, served, summary
 from tests.engine.store.live import NOW
 from tests.traces import exchanges
 
@@ -34,6 +34,7 @@ def test_what_belongs_to_name_servers_is_served_by_one() -> None:
 
 def test_the_page_of_codes_is_what_the_code_says() -> None:
     assert PAGE.read_text() == page()
+    assert summary() in (PAGE.parents[1] / "README.md").read_text()
 
 
 @pytest.mark.parametrize("code", [*REFUSED, 9999, 0, -1])

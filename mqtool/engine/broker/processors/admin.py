@@ -189,7 +189,7 @@ def _update_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     except UsageError as error:
         return _refuse(request, ResponseCode.INVALID_PARAMETER, str(error))
     broker.configure(settings)
-    log.info("%s changed %s", request.peer, ", ".join(f"{name}={value}" for name, value in given.items()))
+    log.info("%s changed %s", request.peer.address, ", ".join(f"{name}={value}" for name, value in given.items()))
     return _done(request)
 
 
