@@ -152,7 +152,7 @@ class _RunningBroker:
         self._flush_wanted = asyncio.Event()
         self._topics_changed = asyncio.Event()
         self._is_stopping = False
-        self._tables = ThreadPoolExecutor(1)  # one, so that the last that is written is the newest
+        self._tables = ThreadPoolExecutor(1)
 
     async def start(self) -> None:
         """Open the store, recovered if need be, listen, and register.
@@ -176,7 +176,7 @@ class _RunningBroker:
             await self._listen_for_vips(port)
             stack.pop_all()
         self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
-        self.rules.offsets.aside = self._tables.submit
+        self.rules.offsets.aside = lambda work: self._tables.submit(work).result
         self.rules.topics.on_change.append(self._register_topics)
         self._flusher = asyncio.create_task(self._flush_on())
         await self._register()

@@ -305,10 +305,14 @@ async def compare(folder: Path, commands: str = COMMANDS) -> dict[str, bool]:
 
 
 def free_port() -> int:
-    """Return a port that was free."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Return a port that was free, with those around it that a real broker takes too."""
+    while True:
+        with socket.socket() as one, contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            for number in (port - 2, port + 1):  # for VIP channels, and for slaves
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
+            return port
 
 
 if __name__ == "__main__":

@@ -175,3 +175,23 @@ async def _with_keys(folder: Path) -> None:
     assert "Need admin permission for request code=17, but accessKey=somebody is not" in made[1]
     assert "No accessKey is configured" in made[2]
     assert ["SEND_OK" in one for one in sent] == [True, True, False]
+
+
+@pytest.mark.java
+def test_clients_with_a_vip_channel_find_it(tmp_path: Path) -> None:
+    """They ask two below the port that routes tell, and nowhere else."""
+    jars("4.9.7", POM)
+    _run(_by_the_vip_channel(tmp_path))
+
+
+async def _by_the_vip_channel(folder: Path) -> None:
+    channel = "-Dcom.rocketmq.sendMessageWithVIPChannel=true"
+    async with (
+        Cluster(NameServerConfig(), [BrokerConfig(folder / "store")]) as cluster,
+        mqadmin("4.9.7", folder / "admin", cluster.name_server_address, channel) as admin,
+    ):
+        [broker] = cluster.broker_addresses
+        made = await admin.run("updateTopic", "-b", broker, "-t", "Made", "-r", "2", "-w", "2")
+        sent = await admin.run("sendMessage", "-t", "Made", "-p", "text")
+    assert f"create topic to {broker} success" in made
+    assert "SEND_OK" in sent

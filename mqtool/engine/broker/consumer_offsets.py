@@ -48,8 +48,9 @@ class ConsumerOffsets:
         self._resets: dict[Key, dict[int, int]] = {}
         self._is_changed = False
         self._next_keep = now + KEEP_INTERVAL_MS
-        self.aside: Callable[[Callable[[], None]], object] = _at_once
-        """Does what waits for the disk every 5 s; who has threads may do it in one, call by call."""
+        self.aside: Callable[[Callable[[], None]], Callable[[], object]] = _at_once
+        """Does what waits for the disk every 5 s, and returns a call that waits for it; a thread may do it."""
+        self._wait_for_write: Callable[[], object] = _not_at_all
 
     # One queue
 
@@ -155,6 +156,7 @@ class ConsumerOffsets:
         Raises:
             WriteError: the disk is full, or fails; the next call tries again.
         """
+        self._wait_for_write()
         if self._is_changed:
             self._renew(now)
             save_table(self._path, self.table())
@@ -170,7 +172,9 @@ class ConsumerOffsets:
             if self._is_changed:
                 self._renew(now)
                 self._is_changed = False
-                self.aside(partial(self._write, build_table(self.table(), Dialect.FASTJSON_1)))
+                self._wait_for_write()
+                data = build_table(self.table(), Dialect.FASTJSON_1)
+                self._wait_for_write = self.aside(partial(self._write, data))
         return ()
 
     def _write(self, data: bytes) -> None:
@@ -185,5 +189,10 @@ class ConsumerOffsets:
         return self._next_keep if self._is_changed else None
 
 
-def _at_once(work: Callable[[], None]) -> None:
+def _at_once(work: Callable[[], None]) -> Callable[[], None]:
     work()
+    return _not_at_all
+
+
+def _not_at_all() -> None:
+    pass

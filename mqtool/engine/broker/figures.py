@@ -152,7 +152,7 @@ class Figures:
 
 def _day(now: int) -> datetime.date:
     """Return the day that it is here."""
-    return datetime.datetime.fromtimestamp(now / 1000).astimezone().date()
+    return datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).astimezone().date()
 
 
 def _copy(counts: _Counts) -> _Counts:
