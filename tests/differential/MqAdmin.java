@@ -31,6 +31,7 @@ public class MqAdmin {
             if (command.isAlive()) {
                 System.out.println("--- goes on");
                 command.interrupt();
+                command.join(PATIENCE_MS); // what it says to that is not the next one's
             }
             System.out.println();
             System.out.println("--- done");
