@@ -1,7 +1,7 @@
 """One direction of a connection: bytes in, commands out."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from mqtool.errors import FormatError
 from mqtool.formats.remoting import MAX_FRAME, RemotingCommand, parse_command
@@ -39,8 +39,8 @@ class Connection:
             self._data = bytearray(self._data)
             self._data += data
 
-    def commands(self) -> Iterator[RemotingCommand]:
-        """Yield the commands that are complete, each once.
+    def commands(self) -> Generator[RemotingCommand, None, None]:
+        """Yield the commands that are complete, each once; who stops before the last and closes this goes on later.
 
         Raises:
             FormatError: a frame is longer than ``MAX_FRAME``, or is none.

@@ -1,6 +1,7 @@
 """A server: the sockets between clients and the rules that answer them."""
 
 import asyncio
+import itertools
 import logging
 import resource
 import ssl
@@ -24,6 +25,8 @@ _SWEEP_SECONDS = 5.0
 _STOP_SECONDS = 2.0
 _AFTER_FAULT_MS = 1000
 _FILES_OF_STORE = 256
+_AT_ONCE = 8  # commands of a connection
+_TURN_SECONDS = 0.01
 
 
 class Handler(Protocol):
@@ -116,9 +119,9 @@ class RemotingServer:
             UnavailableError: the port is taken, or the host has no such address.
             NotPermittedError: this user may not use the port.
         """
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         try:
-            listener = await self._loop.create_server(lambda: _ServerConnection(self), host, port, backlog=_BACKLOG)
+            listener = await self.loop.create_server(lambda: _ServerConnection(self), host, port, backlog=_BACKLOG)
         except PermissionError as error:
             raise NotPermittedError(f"this user may not listen on {host}:{port}") from error
         except OSError as error:
@@ -150,7 +153,7 @@ class RemotingServer:
 
     def wake(self) -> None:
         """Have ``tick`` called soon; the one method that any thread may call."""
-        self._loop.call_soon_threadsafe(self._end_turn_soon)
+        self.loop.call_soon_threadsafe(self._end_turn_soon)
 
     def catch_up(self, now: int) -> None:
         """Do all that is due by ``now``, to which the clock has jumped, and write what comes of it."""
@@ -234,11 +237,11 @@ class RemotingServer:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_due = due
-            self._timer = self._loop.call_later((due - now) / 1000, self._timer_fired)
+            self._timer = self.loop.call_later((due - now) / 1000, self._timer_fired)
 
     def _end_turn_soon(self) -> None:
         if self._end_of_turn is None and self._all_gone is None:
-            self._end_of_turn = self._loop.call_soon(self._finish_turn)
+            self._end_of_turn = self.loop.call_soon(self._finish_turn)
 
     def _timer_fired(self) -> None:
         self._timer = None
@@ -294,7 +297,7 @@ class RemotingServer:
     def _sweep(self) -> None:
         """End the connections on which nothing has moved for too long."""
         self._count_unsent()
-        now = self._loop.time()
+        now = self.loop.time()
         for connection in [*self._connections.values()]:
             if connection.moved:
                 connection.moved = False
@@ -302,7 +305,7 @@ class RemotingServer:
             elif now - connection.last_moved >= self.limits.idle_seconds:
                 connection.end("idle")
         interval = min(_SWEEP_SECONDS, self.limits.idle_seconds / 4)
-        self._sweeper = self._loop.call_later(interval, self._sweep)
+        self._sweeper = self.loop.call_later(interval, self._sweep)
 
 
 class _ServerConnection(asyncio.Protocol):
@@ -311,6 +314,9 @@ class _ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_first",
         "_frames",
+        "_has_more",
+        "_is_deaf",
+        "_is_paused",
         "_is_reading",
         "_out",
         "_server",
@@ -330,6 +336,9 @@ class _ServerConnection(asyncio.Protocol):
         self._tls: TlsServerSide | None = None
         self._first = True
         self._is_reading = False
+        self._is_paused = False  # nothing is read
+        self._is_deaf = False  # what is written waits to be read
+        self._has_more = False  # of what was read something is still to be handled
         self.unsent = 0
         self.unfinished = 0
         self.moved = True
@@ -344,7 +353,6 @@ class _ServerConnection(asyncio.Protocol):
         self._server.check_room(self)
 
     def data_received(self, data: bytes) -> None:
-        server = self._server
         self.moved = True
         if self._first:
             self._first = False
@@ -352,17 +360,29 @@ class _ServerConnection(asyncio.Protocol):
                 return
         if self._tls is not None:
             data = self._decrypt(data)
-        frames, peer, now = self._frames, self.peer, server.clock()
-        self._is_reading = True
-        frames.receive(data)
-        commands: list[RemotingCommand] = []
-        fault = ""
-        try:
-            commands.extend(frames.commands())  # all first: what the processor has in its cache for one serves the next
-        except FormatError as error:
-            fault = str(error)
-        for command in commands:
-            server.dispatch(command, peer, now)
+        self._frames.receive(data)
+        self._handle()
+
+    def _handle(self) -> None:
+        """Handle the commands that are here; where that takes long, the rest has its turn after others."""
+        server, frames, peer = self._server, self._frames, self.peer
+        now, deadline = server.clock(), server.loop.time() + _TURN_SECONDS
+        self._is_reading, self._has_more = True, False
+        commands, fault = frames.commands(), ""
+        some: list[RemotingCommand] = []
+        while not self._has_more:
+            some.clear()
+            try:
+                # Several first: what the processor has in its cache for one serves the next.
+                some.extend(itertools.islice(commands, _AT_ONCE))
+            except FormatError as error:
+                fault = str(error)
+            for command in some:
+                server.dispatch(command, peer, now)
+            if len(some) < _AT_ONCE:
+                break
+            self._has_more = server.loop.time() > deadline or self._is_much()
+        commands.close()
         self._is_reading = False
         if fault:
             self.flush()
@@ -374,13 +394,37 @@ class _ServerConnection(asyncio.Protocol):
             server.unfinished_changed(difference)
         self.flush()
         server.turn(now)
+        if self._has_more:
+            self._pause()
+            if not self._is_deaf:
+                server.loop.call_soon(self._go_on)
+
+    def _is_much(self) -> bool:
+        return sum(map(len, self._out)) > self._server.limits.high_water
+
+    def _go_on(self) -> None:
+        """Handle what is left of what was read, and read on."""
+        if self.transport.is_closing():
+            return
+        if self._has_more:
+            self._handle()
+        if not (self._has_more or self._is_deaf or self.transport.is_closing()):
+            self._is_paused = False
+            self.transport.resume_reading()
+
+    def _pause(self) -> None:
+        if not (self._is_paused or self.transport.is_closing()):
+            self._is_paused = True
+            self.transport.pause_reading()
 
     def pause_writing(self) -> None:
         # Who does not read answers may not ask on.
-        self.transport.pause_reading()
+        self._is_deaf = True
+        self._pause()
 
     def resume_writing(self) -> None:
-        self.transport.resume_reading()
+        self._is_deaf = False
+        self._server.loop.call_soon(self._go_on)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._out.clear()

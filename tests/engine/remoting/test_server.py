@@ -50,10 +50,12 @@ class Rules:
         self.later: list[Outgoing] = []
         self.due: int | None = None
         self.ticks = 0
+        self.on_command: Callable[[RemotingCommand], object] = lambda _: None
         self._asked: dict[tuple[Peer, int], tuple[Peer, RemotingCommand]] = {}
 
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:  # noqa: ARG002
         self.seen.append(command)
+        self.on_command(command)
         if peer not in self.peers:
             self.peers.append(peer)
         if command.is_response:
@@ -320,6 +322,40 @@ async def test_who_does_not_read_is_not_read_from() -> None:
         for opaque in range(10):
             assert (await slow.answer()).opaque == opaque
         assert (await slow.answer()).body == b"slow"
+
+
+@on_a_loop
+async def test_who_sends_thousands_of_requests_at_once_does_not_keep_others_waiting() -> None:
+    async with served() as (rules, _, address), raw(address) as busy, raw(address) as other:
+        other.writer.write(build_frame(RemotingCommand(ECHO, 0, 1)))
+        await other.answer()
+        socket_of_other = other.writer.get_extra_info("socket")
+        many = build_frame(RemotingCommand(ECHO, 0, 2)) * 2000
+
+        def ask_meanwhile(command: RemotingCommand) -> None:
+            if command.opaque == 2 and sum(one.opaque == 2 for one in rules.seen) == 1:
+                socket.socket.send(socket_of_other._sock, build_frame(RemotingCommand(ECHO, 0, 3)))
+            sum(range(3000))  # it takes as long as a request of a broker
+
+        rules.on_command = ask_meanwhile
+        busy.writer.write(many)
+        while sum(one.opaque == 2 for one in rules.seen) < 2000:
+            await asyncio.sleep(0)
+
+        assert [one.opaque for one in rules.seen].index(3) < 1000
+        for _ in range(2000):
+            assert (await busy.answer()).opaque == 2  # none is lost, all in order
+
+
+@on_a_loop
+async def test_answers_that_nobody_reads_are_not_even_made() -> None:
+    async with served(Limits(high_water=1 << 16)) as (rules, _, address), raw(address) as deaf:
+        deaf.writer.write(build_frame(RemotingCommand(LARGE)) * 1000)  # 4 GB of answers for one read
+        async with client_of(address) as other:
+            for _ in range(50):
+                assert (await other.invoke(RemotingCommand(ECHO))).code == 0
+
+        assert sum(one.code == LARGE for one in rules.seen) <= 16
 
 
 @on_a_loop
