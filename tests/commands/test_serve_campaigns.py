@@ -1,4 +1,4 @@
-"""``mqtool serve`` killed while producers send; ``tests/campaigns/kills.py`` does it hundreds of times."""
+"""The campaigns against ``mqtool serve`` in short: killed while producers send, and sent what is no request."""
 
 import asyncio
 import copy
@@ -6,14 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.kills import Sent, check, run_kills
+from tests.campaigns.fuzz import run_fuzz
+from tests.campaigns.kills import CLIENTS, LANES, Sent, check, run_kills
 
 
 def test_what_was_acknowledged_before_kills_is_there_once_and_in_order(tmp_path: Path) -> None:
     outcome = asyncio.run(run_kills(tmp_path, kills=3, seed=4))
 
-    assert outcome.acknowledged > 100
+    assert outcome.acknowledged >= CLIENTS * LANES  # each lane ends with one
     assert outcome.recovered == 0
+
+
+def test_a_broker_and_a_name_server_live_on_whatever_they_are_sent(tmp_path: Path) -> None:
+    count = asyncio.run(run_fuzz(tmp_path, frames=500, seed=3))
+
+    assert count.frames >= 500
+    assert count.broken > 0
+    assert count.asked > 0
+    assert len(count.answers) > 5
 
 
 def test_the_count_sees_what_is_lost_there_twice_or_out_of_order() -> None:
