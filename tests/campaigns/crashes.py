@@ -26,10 +26,11 @@ def main() -> None:
     """Run the campaign."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="how many different days of work")
+    parser.add_argument("--first", type=int, default=1, help="the first of these days")
     parser.add_argument("--step", type=int, default=5, help="cut after every so manieth call")
     given = parser.parse_args()
     begun = time.monotonic()
-    for seed in range(1, given.seeds + 1):
+    for seed in range(given.first, given.first + given.seeds):
         with tempfile.TemporaryDirectory() as name:
             base, place = Path(name) / "base", Path(name) / "place"
             base.mkdir()

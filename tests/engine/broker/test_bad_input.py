@@ -6,6 +6,7 @@
 import contextlib
 import random
 import re
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -107,11 +108,9 @@ def test_a_topic_to_delete_leads_nowhere_outside_the_store(name: str, tmp_path: 
 
 @pytest.mark.parametrize("field", ["readQueueNums", "writeQueueNums"])
 def test_nobody_makes_topics_of_countless_queues(field: str, tmp_path: Path) -> None:
-    fields: dict[str, Any] = {"topic": "T", "defaultTopic": "TBW102", "perm": 6, "topicFilterType": "SINGLE_TAG"}
-    fields |= {"readQueueNums": 1, "writeQueueNums": 1}
     with broker_at_work(tmp_path) as asking:
-        most = asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**fields, field: MOST_QUEUES})
-        more = asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**fields, field: MOST_QUEUES + 1})
+        most = asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**_TOPIC, field: MOST_QUEUES})
+        more = asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**_TOPIC, field: MOST_QUEUES + 1})
         stats = asking.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
 
     assert (most.code, more.code, stats.code) == (0, ResponseCode.INVALID_PARAMETER, 0)
@@ -136,6 +135,56 @@ def test_a_message_sent_to_the_topic_of_timers_itself_has_nothing_to_be_recalled
 
     assert answer.code == 0
     assert "recallHandle" not in answer.ext_fields
+
+
+PULL = {
+    "consumerGroup": "G",
+    "topic": "T",
+    "queueId": "0",
+    "queueOffset": "1",
+    "maxMsgNums": "32",
+    "sysFlag": "6",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "20000",
+    "subVersion": "0",
+    "subscription": "*",
+}
+POP = {
+    "consumerGroup": "G",
+    "topic": "T",
+    "queueId": "1",
+    "maxMsgNums": "32",
+    "invisibleTime": "60000",
+    "pollTime": "20000",
+    "bornTime": str(NOW),
+    "initMode": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [(RequestCode.PULL_MESSAGE, PULL), (RequestCode.POP_MESSAGE, POP), (RequestCode.NOTIFICATION, POP)],
+)
+def test_what_waits_keeps_nothing_that_its_answer_does_not_need(
+    code: int, fields: dict[str, str], tmp_path: Path
+) -> None:
+    with broker_at_work(tmp_path) as asking:
+        asking.append(new_message("T"))
+        asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **_TOPIC)
+        tracemalloc.start()
+        for opaque in range(50):
+            command = RemotingCommand(code, 0, opaque, {**fields, "x": "y" * 100_000}, bytes(100_000))
+            assert [*asking.broker.handle(command, asking.client, NOW)] == []
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+        assert kept < 1_000_000
+        later = [command for _, command in asking.broker.tick(NOW + 30_000) if command.is_response]
+        assert {command.opaque for command in later} == {*range(50)}
+
+
+_TOPIC: dict[str, Any] = {"topic": "T", "defaultTopic": "TBW102", "perm": 6, "topicFilterType": "SINGLE_TAG"}
+_TOPIC |= {"readQueueNums": 2, "writeQueueNums": 2}
 
 
 def test_the_requests_reach_the_work_of_the_broker(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ class _Pop:
         if not parked.has_room(self._key):
             return self._answer(taken, ResponseCode.POLLING_FULL)
         topics = (header.topic, *broker.pops.retry_topics(header.topic, header.consumer_group))
+        self._request.command.shed()
         parked.park(ParkedPop(self._key, topics, self._wanted, peer, until, self._answer_parked))
         self._look_again(taken)
         return ()
@@ -204,6 +205,7 @@ def notification(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     if not curious.has_room(key):
         return ((peer, command.answer(0, build_header(NotificationResponse(False, True)))),)
     topics = (header.topic, *broker.pops.retry_topics(header.topic, header.consumer_group))
+    command.shed()
     curious.park(ParkedPop(key, topics, EVERYTHING, peer, until, tell))
     return ()
 

@@ -81,6 +81,7 @@ def pull(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
             deadline = now + min(header.suspend_timeout_millis, _LONGEST_WAIT_MS)
             waiting = ParkedPull(key[1:], header.queue_offset, wanted, peer, deadline, once.answer_parked)
             if broker.parked_pulls.park(waiting):
+                command.shed()
                 return ()
         else:
             return ((peer, answer),)
