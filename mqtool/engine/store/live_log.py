@@ -305,10 +305,13 @@ class LiveLog:
 
     def _begin_segment(self) -> None:
         start = self.end_offset
-        folder = self._folders[start // self.file_size % len(self._folders)]
-        segment = Segment(folder / segment_name(start), start)
-        self._disk.create(segment.path, self.file_size)
-        self.segments[start] = self._written = segment
+        segment = self.segments.get(start)
+        if segment is None:  # else a broker of RocketMQ has made it before it was needed, or one that was killed
+            folder = self._folders[start // self.file_size % len(self._folders)]
+            segment = Segment(folder / segment_name(start), start)
+            self._disk.create(segment.path, self.file_size)
+            self.segments[start] = segment
+        self._written = segment
         if len(self.segments) == 1:
             self.min_offset = start
 

@@ -326,6 +326,26 @@ def test_a_message_must_fit_a_segment_and_leave_room_for_a_blank_record(
         assert store.log.last_start == (4096 if status is PutStatus.PUT_OK else 0)
 
 
+def test_segments_that_a_broker_made_before_they_were_needed_are_used(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as store:
+        store.append(new_message(), NOW)
+        size = store.log.file_size
+    for number in (1, 2):  # RocketMQ makes two ahead
+        with (tmp_path / "store" / "commitlog" / f"{number * size:020}").open("wb") as file:
+            file.truncate(size)
+
+    with opened(tmp_path / "store") as store:
+        while store.log.end_offset < 3 * size:
+            assert store.append(new_message(body=bytes(500)), NOW).status is PutStatus.PUT_OK
+        queue = store.queue("TopicTest", 0)
+        count = queue.next_offset if queue else 0
+    with opened(tmp_path / "store") as store:
+        queue = store.queue("TopicTest", 0)
+        assert queue is not None
+        assert queue.next_offset == count > 12
+    assert findings(tmp_path / "store", StoreConfig(SMALL.settings)) == []
+
+
 # Batches
 
 
