@@ -106,7 +106,9 @@ def build_record(
         store_timestamp: when it is stored, in ms.
     """
     body, born_host, store_host = message.body, message.born_host, message.store_host
-    sys_flag = message.sys_flag & ~_HOST_BITS | host_bits(born_host, store_host)
+    sys_flag = message.sys_flag & ~_HOST_BITS
+    if len(born_host[0]) > 4 or len(store_host[0]) > 4:
+        sys_flag |= host_bits(born_host, store_host)
     head = _HEADS[sys_flag >> 4 & 3](
         size,
         topic.magic_code,
@@ -167,12 +169,17 @@ def split_batch(batch: NewMessage) -> list[NewMessage]:
             if properties and not properties.endswith(_PAIR):
                 properties += _PAIR
             properties += batch.properties
-        one = dataclasses.replace(
-            batch,
-            body=body[at + _ELEMENT.size : properties_at],
-            properties=properties,
-            flag=flag,
-            prepared_transaction_offset=0,
+        one = NewMessage(
+            batch.topic,
+            batch.queue_id,
+            body[at + _ELEMENT.size : properties_at],
+            properties,
+            flag,
+            batch.sys_flag,
+            batch.born_timestamp,
+            batch.born_host,
+            batch.store_host,
+            batch.reconsume_times,
         )
         messages.append(one)
         at = end

@@ -58,9 +58,8 @@ def find_property(text: bytes, probe: bytes) -> bytes:
     >>> find_property(b"TAGS\x01TagA\x02KEYS\x01k1 k2", probe_of("KEYS"))
     b'k1 k2'
     """
-    stop = len(text)
+    at = text.rfind(probe)
     while True:
-        at = text.rfind(probe, 0, stop)
         if at < 0 and not text.startswith(probe[1:]):
             return b""
         start = at + len(probe)
@@ -68,7 +67,7 @@ def find_property(text: bytes, probe: bytes) -> bytes:
         value = text[start:] if end < 0 else text[start:end]
         if value or at < 0:
             return value
-        stop = at
+        at = text.rfind(probe, 0, at)
 
 
 def add_property(text: bytes, name: str, value: str) -> bytes:

@@ -494,7 +494,11 @@ class MessageStore:
             messages = split_batch(batch)
         except FormatError:
             return _ILLEGAL
-        if not messages or any(find_property(one.properties, name) for one in messages for name in _NOT_IN_BATCHES):
+        if not messages or any(
+            probe[1:] in one.properties and find_property(one.properties, probe)
+            for one in messages
+            for probe in _NOT_IN_BATCHES
+        ):
             return _ILLEGAL
         if self._with_crc:
             for one in messages:

@@ -232,7 +232,8 @@ def _answer(
     fields["queueOffset"] = str(result.queue_offset)
     if key:
         fields["transactionId"] = key.decode("utf-8", "replace")
-    fields |= more or {}
+    if more:
+        fields |= more
     return acknowledged(broker, request, command.answer(ext_fields=fields), result)
 
 
@@ -240,7 +241,7 @@ def acknowledged(
     broker: "Broker", request: "Request", answer: RemotingCommand, result: AppendResult
 ) -> Iterable[Outgoing]:
     """Return the answer to a request that has stored a message, nothing yet where it must wait for the disk."""
-    if result.flush_offset > broker.store.flushed_offset:
+    if result.flush_offset and result.flush_offset > broker.store.flushed_offset:
         broker.awaited_flushes.put(result.flush_offset, request.peer, answer, request.now)
         return ()
     return ((request.peer, answer),)
