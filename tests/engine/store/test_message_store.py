@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqtool.engine.repair.rebuild import build
@@ -220,13 +220,15 @@ def _cut(drafts: list[builders.Draft], at: set[int]) -> list[list[builders.Draft
     return [drafts[start:stop] for start, stop in itertools.pairwise(edges)]
 
 
+@example(drafts=[builders.Draft(pairs={"KEYS": str(number)}) for number in range(30)])  # of two index files
 @given(drafts=drafts)
 def test_rebuild_makes_the_same_queues_and_index(
     tmp_path_factory: pytest.TempPathFactory, drafts: list[builders.Draft]
 ) -> None:
     root = tmp_path_factory.mktemp("store")
     with opened(root / "store", settings=LIGHT) as store:
-        append_all(store, [of_draft(draft) for draft in drafts])
+        for number, draft in enumerate(drafts):
+            assert store.append(of_draft(draft), NOW + 1700 * number).status is PutStatus.PUT_OK
     reader = StoreReader(root / "store", StoreConfig({**SMALL.settings, **LIGHT}))
 
     build(reader, root / "again", Disk())
