@@ -14,6 +14,7 @@ import argparse
 import datetime
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,17 @@ CLIENTS = {
     "node": ("node", "", "ali-ons 3.12.0"),
 }
 
+ENDED = "all of them"
+"""Stands for the rest where a client ended before it had done all."""
+
 INTRODUCTION = """\
 # Which clients do what with `mqtool serve`
 
 Made on {day} by `python -m tests.campaigns.interop`: real clients, unmodified, against a `mqtool serve` of its own for
 each. What a scenario checks stands in its source below `tests/interop`: contents, order and counts, not only that
 nothing failed. A cell is the time it took, in seconds, two at a time on 2 cores; what waits for a client's own timers
-takes its time with any broker. Empty: this client has no such scenario.
+takes its time with any broker. ² is a second try: on a machine with much else to do some client waits too long for the
+first. Empty: this client has no such scenario.
 """
 
 
@@ -54,16 +59,25 @@ def _results(client: str) -> dict[str, dict[str, Any]]:
         tempfile.TemporaryDirectory(prefix="mqtool-interop-") as folder,
         serving_both(Path(folder, "store")) as (process, name_server, _),
     ):
-        try:
-            for row in run_scenarios(kind, version, name_server, Path(folder, "work")):
-                print(client, row["scenario"], "ok" if row["ok"] else row["detail"], file=sys.stderr)
-                rows[row["scenario"].partition("/")[2]] = row
-        except RuntimeError as error:
-            print(error, file=sys.stderr)
-            rows["all of them"] = {"ok": False, "detail": str(error).partition("\n")[0]}
+        for row in _rows(client, kind, version, name_server, Path(folder, "work")):
+            rows[row["scenario"]] = row
+        failed = [name for name, row in rows.items() if not row["ok"] and name != ENDED]
+        if failed:
+            for row in _rows(client, kind, version, name_server, Path(folder, "work"), *failed):
+                rows[row["scenario"]] = {**row, "is_second_try": True}
         process.terminate()
         process.wait()
     return rows
+
+
+def _rows(client: str, kind: str, *arguments: Any) -> Iterator[dict[str, Any]]:
+    try:
+        for row in run_scenarios(kind, *arguments):
+            print(client, row["scenario"], "ok" if row["ok"] else row["detail"], file=sys.stderr, flush=True)
+            yield {**row, "scenario": row["scenario"].partition("/")[2]}
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        yield {"scenario": ENDED, "ok": False, "detail": str(error).partition("\n")[0]}
 
 
 def page(results: dict[str, dict[str, dict[str, Any]]]) -> str:
@@ -86,7 +100,8 @@ def page(results: dict[str, dict[str, dict[str, Any]]]) -> str:
 def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
-    return f"{row['seconds']}" if row["ok"] else f"**fails**: {row['detail']}"
+    mark = " ²" if row.get("is_second_try") else ""
+    return f"{row['seconds']}{mark}" if row["ok"] else f"**fails**: {' '.join(row['detail'].split())}"
 
 
 if __name__ == "__main__":
