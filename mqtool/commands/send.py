@@ -3,6 +3,7 @@
 import itertools
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,12 +63,19 @@ def command(
         pairs["KEYS"] = " ".join(keys)
     if delay_level:
         pairs["DELAY"] = str(delay_level)
+    is_typed = not bodies and sys.stdin.isatty()
     texts = (body.encode("utf-8", "surrogateescape") for body in bodies) if bodies else _lines()
 
     async def send_all(wire: "Wire") -> None:
         sender = _Sender(wire, topic, queue_id)
+        if is_typed:
+            output.remark("each line is a message; Ctrl-D ends")
+            # An event loop answers Ctrl-C when it is back at work, which it is not while a line is read.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         for body in texts:
             output.row(await sender.send(body, pairs))
+            if is_typed:
+                output.flush()
 
     brokers.run(send_all)
     return Status.OK

@@ -1,8 +1,11 @@
 """Commands with ``-n``: the same as from a store, who may, over which connection, and when nobody answers."""
 
 import asyncio
+import os
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,6 +116,27 @@ def test_a_broker_that_is_not_there_is_named(name_server: str) -> None:
 
     assert ran.status == Status.NO_INPUT
     assert "broker-z; it has on broker-a" in ran.remarks
+
+
+def test_lines_that_are_typed_are_sent_one_by_one_until_ctrl_c(name_server: str) -> None:
+    parent, child = os.openpty()
+    command = [sys.executable, "-m", "mqtool", "send", "--topic", "Typed", "--queue", "0", "-n", name_server]
+    with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, start_new_session=True) as process:
+        os.close(child)
+        shown = b""
+        for typed, awaited in ((b"", b"Ctrl-D ends"), (b"one\n", b"            0"), (b"two\n", b"            1")):
+            os.write(parent, typed)
+            while awaited not in shown:
+                shown += os.read(parent, 4096)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        try:
+            assert process.wait(60) == Status.INTERRUPTED
+        finally:
+            process.kill()
+    os.close(parent)
+
+    pulled = run("pull", "--topic", "Typed", "--queue", "0", "-n", name_server)
+    assert [row["body"] for row in pulled.rows] == ["one", "two"]
 
 
 # Which is meant
