@@ -49,7 +49,7 @@ class ConsumerOffsets:
         self._is_changed = False
         self._next_keep = now + KEEP_INTERVAL_MS
         self.aside: Callable[[Callable[[], None]], Callable[[], object]] = _at_once
-        """Does what waits for the disk every 5 s, and returns a call that waits for it; a thread may do it."""
+        """Does what waits for the disk, perhaps in a thread, one after the other; returns what waits for that."""
         self._wait_for_write: Callable[[], object] = _not_at_all
 
     # One queue
@@ -172,7 +172,6 @@ class ConsumerOffsets:
             if self._is_changed:
                 self._renew(now)
                 self._is_changed = False
-                self._wait_for_write()
                 data = build_table(self.table(), Dialect.FASTJSON_1)
                 self._wait_for_write = self.aside(partial(self._write, data))
         return ()

@@ -59,6 +59,7 @@ class Figures:
         self.counts = _Counts(defaultdict(int), defaultdict(int), defaultdict(int), defaultdict(int))
         self.mornings = _Sample(now, 0, 0), _Sample(now, 0, 0)
         """The counts when yesterday and today began, in the zone of this machine; or when the broker was started."""
+        self._day_ends = _next_day(now)
         self._samples = deque([_Sample(now, 0, 0)], maxlen=SPANS_MS[-1] // SAMPLE_INTERVAL_MS + 1)
         self._marks = [
             _Marks(interval, deque([(now, _copy(self.counts))], maxlen=number))
@@ -134,7 +135,8 @@ class Figures:
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Take a sample when it is time, and when a day begins."""
-        if _day(now) != _day(self.mornings[1].timestamp):
+        if now >= self._day_ends:
+            self._day_ends = _next_day(now)
             self.mornings = self.mornings[1], _Sample(now, self.stored, self.given)
         if now - self._samples[-1].timestamp >= SAMPLE_INTERVAL_MS:
             self._samples.append(_Sample(now, self.stored, self.given))
@@ -150,9 +152,10 @@ class Figures:
         return None if is_idle else last.timestamp + SAMPLE_INTERVAL_MS
 
 
-def _day(now: int) -> datetime.date:
-    """Return the day that it is here."""
-    return datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).astimezone().date()
+def _next_day(now: int) -> int:
+    """Return when tomorrow begins here, in ms."""
+    day = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).astimezone().date() + datetime.timedelta(days=1)
+    return int(datetime.datetime(day.year, day.month, day.day).astimezone().timestamp() * 1000)
 
 
 def _copy(counts: _Counts) -> _Counts:
