@@ -63,6 +63,13 @@ REQUESTS: dict[int, type[NamedTuple]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: headers.ResetOffset,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: headers.TopicName,
     RequestCode.GET_TOPIC_CONFIG: headers.TopicName,
+    RequestCode.RECALL_MESSAGE: headers.RecallMessage,
+    RequestCode.POP_MESSAGE: headers.Pop,
+    RequestCode.ACK_MESSAGE: headers.Ack,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: headers.ChangeInvisibleTime,
+    RequestCode.PEEK_MESSAGE: headers.Peek,
+    RequestCode.NOTIFICATION: headers.Notification,
+    RequestCode.POLLING_INFO: headers.PollingInfo,
 }
 SHORT = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 WITHOUT_HEADER = {
@@ -74,6 +81,11 @@ WITHOUT_HEADER = {
     RequestCode.GET_BROKER_CLUSTER_INFO,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.UPDATE_BROKER_CONFIG,
+    RequestCode.BATCH_ACK_MESSAGE,
 }
 # Fields that clients send besides, and nobody needs to know.
 BESIDES = {"ReqT", "_UNIQUE_KEY_QUERY", "bname", "ns", "nsd", "lo", "force", "maxMsgBytes", "requestSource"}
