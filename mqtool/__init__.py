@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from mqtool import aio
+    from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus, MessageModel, Thresholds
     from mqtool.engine.client.incoming import ConsumerMessage
     from mqtool.engine.client.outgoing import ProducerMessage
     from mqtool.engine.client.queue_choice import select_at_random, select_by_hash
     from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
-    from mqtool.engine.client_runtime.blocking import Producer, TransactionProducer
+    from mqtool.engine.client_runtime.blocking import Producer, PushConsumer, TransactionProducer
     from mqtool.engine.client_runtime.producer import ProducerOptions
+    from mqtool.engine.client_runtime.push_consumer import ConsumeContext, PushConsumerOptions
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
     from mqtool.engine.repair.verify import verify_store
@@ -38,20 +40,27 @@ if TYPE_CHECKING:
 __all__ = [
     "Broker",
     "Compression",
+    "ConsumeContext",
+    "ConsumeFrom",
+    "ConsumeStatus",
     "ConsumerMessage",
     "Finding",
     "Message",
+    "MessageModel",
     "MessageQueue",
     "MessageTable",
     "MqtoolError",
     "Producer",
     "ProducerMessage",
     "ProducerOptions",
+    "PushConsumer",
+    "PushConsumerOptions",
     "SendError",
     "SendResult",
     "SendStatus",
     "Severity",
     "StoreReader",
+    "Thresholds",
     "TransactionProducer",
     "TransactionState",
     "VirtualClock",
@@ -65,20 +74,27 @@ __all__ = [
 _HOMES = {
     "Broker": "mqtool.engine.embedded",
     "Compression": "mqtool.formats.compression",
+    "ConsumeContext": "mqtool.engine.client_runtime.push_consumer",
+    "ConsumeFrom": "mqtool.engine.client.consuming",
+    "ConsumeStatus": "mqtool.engine.client.consuming",
     "ConsumerMessage": "mqtool.engine.client.incoming",
     "Finding": "mqtool.engine.repair.findings",
     "Message": "mqtool.formats.message",
+    "MessageModel": "mqtool.engine.client.consuming",
     "MessageQueue": "mqtool.formats.bodies",
     "MessageTable": "mqtool.formats.scan",
     "MqtoolError": "mqtool.errors",
     "Producer": "mqtool.engine.client_runtime.blocking",
     "ProducerMessage": "mqtool.engine.client.outgoing",
     "ProducerOptions": "mqtool.engine.client_runtime.producer",
+    "PushConsumer": "mqtool.engine.client_runtime.blocking",
+    "PushConsumerOptions": "mqtool.engine.client_runtime.push_consumer",
     "SendError": "mqtool.engine.client.sending",
     "SendResult": "mqtool.engine.client.sending",
     "SendStatus": "mqtool.engine.client.sending",
     "Severity": "mqtool.engine.repair.findings",
     "StoreReader": "mqtool.engine.store.reader",
+    "Thresholds": "mqtool.engine.client.consuming",
     "TransactionProducer": "mqtool.engine.client_runtime.blocking",
     "TransactionState": "mqtool.engine.client.sending",
     "VirtualClock": "mqtool.engine.virtual_clock",

@@ -518,6 +518,18 @@ def parse_queue_locks(data: bytes) -> QueueLocks:
     )
 
 
+def build_queue_locks(locks: QueueLocks) -> bytes:
+    """Return the body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+    return build_body(
+        {
+            "clientId": locks.client_id,
+            "consumerGroup": locks.group,
+            "mqSet": [*locks.queues],
+            "onlyThisBroker": locks.only_this_broker,
+        }
+    )
+
+
 def build_locked_queues(queues: Iterable[MessageQueue]) -> bytes:
     """Return the body that answers LOCK_BATCH_MQ: the queues that were granted."""
     return build_body({"lockOKMQSet": [*queues]})

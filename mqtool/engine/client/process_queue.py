@@ -95,6 +95,10 @@ class ProcessQueue(Generic[Message]):
                 self.size -= len(message.body)
         return self._offsets[0] if self._offsets else self._max_offset + 1
 
+    def first(self, most: int) -> list[Message]:
+        """Return the first messages that wait, in order."""
+        return [self._waiting[offset] for offset in self._offsets[:most]]
+
     def take(self, most: int, now: int) -> list[Message]:
         """Return the first messages, in order; they are under way then. Without any, the consumer's work ends."""
         self.consumed_at = now

@@ -12,7 +12,9 @@ from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.queue_choice import Selector
 from mqtool.engine.client.sending import SendResult
 from mqtool.engine.client_runtime import producer as aio
+from mqtool.engine.client_runtime import push_consumer
 from mqtool.engine.client_runtime.producer import ProducerOptions, TransactionListener
+from mqtool.engine.client_runtime.push_consumer import Listener, PushConsumerOptions
 from mqtool.formats.bodies import MessageQueue
 
 if TYPE_CHECKING:
@@ -37,6 +39,14 @@ class _Background:
         except BaseException:  # an interrupt, too: nobody waits for it any more
             future.cancel()
             raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function there and return what it does."""
+
+        async def called() -> T:
+            return function()
+
+        return self.run(called())
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Have work done there."""
@@ -66,10 +76,7 @@ class _Producing(Generic[AioProducer]):
     """What producers have in common; any thread may call them."""
 
     def __init__(self, make: Callable[[], AioProducer]) -> None:
-        async def made() -> AioProducer:
-            return make()
-
-        self._producer = _background.run(made())
+        self._producer = _background.call(make)
 
     @property
     def client_id(self) -> str:
@@ -200,3 +207,59 @@ class TransactionProducer(_Producing[aio.TransactionProducer]):
     def send_in_transaction(self, message: ProducerMessage, arg: Any = None) -> SendResult:
         """Send a message, hidden; run the local transaction; and tell the broker how that ended."""
         return _background.run(self._producer.send_in_transaction(message, arg))
+
+
+class PushConsumer:
+    """Gives the messages of a group's topics to a listener, from ``with`` to the end of its block; see ``aio``'s."""
+
+    def __init__(
+        self,
+        group: str,
+        listener: Listener,
+        name_servers: str | Sequence[str] | None = None,
+        options: PushConsumerOptions | None = None,
+    ) -> None:
+        """Make a consumer; ``subscribe`` it to topics, then start it. Listeners run in threads of their own."""
+        self._consumer = _background.call(lambda: push_consumer.PushConsumer(group, listener, name_servers, options))
+
+    @property
+    def client_id(self) -> str:
+        """How brokers call this client."""
+        return self._consumer.client_id
+
+    def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
+        """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92."""
+        _background.call(lambda: self._consumer.subscribe(topic, expression, is_sql92=is_sql92))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no longer."""
+        _background.call(lambda: self._consumer.unsubscribe(topic))
+
+    def start(self) -> None:
+        """Join the group and begin to consume."""
+        _background.run(self._consumer.start())
+
+    def shutdown(self) -> None:
+        """Let listeners that are at work end, report what was consumed, and leave the group."""
+        _background.run(self._consumer.shutdown())
+
+    def suspend(self) -> None:
+        """Give the listener nothing more for now."""
+        _background.call(self._consumer.suspend)
+
+    def resume(self) -> None:
+        """Go on."""
+        _background.call(self._consumer.resume)
+
+    def queues(self) -> list[MessageQueue]:
+        """Return the queues that this consumer has now."""
+        return _background.call(self._consumer.queues)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()

@@ -1,0 +1,162 @@
+"""How a consumer consumes: what it subscribes to, where it begins, how much it holds, and what a result means.
+
+(Rules: remoting.md 5.7, 6. RocketMQ: ``DefaultMQPushConsumer`` and its ``...Impl``, ``FilterAPI``, ``ConsumeMessage-
+ConcurrentlyService``, ``ConsumeMessageOrderlyService``, ``RebalancePushImpl``.)
+"""
+
+import dataclasses
+import enum
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client.process_queue import ProcessQueue
+from mqtool.formats.bodies import MessageQueue, Subscription
+from mqtool.formats.filters import parse_tags
+from mqtool.formats.topics import RETRY_PREFIX
+
+UNLIMITED = 0x7FFFFFFF
+"""Attempts of an orderly consumer, unless told otherwise."""
+_MOST_ATTEMPTS = 16
+
+
+class MessageModel(enum.Enum):
+    """Who gets a message: one member of a group, or each of them."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class ConsumeFrom(enum.Enum):
+    """Where a group begins in a queue of which it has consumed nothing yet (RocketMQ: ``ConsumeFromWhere``)."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class ConsumeStatus(enum.Enum):
+    """What a listener says of the messages that it was given."""
+
+    SUCCESS = "CONSUME_SUCCESS"
+    LATER = "RECONSUME_LATER"
+    """Deliver them again later; to an orderly listener, in the same place, after a moment."""
+
+
+class Start(enum.Enum):
+    """Where to look for the offset to begin with."""
+
+    FIRST = 0
+    MAX = 1
+    TIME = 2
+
+
+# Subscriptions
+
+
+def subscribe(topic: str, expression: str, now: int) -> Subscription:
+    """Return the subscription to a topic by tags: ``TagA || TagB``, or ``*`` for all.
+
+    Raises:
+        FilterError: there is nothing but bars.
+    """
+    wanted = parse_tags(expression)
+    tags = tuple(sorted(wanted.tags))
+    codes = tuple(sorted(wanted.codes))
+    return Subscription(topic, wanted.expression, "TAG", tags, codes, now)
+
+
+def subscribe_by_sql(topic: str, expression: str, now: int) -> Subscription:
+    """Return the subscription to a topic by an SQL92 filter, which brokers compile."""
+    return Subscription(topic, expression, "SQL92", version=now)
+
+
+def is_wanted(subscription: Subscription, message: ConsumerMessage) -> bool:
+    """Tell whether a message that the broker has chosen is wanted: two tags may share a code."""
+    return not subscription.tags or message.tags in subscription.tags
+
+
+# Where to begin
+
+
+def where_to_begin(topic: str, consume_from: ConsumeFrom) -> Start:
+    """Return where a group begins that has consumed nothing of a queue yet."""
+    is_retry = topic.startswith(RETRY_PREFIX)
+    if consume_from is ConsumeFrom.TIMESTAMP:
+        return Start.MAX if is_retry else Start.TIME
+    if consume_from is ConsumeFrom.FIRST_OFFSET or is_retry:
+        return Start.FIRST
+    return Start.MAX
+
+
+# How much is held
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How much of a queue is pulled ahead, as in Java; -1 is no bound."""
+
+    count: int = 1000
+    size: int = 100 << 20  # bytes of bodies
+    span: int = 2000  # of offsets; of no concern to orderly consumers
+    count_of_topic: int = -1
+    size_of_topic: int = -1
+
+    def shared(self, queue_count: int) -> "Thresholds":
+        """Return those of one queue where this client has so many of the topic."""
+        count, size = self.count_of_topic, self.size_of_topic
+        return dataclasses.replace(
+            self,
+            count=max(1, count // queue_count) if count > 0 else self.count,
+            size=max(1, size // queue_count) if size > 0 else self.size,
+        )
+
+
+def is_full(queue: ProcessQueue[Any], thresholds: Thresholds, *, is_orderly: bool) -> bool:
+    """Tell whether what was pulled has to be consumed before more is pulled."""
+    if queue.count > thresholds.count or queue.size > thresholds.size:
+        return True
+    return not is_orderly and queue.span > thresholds.span
+
+
+# What a listener gets
+
+
+def original(message: ConsumerMessage, group: str) -> ConsumerMessage:
+    """Return a message under the topic that it was sent to, where it comes by the retry topic of the group."""
+    topic = message.properties.get("RETRY_TOPIC")
+    if topic and message.topic == RETRY_PREFIX + group:
+        return dataclasses.replace(message, topic=topic)
+    return message
+
+
+def in_groups(messages: Sequence[ConsumerMessage], most: int) -> Iterable[Sequence[ConsumerMessage]]:
+    """Yield messages, so many at a time."""
+    return (messages[at : at + most] for at in range(0, len(messages), most))
+
+
+def most_attempts(given: int, *, is_orderly: bool) -> int:
+    """Return how often a message is delivered again, before it becomes a dead letter; -1 is the default."""
+    if given >= 0:
+        return given
+    return UNLIMITED if is_orderly else _MOST_ATTEMPTS
+
+
+# Which queues
+
+
+def topics_to_balance(subscriptions: Collection[str], orderly: bool, model: MessageModel, group: str) -> list[str]:
+    """Return the topics whose queues are shared out, the retry topic of the group last."""
+    topics = sorted(subscriptions)
+    if model is MessageModel.CLUSTERING and not orderly:
+        topics = [one for one in topics if one != RETRY_PREFIX + group]
+        topics.append(RETRY_PREFIX + group)
+    return topics
+
+
+def changes(
+    held: Collection[MessageQueue], due: Collection[MessageQueue]
+) -> tuple[list[MessageQueue], list[MessageQueue]]:
+    """Return the queues to let go, and those to take over."""
+    return sorted(set(held) - set(due)), sorted(set(due) - set(held))

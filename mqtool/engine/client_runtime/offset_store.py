@@ -1,0 +1,119 @@
+"""What a group has consumed of its queues: noted with the brokers, or of broadcasts in a file of this client.
+
+(Rules: remoting.md 6.2. RocketMQ: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.)
+"""
+
+import logging
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Protocol
+
+from mqtool.engine.client import fetching
+from mqtool.engine.client_runtime.instance import Instance
+from mqtool.errors import FormatError, MqtoolError
+from mqtool.formats.bodies import MessageQueue, build_body, by_queue, parse_body
+
+log = logging.getLogger(__name__)
+
+FOLDER = ".rocketmq_offsets"
+"""In the home of the user, where Java clients keep their files."""
+_ANSWER_MS = 5000
+
+
+class OffsetStore(Protocol):
+    """The offsets of the queues that a consumer holds."""
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
+        """Note what is consumed next."""
+
+    def known(self, queue: MessageQueue) -> int | None:
+        """Return what was noted by this client since it started."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return what was noted by anybody, None if nothing was; raises MqtoolError where nobody can tell."""
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Have what was noted of some queues outlast this client."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Note nothing more of a queue: it is another client's now."""
+
+
+class _Noted:
+    def __init__(self) -> None:
+        self._offsets: dict[MessageQueue, int] = {}
+
+    def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> None:
+        """Note what is consumed next."""
+        if not increase_only or offset > self._offsets.get(queue, -1):
+            self._offsets[queue] = offset
+
+    def known(self, queue: MessageQueue) -> int | None:
+        """Return what was noted by this client since it started."""
+        return self._offsets.get(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Note nothing more of a queue."""
+        self._offsets.pop(queue, None)
+
+
+class BrokerOffsets(_Noted):
+    """Offsets of a group whose members share its queues."""
+
+    def __init__(self, instance: Instance, group: str) -> None:
+        super().__init__()
+        self._instance = instance
+        self._group = group
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Ask the broker."""
+        return await self._instance.ask(queue.broker_name, fetching.committed_offset(self._group, queue), _ANSWER_MS)
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Tell the brokers; one that cannot be reached is told next time."""
+        for queue in queues:
+            offset = self._offsets.get(queue)
+            if offset is None:
+                continue
+            try:
+                await self._instance.tell(queue.broker_name, fetching.commit(self._group, queue, offset))
+            except MqtoolError as error:
+                log.warning("the offset of %s: %s", queue, error)
+
+
+class FileOffsets(_Noted):
+    """Offsets of a group each of whose members consumes everything, in the form of Java's file."""
+
+    def __init__(self, client_id: str, group: str, folder: Path | None = None) -> None:
+        super().__init__()
+        self.path = (folder or Path.home() / FOLDER) / client_id / group / "offsets.json"
+        for path in (self.path, self.path.with_name("offsets.json.bak")):
+            try:
+                found = by_queue(parse_body(path.read_bytes()).get("offsetTable") or {}, "offsetTable")
+            except FileNotFoundError:
+                continue
+            except (OSError, FormatError) as error:
+                log.warning("%s: %s", path, error)
+                continue
+            self._offsets = {queue: int(offset) for queue, offset in found.items()}
+            break
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return what the file said."""
+        return self._offsets.get(queue)
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:  # noqa: ARG002
+        """Write the file; what it held goes to one of the same name with ``.bak``."""
+        new = self.path.with_name("offsets.json.tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with new.open("wb") as file:
+                file.write(build_body({"offsetTable": self._offsets}))
+                file.flush()
+                os.fsync(file.fileno())
+            if self.path.exists():
+                self.path.replace(self.path.with_name("offsets.json.bak"))
+            new.replace(self.path)
+        except OSError as error:
+            log.warning("the offsets cannot be kept in %s: %s", self.path, error.strerror or error)
