@@ -134,7 +134,7 @@ getColdDataFlowCtrInfo -b {broker}
 updateColdDataFlowCtrGroupConfig -b {broker} -g TableGroup -v 100
 removeColdDataFlowCtrGroupConfig -b {broker} -g TableGroup
 setCommitLogReadAheadMode -b {broker} -m 0
-rocksDBConfigToJson -b {broker} -t topics
+rocksDBConfigToJson -c DefaultCluster -t topics
 checkRocksdbCqWriteProgress -c DefaultCluster -n {name_server} -t Table
 createUser -b {broker} -u someone -p secret
 updateUser -b {broker} -u someone -p other
@@ -177,6 +177,7 @@ NOTES: dict[str, str] = {
     "updateColdDataFlowCtrGroupConfig": "refused: reads of cold data are not limited here",
     "removeColdDataFlowCtrGroupConfig": "refused: reads of cold data are not limited here",
     "setCommitLogReadAheadMode": "refused: how far the system reads ahead is left to it here",
+    "rocksDBConfigToJson": "refused: nothing is kept in RocksDB here",
     "checkRocksdbCqWriteProgress": "refused: nothing is kept in RocksDB here",
     **dict.fromkeys(
         (f"{verb}{noun}" for noun in ("User", "Acl") for verb in ("create", "update", "get", "list", "copy", "delete")),
