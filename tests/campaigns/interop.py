@@ -101,7 +101,7 @@ def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
     mark = " ²" if row.get("is_second_try") else ""
-    return f"{row['seconds']}{mark}" if row["ok"] else f"**fails**: {' '.join(row['detail'].split())}"
+    return f"{row['seconds']}{mark}" if row["ok"] else f"**fails**: {' '.join(row['detail'].replace('|', '/').split())}"
 
 
 if __name__ == "__main__":
