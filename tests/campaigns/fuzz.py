@@ -54,13 +54,15 @@ class Count:
     answers: Counter[int] = dataclasses.field(default_factory=Counter)  # by code
 
 
-async def run_fuzz(folder: Path, frames: int, seed: int, seconds: float = float("inf")) -> Count:
+async def run_fuzz(
+    folder: Path, frames: int, seed: int, seconds: float = float("inf"), count: Count | None = None
+) -> Count:
     """Send so many frames, or for so long.
 
     Raises:
         AssertionError: a server failed, or kept somebody waiting, or its store is not sound.
     """
-    served, count = Served(folder, {}), Count()
+    served, count = Served(folder, {}), count or Count()
     async with served.running() as process:
         await served.until_ready(process)
         deadline = time.monotonic() + seconds
@@ -180,16 +182,18 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="at most")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mqtool-fuzz-") as name:
-        one = asyncio.run(run_fuzz(Path(name), given.frames, given.seed, given.minutes * 60))
-    print(
-        f"{one.frames:,} frames on {one.connections:,} connections, {one.broken:,} of which a broken frame ended; "
-        f"{one.answers.total():,} answers of {len(one.answers)} codes, {one.answers[0]:,} of them success; an honest "
-        f"client asked {one.asked:,} times and waited {one.longest_wait:.2f} s at most; memory "
-        f"{one.first_memory >> 20} MiB in the beginning, {one.most_memory >> 20} MiB at most; "
-        f"{time.monotonic() - begun:,.0f} s"
-    )
+    begun, one = time.monotonic(), Count()
+    try:
+        with tempfile.TemporaryDirectory(prefix="mqtool-fuzz-") as name:
+            asyncio.run(run_fuzz(Path(name), given.frames, given.seed, given.minutes * 60, one))
+    finally:
+        print(
+            f"{one.frames:,} frames on {one.connections:,} connections, {one.broken:,} of which a broken frame ended; "
+            f"{one.answers.total():,} answers of {len(one.answers)} codes, {one.answers[0]:,} of them success; an "
+            f"honest client asked {one.asked:,} times and waited {one.longest_wait:.2f} s at most; memory "
+            f"{one.first_memory >> 20} MiB in the beginning, {one.most_memory >> 20} MiB at most; "
+            f"{time.monotonic() - begun:,.0f} s"
+        )
 
 
 if __name__ == "__main__":

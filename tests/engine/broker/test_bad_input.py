@@ -137,6 +137,25 @@ def test_a_message_sent_to_the_topic_of_timers_itself_has_nothing_to_be_recalled
     assert "recallHandle" not in answer.ext_fields
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"acks": True},
+        {"acks": [5]},
+        {"acks": [{"c": "G", "t": ["T"], "so": 0, "pt": 0, "q": 0, "rq": 0, "it": 0, "b": ""}]},
+        {"acks": [{"c": "G", "t": "T", "so": [], "pt": 0, "q": 0, "rq": 0, "it": 0, "b": ""}]},
+    ],
+)
+def test_acknowledgements_that_are_none_do_nothing(body: object, tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        end = asking.store.log.end_offset
+        command = RemotingCommand(RequestCode.BATCH_ACK_MESSAGE, body=orjson.dumps(body))
+        with contextlib.suppress(FormatError):
+            assert len(answers(asking, command)) == 1
+
+        assert asking.store.log.end_offset == end
+
+
 PULL = {
     "consumerGroup": "G",
     "topic": "T",

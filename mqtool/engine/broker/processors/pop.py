@@ -259,7 +259,10 @@ def batch_ack(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     command, peer, now = request
     body = parse_body(command.body) if command.body else {}
     result: AppendResult | None = None
-    acks = [_parse_batch(members, str(body.get("brokerName") or "")) for members in body.get("acks") or ()]
+    listed = body.get("acks") or []
+    if not isinstance(listed, list) or not all(isinstance(members, dict) for members in listed):
+        raise FormatError("acks is no list of acknowledgements", offset=0)
+    acks = [_parse_batch(members, str(body.get("brokerName") or "")) for members in listed]
     if not acks:
         return ((peer, command.answer(ResponseCode.NO_MESSAGE)),)
     try:
@@ -277,12 +280,12 @@ def batch_ack(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
 def _parse_batch(members: Table, broker_name: str) -> tuple[Acknowledgement, int, int]:
     """Return what one member of a body acknowledges, its revive queue, and when its messages could be seen again."""
     try:
-        group, start, pop_time = members["c"], int(members["so"]), int(members["pt"])
-        topic = flagged_topic(members["t"], group, str(members.get("r") or "0"))
+        group, start, pop_time = str(members["c"]), int(members["so"]), int(members["pt"])
+        topic = flagged_topic(str(members["t"]), group, str(members.get("r") or "0"))
         offsets = tuple(start + place for place in parse_bits(members["b"]))
         done = Acknowledgement(group, topic, int(members["q"]), start, pop_time, broker_name, offsets)
         return done, int(members["rq"]), pop_time + int(members["it"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FormatError("an acknowledgement of several messages lacks something", offset=0) from error
 
 
