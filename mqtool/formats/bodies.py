@@ -56,6 +56,8 @@ def _build(value: Any) -> str:
                 return orjson.dumps(value).decode()
             except orjson.JSONEncodeError:  # half of a surrogate pair
                 return orjson.dumps(value.encode("utf-8", "replace").decode()).decode()
+        case int() if abs(value) >> 63:  # a sum of offsets that somebody has made up
+            return str(value)
         case _:
             return orjson.dumps(value).decode()
 

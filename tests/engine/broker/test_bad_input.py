@@ -156,6 +156,24 @@ def test_acknowledgements_that_are_none_do_nothing(body: object, tmp_path: Path)
         assert asking.store.log.end_offset == end
 
 
+@pytest.mark.parametrize("offset", [2**63 - 1, -(2**63)])
+def test_offsets_that_nobody_has_come_to_can_be_told(offset: int, tmp_path: Path) -> None:
+    with broker_at_work(tmp_path, may_find=bad_input.FINDINGS) as asking:
+        asking.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **_TOPIC)
+        for queue_id in (0, 1):
+            fields: dict[str, Any] = {
+                "consumerGroup": "TOOLS_CONSUMER",
+                "topic": "T",
+                "queueId": queue_id,
+                "commitOffset": offset,
+            }
+            asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+        answer = asking.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+
+    assert answer.code == ResponseCode.SUCCESS
+    assert b'"totalDiff":%d,' % (-2 * max(offset, 0)) in answer.body
+
+
 PULL = {
     "consumerGroup": "G",
     "topic": "T",
