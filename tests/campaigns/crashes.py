@@ -43,7 +43,8 @@ def main() -> None:
                 what = chance.name if isinstance(chance, Left) else "BY CHANCE"
                 print(
                     f"seed {seed}, {what}: {len(results):,} ends, {known:,} messages acknowledged before, none lost, "
-                    f"none twice; {mended:,} stores recovered as damaged; {time.monotonic() - begun:,.0f} s",
+                    f"none twice, but perhaps in {mended:,} stores recovered as damaged; "
+                    f"{time.monotonic() - begun:,.0f} s",
                     flush=True,
                 )
 
