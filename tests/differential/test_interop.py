@@ -1,5 +1,6 @@
-"""Java clients of every version work with ``mqtool.Broker``, by the scenarios of ``tests/interop``."""
+"""Clients in Java, Go and node work with ``mqtool.Broker``, by the scenarios of ``tests/interop``."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,10 @@ QUICK = (
 """What the versions could differ in and that takes a minute in all; 5.3.3 does everything."""
 
 
+COUNTS = {"go": 15, "node": 3}
+"""Scenarios of the clients that come in one version, by the program that they need."""
+
+
 @pytest.mark.parametrize(
     "version", [pytest.param(version, marks=pytest.mark.xdist_group("interop")) for version in VERSIONS]
 )
@@ -48,3 +53,15 @@ def test_java_clients_work_with_it_and_leave_a_sound_store(version: str, tmp_pat
     # The queues of a topic that was deleted are gone, its messages stay in the log.
     worse = {finding.code for finding in findings if finding.severity != Severity.NOTE}
     assert worse == ({"QUEUE-MISSING"} if "mqadmin_topic" in {row["scenario"][5:] for row in rows} else set())
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.xdist_group("interop")) for kind in COUNTS])
+def test_go_and_node_clients_work_with_it(kind: str, tmp_path: Path) -> None:
+    if not shutil.which(kind):
+        message = f"NOT TRIED WITH THE {kind.upper()} CLIENT: there is no {kind} here"
+        pytest.fail(message) if REQUIRED else pytest.skip(message)
+    with mqtool.Broker(tmp_path / "store") as broker:
+        rows = [*run_scenarios(kind, "", broker.name_server_address, tmp_path / "work")]
+
+    assert [row for row in rows if not row["ok"]] == []
+    assert len(rows) == COUNTS[kind]
