@@ -1,5 +1,6 @@
 """Messages with a time of delivery of their own: on time, once, and stores of RocketMQ taken over."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,20 @@ def test_restarts_neither_lose_a_message_nor_deliver_it_twice(
     assert count == len(delays)
     for name, delay in enumerate(delays):
         assert found[str(name)] >= NOW + delay
+
+
+def test_a_stop_right_after_a_kill_does_not_forget_what_was_delivered_before_it(tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    with broker_at_work(tmp_path / "store") as asking:
+        for name in ("one", "two"):
+            send(asking, name, TIMER_DELAY_MS=1000)
+        pass_time(asking, NOW + 3000)
+        assert sorted(delivered(asking)) == ["one", "two"]
+        shutil.copytree(asking.broker.store.root, killed)
+    (killed / "config" / "timercheck").unlink(missing_ok=True)  # as it was not written yet
+    for _ in range(2):
+        with broker_at_work(killed, now=NOW + 3000) as asking:
+            asking.broker.stop(NOW + 3000)
+    with broker_at_work(killed, now=NOW + 3000) as asking:
+        pass_time(asking, NOW + 9000)
+        assert sorted(bodies(asking, "T", 1)) == ["one", "two"]
