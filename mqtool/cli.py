@@ -194,6 +194,8 @@ def _run_in_child(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, pass_on)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a second one must not kill what ends by itself
     if status >= 0:
         return status
     if status == -signal.SIGBUS:
