@@ -63,8 +63,8 @@ class Timers:
         self._by_key: dict[bytes, tuple[int, int]] = {}  # entries of the heap by unique key
         self._dropped: set[tuple[int, int]] = set()  # entries that were recalled, or that stand for older ones
         self._check = self._load()
-        self._done = self._check[0] + PRECISION_MS if self._check[0] > 0 else 0
-        """The due time (ms) up to which all is delivered."""
+        self._done = self._check[0]
+        """The due time (ms) up to which all is delivered: RocketMQ's next slot to be read is named by its begin."""
         self._saved = self._done
         self._to_save: tuple[int, int, bytes] | None = None
         """What can be written once the log is on the disk up to an address: that, the time, and the file."""
@@ -256,7 +256,7 @@ class Timers:
         queue = self._broker.store.queue(TIMER_TOPIC, 0)
         end = queue.next_offset if queue else 0
         first = min((offset for _, offset in self._waiting if offset >= in_wheel), default=end)
-        return _CHECK.pack(self._done - PRECISION_MS, log_position, first, first, *version, _REST)
+        return _CHECK.pack(self._done, log_position, first, first, *version, _REST)
 
     def _write(self, page: bytes) -> None:
         root = self._broker.store.root

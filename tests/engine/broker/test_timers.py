@@ -1,6 +1,7 @@
 """Messages with a time of delivery of their own: on time, once, and stores of RocketMQ taken over."""
 
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,19 @@ def test_a_stop_right_after_a_kill_does_not_forget_what_was_delivered_before_it(
     with broker_at_work(killed, now=NOW + 3000) as asking:
         pass_time(asking, NOW + 9000)
         assert sorted(bodies(asking, "T", 1)) == ["one", "two"]
+
+
+@pytest.mark.parametrize(("beyond", "comes"), [(0, True), (1000, False)])
+def test_the_second_that_timercheck_names_is_the_next_to_be_read(beyond: int, comes: bool, tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        send(asking, "before", TIMER_DELAY_MS=1000)
+        pass_time(asking, NOW + 3000)
+        send(asking, "one", TIMER_DELAY_MS=5000)
+        [_, waiting] = messages(asking, TIMER_TOPIC)
+        asking.broker.stop(asking.now)
+    out = int(parse_properties(waiting.message.properties)["TIMER_OUT_MS"])
+    with (tmp_path / "config" / "timercheck").open("r+b") as file:
+        file.write(struct.pack(">q", out + beyond))  # RocketMQ's ``lastReadTimeMs``: where it reads on
+    with broker_at_work(tmp_path, now=NOW + 3000) as asking:
+        pass_time(asking, NOW + 20_000)
+        assert ("one" in bodies(asking, "T", 1)) == comes
