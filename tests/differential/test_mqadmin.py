@@ -40,7 +40,6 @@ topicRoute -t Table
 topicRoute -t Nowhere
 topicStatus -t Table
 topicClusterList -t Table
-brokerConsumeStats -b {broker}
 producerConnection -g TableGroupProducer -t Table
 consumerConnection -g TableGroup
 consumerConnection -g Nobody
@@ -53,7 +52,7 @@ updateOrderConf -m put -t Table -v {name}:4
 updateOrderConf -m get -t Table
 deleteTopic -t Table -c DefaultCluster
 """
-"""What prints the same for both; the page has all commands."""
+"""What prints the same for both at any moment; the page has all commands."""
 
 
 def _run(work: Coroutine[None, None, None]) -> None:
