@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mqtool.engine.client.queue_choice import select_at_random, select_by_hash
     from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
     from mqtool.engine.client_runtime.blocking import Producer, PushConsumer, TransactionProducer
+    from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
     from mqtool.engine.client_runtime.producer import ProducerOptions
-    from mqtool.engine.client_runtime.push_consumer import ConsumeContext, PushConsumerOptions
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
     from mqtool.engine.repair.verify import verify_store
@@ -74,7 +74,7 @@ __all__ = [
 _HOMES = {
     "Broker": "mqtool.engine.embedded",
     "Compression": "mqtool.formats.compression",
-    "ConsumeContext": "mqtool.engine.client_runtime.push_consumer",
+    "ConsumeContext": "mqtool.engine.client_runtime.consume_services",
     "ConsumeFrom": "mqtool.engine.client.consuming",
     "ConsumeStatus": "mqtool.engine.client.consuming",
     "ConsumerMessage": "mqtool.engine.client.incoming",
@@ -88,7 +88,7 @@ _HOMES = {
     "ProducerMessage": "mqtool.engine.client.outgoing",
     "ProducerOptions": "mqtool.engine.client_runtime.producer",
     "PushConsumer": "mqtool.engine.client_runtime.blocking",
-    "PushConsumerOptions": "mqtool.engine.client_runtime.push_consumer",
+    "PushConsumerOptions": "mqtool.engine.client_runtime.consume_services",
     "SendError": "mqtool.engine.client.sending",
     "SendResult": "mqtool.engine.client.sending",
     "SendStatus": "mqtool.engine.client.sending",

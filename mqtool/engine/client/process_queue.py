@@ -58,6 +58,11 @@ class ProcessQueue(Generic[Message]):
         """How far the last message that waits lies behind the first."""
         return self._offsets[-1] - self._offsets[0] if self._offsets else 0
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last offset that waits; zeros when none does."""
+        return (self._offsets[0], self._offsets[-1]) if self._offsets else (0, 0)
+
     def put(self, messages: Iterable[Message]) -> bool:
         """Take in what was pulled; what waits already is left out.
 

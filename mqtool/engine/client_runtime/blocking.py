@@ -13,8 +13,8 @@ from mqtool.engine.client.queue_choice import Selector
 from mqtool.engine.client.sending import SendResult
 from mqtool.engine.client_runtime import producer as aio
 from mqtool.engine.client_runtime import push_consumer
+from mqtool.engine.client_runtime.consume_services import Listener, PushConsumerOptions
 from mqtool.engine.client_runtime.producer import ProducerOptions, TransactionListener
-from mqtool.engine.client_runtime.push_consumer import Listener, PushConsumerOptions
 from mqtool.formats.bodies import MessageQueue
 
 if TYPE_CHECKING:

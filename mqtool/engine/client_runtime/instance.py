@@ -17,7 +17,7 @@ from mqtool.engine.client import questions
 from mqtool.engine.client.questions import Question
 from mqtool.engine.client.routes import masters, writable_queues
 from mqtool.engine.client_runtime.wire import OnRequest, Wire
-from mqtool.engine.remoting.client import own_address, split_addresses
+from mqtool.engine.remoting.client import Answering, own_address, split_addresses
 from mqtool.engine.remoting.server import wall_clock
 from mqtool.engine.remoting.tls import client_context
 from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
@@ -212,6 +212,6 @@ class Instance:
 
         await asyncio.gather(*(tell(address) for address in self.addresses()))
 
-    def _asked(self, address: str, command: RemotingCommand) -> RemotingCommand | None:
+    def _asked(self, address: str, command: RemotingCommand) -> Answering:
         handler = self.on_request.get(command.code)
         return handler(address, command) if handler else questions.not_supported(command)

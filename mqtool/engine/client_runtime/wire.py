@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from mqtool.engine.client.questions import Question, RefusedError
-from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.remoting.client import Answering, RemotingClient
 from mqtool.errors import UnavailableError
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.remoting import RemotingCommand
@@ -20,7 +20,7 @@ ANSWER_MS = 10_000
 """How long an answer may take: tools ask for more at once than producers and consumers do."""
 _MOST_AT_ONCE = 16
 
-OnRequest = Callable[[str, RemotingCommand], RemotingCommand | None]
+OnRequest = Callable[[str, RemotingCommand], Answering]
 """Takes the address of a broker and what it asks; returns the answer."""
 
 

@@ -6,12 +6,13 @@ import itertools
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
 
 from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.remoting.reasons import reason_of
-from mqtool.errors import FormatError, UnavailableError
+from mqtool.errors import FormatError, MqtoolError, UnavailableError
+from mqtool.formats.codes import ResponseCode
 from mqtool.formats.remoting import ONEWAY, RemotingCommand, frame_buffers
 from mqtool.formats.signing import Credentials
 
@@ -23,7 +24,9 @@ TIMEOUT_MS = 3000
 
 _MAX_OPAQUE = 0x7FFFFFFF
 
-OnRequest = Callable[[RemotingCommand], RemotingCommand | None]
+Answering = RemotingCommand | Coroutine[Any, Any, RemotingCommand | None] | None
+OnRequest = Callable[[RemotingCommand], Answering]
+"""Answers what a server asks, at once or later."""
 
 
 def split_addresses(text: str) -> list[str]:
@@ -152,6 +155,7 @@ class _ClientConnection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._gone = asyncio.Event()
+        self._answering: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -209,5 +213,17 @@ class _ClientConnection(asyncio.Protocol):
             answer = self._answers.get(command.opaque)
             if answer and not answer.done():
                 answer.set_result(command)
-        elif self._on_request and (answered := self._on_request(command)) and not command.is_oneway:
-            self.transport.writelines(frame_buffers(answered))
+        elif self._on_request:
+            answering = asyncio.create_task(self._answer(command, self._on_request))
+            self._answering.add(answering)
+            answering.add_done_callback(self._answering.discard)
+
+    async def _answer(self, command: RemotingCommand, on_request: OnRequest) -> None:
+        try:
+            answered = on_request(command)
+            answer = await answered if isinstance(answered, Coroutine) else answered
+        except MqtoolError as error:
+            log.warning("request %d of %s: %s", command.code, self.address, error)
+            answer = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if answer and not command.is_oneway and not self.is_lost:
+            await self.write(answer)

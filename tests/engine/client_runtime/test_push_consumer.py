@@ -13,11 +13,12 @@ import mqtool
 from mqtool import ConsumeFrom, ConsumerMessage, ConsumeStatus, MessageModel, ProducerMessage, PushConsumerOptions
 from mqtool.engine.client import fetching, questions
 from mqtool.engine.client.consuming import Start, where_to_begin
-from mqtool.engine.client_runtime.push_consumer import ConsumeContext
+from mqtool.engine.client_runtime.consume_services import ConsumeContext
 from mqtool.errors import UsageError
-from mqtool.formats.bodies import MessageQueue
+from mqtool.formats.bodies import MessageQueue, by_queue, parse_body
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import OffsetResponse, parse_header
+from mqtool.formats.remoting import RemotingCommand
 from tests.commands.test_serve import ask
 from tests.traces import exchanges
 
@@ -262,3 +263,26 @@ def test_a_consumer_asks_as_java_asks(version: str) -> None:
         # 4.9 tells no size, and what there is not to commit it calls -1.
         ours_too = {"subVersion": "", "bname": "broker-a", "maxMsgBytes": "262144", "commitOffset": str(commit or 0)}
         assert asked.ext_fields | ours_too == fields | ours_too
+
+
+def test_administrators_see_and_move_a_consumer(broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    listener = Listener()
+    with consumer(broker, listener) as running:
+        listener.wait_for(100)
+        identity = {"consumerGroup": "G", "clientId": running.client_id}
+        [info] = ask(broker.address, RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields=identity))
+        told = parse_body(info.body)
+        assert {*by_queue(told["mqTable"], "mqTable")} == {*running.queues()}
+        assert told["statusTable"]["Orders"]["consumeOKTPS"] > 0
+
+        message_id = listener.seen[0].offset_message_id
+        wanted = {**identity, "msgId": message_id, "brokerName": "broker-a", "topic": "Orders"}
+        [came] = ask(broker.address, RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext_fields=wanted))
+        assert (came.code, parse_body(came.body)["consumeResult"]) == (0, "CR_SUCCESS")
+        assert listener.wait_for(101)[-1] == listener.seen[0].body
+
+        earliest = {"topic": "Orders", "group": "G", "timestamp": "0", "isForce": "true"}
+        [reset] = ask(broker.address, RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext_fields=earliest))
+        assert reset.code == 0
+        assert sorted(listener.wait_for(201)[101:]) == sorted(BODIES)

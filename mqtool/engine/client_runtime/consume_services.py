@@ -1,0 +1,382 @@
+"""How a consumer gives messages to its listener: many at a time, or those of a queue one after the other.
+
+(RocketMQ: ``ConsumeMessageConcurrentlyService``, ``ConsumeMessageOrderlyService``.)
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import logging
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mqtool.engine.client import consuming, fetching
+from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus, MessageModel, Thresholds
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client.names import with_namespace, without_namespace
+from mqtool.engine.client.process_queue import ProcessQueue
+from mqtool.engine.client.rebalance import Strategy, averagely
+from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.engine.client_runtime.offset_store import OffsetStore
+from mqtool.errors import MqtoolError
+from mqtool.formats.bodies import MessageQueue
+
+log = logging.getLogger(__name__)
+
+_SEND_BACK_MS = 5000
+_AGAIN_S = 5.0  # after a message could not be sent back
+_LOCK_AGAIN_S = 0.1
+_MOST_STUCK = 16  # messages looked at for each queue at a time
+_STUCK_LEVEL = 3
+
+
+@dataclass
+class ConsumeContext:
+    """What a listener may say besides its status.
+
+    Attributes:
+        queue: where the messages come from.
+        delay_level: when those that failed are delivered again: 0 by how often they came, -1 never.
+        ack_index: with SUCCESS, the last message that was consumed; those behind it failed.
+        suspend_ms: how long an orderly consumer waits before it tries again.
+    """
+
+    queue: MessageQueue
+    delay_level: int = 0
+    ack_index: int = consuming.UNLIMITED
+    suspend_ms: int = 0
+
+
+Listener = Callable[[Sequence[ConsumerMessage], ConsumeContext], Any]
+"""Takes messages; returns a ``ConsumeStatus``, or nothing for SUCCESS. An exception is LATER. May be a coroutine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushConsumerOptions(ClientOptions):
+    """How a consumer consumes; names and defaults are those of the Java client.
+
+    Attributes:
+        message_model: CLUSTERING: the members of the group share the messages; BROADCASTING: each gets all.
+        orderly: the messages of a queue one after the other, each until it succeeds.
+        consume_from_where: where a new group begins, ..
+        consume_timestamp: .. and from when on, in ms; by default half an hour ago.
+        strategy: how queues are shared out; the same for all members.
+        consume_thread_max: listeners at work at a time.
+        consume_message_batch_max_size: messages that a listener gets at a time.
+        pull_batch_size: messages pulled at a time.
+        pull_interval: ms between two pulls of a queue.
+        thresholds: how much is pulled ahead.
+        max_reconsume_times: how often a message comes again; by default 16 times, orderly without end.
+        consume_timeout: minutes after which a message still being consumed is sent back.
+        suspend_current_queue_time_millis: how long an orderly consumer waits after LATER.
+        persist_consumer_offset_interval: ms between two reports of what was consumed.
+        post_subscription_when_pull: tell the subscription with each pull.
+        offsets_folder: of broadcasting consumers; by default ``.rocketmq_offsets`` in the home of the user.
+    """
+
+    message_model: MessageModel = MessageModel.CLUSTERING
+    orderly: bool = False
+    consume_from_where: ConsumeFrom = ConsumeFrom.LAST_OFFSET
+    consume_timestamp: int | None = None
+    strategy: Strategy = averagely
+    consume_thread_max: int = 20
+    consume_message_batch_max_size: int = 1
+    pull_batch_size: int = 32
+    pull_interval: int = 0
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    max_reconsume_times: int = -1
+    consume_timeout: int = 15
+    suspend_current_queue_time_millis: int = 1000
+    persist_consumer_offset_interval: int = 5000
+    post_subscription_when_pull: bool = False
+    offsets_folder: Path | None = None
+
+
+class HeldQueue:
+    """A queue that this consumer has, and what it does with it."""
+
+    def __init__(self, queue: MessageQueue, next_offset: int, now: int) -> None:
+        self.queue = queue
+        self.next_offset = next_offset
+        self.waiting: ProcessQueue[ConsumerMessage] = ProcessQueue(now)
+        self.has_room = asyncio.Event()
+        self.has_some = asyncio.Event()  # for an orderly consumer
+        self.pulling: asyncio.Task[None] | None = None
+        self.began: dict[int, int] = {}  # when the listener got a message, by queue offset
+        self.is_idle = asyncio.Event()  # no listener is at work
+        self.is_idle.set()
+        self._at_work = 0
+
+    def drop(self) -> None:
+        """Pull nothing more, and give the listener nothing more."""
+        self.waiting.is_dropped = True
+        self.has_some.set()  # who waits for it sees that it is dropped
+        if self.pulling:
+            self.pulling.cancel()
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Count a listener that is at work with messages of this queue."""
+        self._at_work += 1
+        self.is_idle.clear()
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+            if not self._at_work:
+                self.is_idle.set()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a listener did with the messages of a topic, and how long it took in ms."""
+
+    succeeded: int = 0
+    failed: int = 0
+    spent_ms: float = 0.0
+
+
+class ConsumeService(ABC):
+    """Calls the listener, and sees to what fails."""
+
+    def __init__(
+        self, listener: Listener, group: str, options: PushConsumerOptions, instance: Instance, offsets: OffsetStore
+    ) -> None:
+        self._listener = listener
+        self._group = group
+        self._options = options
+        self._instance = instance
+        self._offsets = offsets
+        self._clock = instance.clock
+        self._is_broadcasting = options.message_model is MessageModel.BROADCASTING
+        is_coroutine = inspect.iscoroutinefunction(listener)
+        self._pool = None if is_coroutine else ThreadPoolExecutor(options.consume_thread_max, f"mqtool {group}")
+        self.may_consume = asyncio.Event()
+        self.may_consume.set()
+        self.counts: dict[str, Counts] = {}
+
+    @abstractmethod
+    def start(self, held: Callable[[], Collection[HeldQueue]]) -> None:
+        """Begin to consume; ``held`` tells the queues that there are."""
+
+    @abstractmethod
+    def begin(self, held: HeldQueue) -> None:
+        """Prepare for a queue that was taken over."""
+
+    @abstractmethod
+    def submit(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+        """Have messages consumed that were just pulled."""
+
+    def stop(self) -> None:
+        """Let listeners that are at work end by themselves."""
+        if self._pool:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def rates(self, topic: str, running_ms: int) -> dict[str, float | int]:
+        """Return what listeners did with a topic since the start, by Java's names."""
+        counts = self.counts.get(topic, Counts())
+        done, seconds = counts.succeeded + counts.failed, max(1.0, running_ms / 1000)
+        return {
+            "consumeFailedMsgs": counts.failed,
+            "consumeFailedTPS": counts.failed / seconds,
+            "consumeOKTPS": counts.succeeded / seconds,
+            "consumeRT": counts.spent_ms / done if done else 0.0,
+            "pullRT": 0.0,
+            "pullTPS": done / seconds,
+        }
+
+    async def consume_directly(self, message: ConsumerMessage) -> tuple[ConsumeStatus, str | None, int]:
+        """Give one message to the listener; return what it says, what it raised, and how many ms it took."""
+        start = time.perf_counter()
+        error = None
+        status = ConsumeStatus.LATER
+        queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+        try:
+            status = await self._call(self._shown([consuming.original(message, self._group)]), ConsumeContext(queue))
+        except Exception:
+            error = traceback.format_exc()
+        return status, error, round((time.perf_counter() - start) * 1000)
+
+    async def _listen(self, messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
+        start = time.perf_counter()
+        try:
+            status = await self._call(self._shown(messages), context)
+        except Exception:
+            log.exception("the listener failed with messages of %s", context.queue)
+            status = ConsumeStatus.LATER
+        counts = self.counts.setdefault(messages[0].topic, Counts())
+        counts.spent_ms += (time.perf_counter() - start) * 1000
+        if status is ConsumeStatus.SUCCESS:
+            counts.succeeded += len(messages)
+        else:
+            counts.failed += len(messages)
+        return status
+
+    async def _call(self, messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
+        if self._pool is None:
+            status = await self._listener(messages, context)
+        else:
+            status = await asyncio.get_running_loop().run_in_executor(self._pool, self._listener, messages, context)
+        return ConsumeStatus.LATER if status is ConsumeStatus.LATER else ConsumeStatus.SUCCESS
+
+    def _shown(self, messages: Sequence[ConsumerMessage]) -> Sequence[ConsumerMessage]:
+        namespace = self._options.namespace
+        if not namespace:
+            return messages
+        return [dataclasses.replace(one, topic=without_namespace(one.topic, namespace)) for one in messages]
+
+    async def _send_back(self, message: ConsumerMessage, delay_level: int) -> bool:
+        """Have a message delivered again, and tell whether that is sure."""
+        most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=self._options.orderly)
+        topic = with_namespace(message.topic, self._options.namespace)
+        question = fetching.send_back(
+            self._group, message.physical_offset, delay_level, message.message_id, topic, most
+        )
+        try:
+            await self._instance.ask(message.broker_name, question, _SEND_BACK_MS)
+        except MqtoolError as error:
+            log.warning("a message of %s cannot be sent back, and is tried again here: %s", topic, error)
+            return False
+        return True
+
+
+class ConcurrentService(ConsumeService):
+    """Gives messages to the listener in any order; what fails is sent back."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._due: asyncio.Queue[tuple[HeldQueue, Sequence[ConsumerMessage]]] = asyncio.Queue()
+
+    def start(self, held: Callable[[], Collection[HeldQueue]]) -> None:
+        """Begin to consume."""
+        self._instance.keep(self._clean_on(held))
+        for _ in range(self._options.consume_thread_max):
+            self._instance.keep(self._consume_on())
+
+    def begin(self, held: HeldQueue) -> None:
+        """Do nothing: messages are given out as they come."""
+
+    def submit(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+        """Have messages consumed that were just pulled."""
+        for some in consuming.in_groups(messages, self._options.consume_message_batch_max_size):
+            self._due.put_nowait((held, some))
+
+    async def _consume_on(self) -> None:
+        while True:
+            held, messages = await self._due.get()
+            await self.may_consume.wait()
+            if not held.waiting.is_dropped:
+                await self._consume(held, messages)
+
+    async def _consume(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+        context = ConsumeContext(held.queue)
+        now = self._clock()
+        held.began |= {message.queue_offset: now for message in messages}
+        with held.at_work():
+            status = await self._listen(messages, context)
+        for message in messages:
+            held.began.pop(message.queue_offset, None)
+        if held.waiting.is_dropped:  # another member gets these messages, too
+            return
+        consumed = 0 if status is ConsumeStatus.LATER else min(len(messages), context.ack_index + 1)
+        failed = messages[consumed:]
+        kept: list[ConsumerMessage] = []
+        if failed and self._is_broadcasting:
+            log.warning("%d messages of %s failed, and are not delivered again", len(failed), held.queue)
+        elif failed:
+            kept = [one for one in failed if not await self._send_back(one, context.delay_level)]
+        if kept:
+            self._instance.keep(self._consume_later(held, kept))
+        self._finish(held, [one for one in messages if one not in kept])
+
+    def _finish(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+        offset = held.waiting.remove(messages, self._clock())
+        held.has_room.set()
+        if offset is not None and not held.waiting.is_dropped:
+            self._offsets.update(held.queue, offset, increase_only=True)
+
+    async def _consume_later(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
+        await asyncio.sleep(_AGAIN_S)
+        again = [dataclasses.replace(one, reconsume_times=one.reconsume_times + 1) for one in messages]
+        self._due.put_nowait((held, again))
+
+    async def _clean_on(self, held: Callable[[], Collection[HeldQueue]]) -> None:
+        """Send back what a listener has not finished for too long, so that the offsets go on."""
+        timeout_ms = self._options.consume_timeout * 60_000
+        while True:
+            await asyncio.sleep(timeout_ms / 1000)
+            for one in [*held()]:
+                late = self._clock() - timeout_ms
+                for message in one.waiting.first(_MOST_STUCK):
+                    is_stuck = one.began.get(message.queue_offset, late) < late
+                    if is_stuck and await self._send_back(message, _STUCK_LEVEL):
+                        self._finish(one, [message])
+
+
+class OrderlyService(ConsumeService):
+    """Gives the messages of a queue to the listener one after the other; what fails is tried again in its place."""
+
+    def __init__(self, lock: Callable[[MessageQueue], Coroutine[Any, Any, None]], *given: Any) -> None:
+        super().__init__(*given)
+        self._lock = lock
+
+    def start(self, held: Callable[[], Collection[HeldQueue]]) -> None:
+        """Do nothing: each queue begins by itself."""
+
+    def begin(self, held: HeldQueue) -> None:
+        """Consume a queue from now on; its lock was just granted."""
+        held.waiting.locked_at = self._clock()
+        self._instance.keep(self._consume_on(held))
+
+    def submit(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:  # noqa: ARG002
+        """Have messages consumed that were just pulled."""
+        held.has_some.set()
+
+    async def _consume_on(self, held: HeldQueue) -> None:
+        waiting = held.waiting
+        while not waiting.is_dropped:
+            await held.has_some.wait()
+            await self.may_consume.wait()
+            if not self._is_broadcasting and not waiting.holds_lock(self._clock()):
+                await self._lock(held.queue)
+                if not waiting.holds_lock(self._clock()):
+                    await asyncio.sleep(_LOCK_AGAIN_S)
+            elif wait_ms := await self._consume_some(held):
+                await asyncio.sleep(min(max(wait_ms, 10), 30_000) / 1000)
+
+    async def _consume_some(self, held: HeldQueue) -> int:
+        """Consume the next messages; return for how many ms to leave the queue alone then."""
+        waiting, options = held.waiting, self._options
+        held.has_some.clear()
+        messages = waiting.take(options.consume_message_batch_max_size, self._clock())
+        if not messages:
+            return 0
+        held.has_some.set()  # there may be more
+        context = ConsumeContext(held.queue)
+        with held.at_work():
+            status = await self._listen(messages, context)
+        held.has_room.set()
+        if status is ConsumeStatus.LATER and await self._try_again(held, messages):
+            return context.suspend_ms or options.suspend_current_queue_time_millis
+        offset = waiting.commit()
+        if offset is not None and not waiting.is_dropped:
+            self._offsets.update(held.queue, offset, increase_only=False)
+        return 0
+
+    async def _try_again(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> bool:
+        """Put messages back where they were, but those at their last attempt; tell whether there are any."""
+        most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=True)
+        again = [
+            dataclasses.replace(one, reconsume_times=one.reconsume_times + 1)
+            for one in messages
+            if one.reconsume_times < most or not await self._send_back(one, -1)
+        ]
+        held.waiting.put_back(again)
+        return bool(again)
