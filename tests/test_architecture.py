@@ -59,6 +59,7 @@ LIBRARIES = {
     "pyarrow": Row(("spark_jobs",), when_called=OURS),
     "pyspark": Row(("spark_jobs",)),
     "rocksdict": Row(when_called=OURS),
+    "yaml": Row(when_called=("mqtool.formats.plain_acl",)),
 }
 # A module that imports one of these when it is itself imported must be imported inside functions.
 SLOW = ("numba", "llvmlite", "lark")

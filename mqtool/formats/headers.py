@@ -411,6 +411,44 @@ class ConsumeDirectly(NamedTuple):
     topic: str | None = None
 
 
+# Accounts
+
+
+class PutAccount(NamedTuple):
+    """UPDATE_AND_CREATE_ACL_CONFIG; what is not told stays as it is."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool | None = None
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class AccessKey(NamedTuple):
+    """DELETE_ACL_CONFIG."""
+
+    access_key: str
+
+
+class PutWhiteAddresses(NamedTuple):
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG; addresses with commas between."""
+
+    global_white_addrs: str
+
+
+class AclVersionResponse(NamedTuple):
+    """The answer to GET_BROKER_CLUSTER_ACL_INFO; versions as JSON."""
+
+    version: str
+    all_acl_file_version: str
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+
+
 # Topics, groups and figures
 
 

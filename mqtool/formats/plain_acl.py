@@ -1,10 +1,8 @@
 """``plain_acl.yml``: who may do what, as ACL 1.0 of RocketMQ keeps it.
 
-Of YAML only what such a file needs is read: names with a value or a list, and lists of texts or of accounts.
-(RocketMQ: ``PlainAccessData``, ``PlainPermissionManager``.)
+(RocketMQ: ``PlainAccessData``, ``PlainPermissionManager``, ``AclUtils``.)
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ DENY, PUB, SUB = 1, 2, 4
 ANY = PUB | SUB
 
 _PERMISSIONS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": ANY, "SUB|PUB": ANY}
-_LINE = re.compile(r"(?P<indent> *)(?P<dash>- +|-$)?(?:(?P<name>[A-Za-z]+) *:(?: +|$))?(?P<value>.*)")
+_NAMES = {DENY: "DENY", PUB: "PUB", SUB: "SUB", ANY: "PUB|SUB"}
 
 
 class Account(NamedTuple):
@@ -36,25 +34,53 @@ class PlainAcl(NamedTuple):
 
     accounts: dict[str, Account]
     white_addresses: tuple[str, ...] = ()
+    version: tuple[int, int] = (0, 0)
+    """How often a broker has written the file, and when last (ms)."""
 
 
 def parse_acl(text: str) -> PlainAcl:
     """Return what a file says.
 
     Raises:
-        FormatError: a line or a value is not what it should be.
+        FormatError: it is no YAML, or a value is not what it should be.
     """
-    members = _parse_yaml(text)
+    import yaml
+
+    try:
+        members = yaml.load(text, yaml.BaseLoader) or {}  # which makes texts only, and lists and maps of them
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise FormatError(error.problem or "this is no YAML", mark.index if mark else 0) from error
+    if not isinstance(members, dict):
+        raise FormatError("the file has no names", offset=0)
     accounts = {}
-    for one in members.get("accounts") or []:
-        if not isinstance(one, dict):
-            raise FormatError("an account has no names", offset=0)
-        account = _account(one)
+    for one in _list(members, "accounts"):
+        account = account_of(one)
         accounts[account.access_key] = account
-    return PlainAcl(accounts, tuple(_texts(members, "globalWhiteRemoteAddresses")))
+    return PlainAcl(accounts, tuple(_texts(members, "globalWhiteRemoteAddresses")), _version(members))
 
 
-def _account(members: dict[str, Any]) -> Account:
+def build_acl(acl: PlainAcl) -> str:
+    """Return the text of a file, as a broker writes it that was told to change it."""
+    import yaml
+
+    counter, timestamp = acl.version
+    members = {
+        "globalWhiteRemoteAddresses": [*acl.white_addresses],
+        "accounts": [account_members(account) for account in acl.accounts.values()],
+        "dataVersion": [{"counter": counter, "timestamp": timestamp}],
+    }
+    return yaml.safe_dump(members, sort_keys=False, allow_unicode=True)
+
+
+def account_of(members: Any) -> Account:
+    """Return the account that names and texts describe.
+
+    Raises:
+        FormatError: a name is missing, or a value is not what it should be.
+    """
+    if not isinstance(members, dict):
+        raise FormatError("an account has no names", offset=0)
     access_key, secret_key = str(members.get("accessKey") or ""), str(members.get("secretKey") or "")
     if len(access_key) <= 6 or len(secret_key) <= 6:
         raise FormatError(f"accessKey and secretKey have more than 6 characters, not so for {access_key!r}", offset=0)
@@ -62,7 +88,7 @@ def _account(members: dict[str, Any]) -> Account:
         access_key,
         secret_key,
         str(members.get("whiteRemoteAddress") or ""),
-        members.get("admin") == "true",
+        str(members.get("admin")).lower() == "true",
         _permission(members.get("defaultTopicPerm") or "DENY"),
         _permission(members.get("defaultGroupPerm") or "DENY"),
         _permissions(_texts(members, "topicPerms")),
@@ -70,62 +96,48 @@ def _account(members: dict[str, Any]) -> Account:
     )
 
 
+def account_members(account: Account) -> dict[str, Any]:
+    """Return the names and values of an account."""
+    return {
+        "accessKey": account.access_key,
+        "secretKey": account.secret_key,
+        "whiteRemoteAddress": account.white_address,
+        "admin": account.is_admin,
+        "defaultTopicPerm": _NAMES[account.default_topic_perm],
+        "defaultGroupPerm": _NAMES[account.default_group_perm],
+        "topicPerms": [f"{name}={_NAMES[permission]}" for name, permission in account.topic_perms.items()],
+        "groupPerms": [f"{name}={_NAMES[permission]}" for name, permission in account.group_perms.items()],
+    }
+
+
 def _permissions(texts: Sequence[str]) -> dict[str, int]:
     pairs = [text.rpartition("=") for text in texts]
     return {name.strip(): _permission(permission) for name, _, permission in pairs}
 
 
-def _permission(text: str) -> int:
+def _permission(text: Any) -> int:
     try:
         return _PERMISSIONS[text.strip().replace(" ", "")]
-    except KeyError:
+    except (KeyError, AttributeError):
         raise FormatError(f"{text} is no permission: DENY, PUB, SUB or PUB|SUB", offset=0) from None
 
 
-def _texts(members: dict[str, Any], name: str) -> list[str]:
+def _version(members: dict[str, Any]) -> tuple[int, int]:
+    for one in _list(members, "dataVersion"):
+        if isinstance(one, dict) and str(one.get("counter")).isdecimal() and str(one.get("timestamp")).isdecimal():
+            return int(one["counter"]), int(one["timestamp"])
+    return 0, 0
+
+
+def _list(members: dict[str, Any], name: str) -> list[Any]:
     value = members.get(name) or []
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise FormatError(f"{name} is no list of texts", offset=0)
+    if not isinstance(value, list):
+        raise FormatError(f"{name} is no list", offset=0)
     return value
 
 
-def _parse_yaml(text: str) -> dict[str, Any]:
-    """Return names and values; a value is a text, or a list of texts or of further names and values."""
-    top: dict[str, Any] = {}
-    members, open_list = top, ("", top)  # where names go, and the name that a list belongs to
-    is_in_account = False
-    offset = 0
-    for raw in text.splitlines(keepends=True):
-        line = re.sub(r"(^|\s)#.*", "", raw.rstrip()).rstrip()
-        found = _LINE.fullmatch(line)
-        if line and line != "---" and found:
-            name, value = found["name"], found["value"].strip()
-            indent = len(found["indent"]) + len(found["dash"] or "")
-            if found["dash"] and name and (is_in_account or open_list[1] is top):
-                members = {name: _scalar(value)}
-                _items(top, "accounts", offset).append(members)
-                open_list, is_in_account = (name, members), True
-            elif found["dash"] and not name:
-                _items(open_list[1], open_list[0], offset).append(_scalar(value) or "")
-            elif name:
-                if indent == 0:
-                    members, is_in_account = top, False
-                members[name] = _scalar(value)
-                open_list = (name, members)
-            else:
-                raise FormatError(f"{line.strip()[:40]!r} is neither a name nor of a list", offset)
-        offset += len(raw)
-    return top
-
-
-def _scalar(text: str) -> str | None:
-    return None if text in ("", "~", "null", "[]") else text.strip("\"'")
-
-
-def _items(members: dict[str, Any], name: str, offset: int) -> list[Any]:
-    if members.get(name) is None:
-        members[name] = []
-    items = members[name]
-    if not isinstance(items, list):
-        raise FormatError(f"{name} has both a value and a list", offset)
-    return items
+def _texts(members: dict[str, Any], name: str) -> list[str]:
+    value = _list(members, name)
+    if not all(isinstance(one, str) for one in value):
+        raise FormatError(f"{name} is no list of texts", offset=0)
+    return value

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from mqtool.engine.broker.config_files import save_data
 from mqtool.engine.broker.processors.query import UNIQUE_KEY_QUERY
 from mqtool.errors import BadDataError, FormatError
 from mqtool.formats.bodies import parse_heartbeat
 from mqtool.formats.codes import RequestCode
-from mqtool.formats.plain_acl import DENY, PUB, SUB, Account, PlainAcl, parse_acl
+from mqtool.formats.plain_acl import DENY, PUB, SUB, Account, PlainAcl, build_acl, parse_acl
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 from mqtool.formats.signing import ACCESS_KEY, SIGNATURE, signature
 from mqtool.formats.topics import RETRY_PREFIX
@@ -34,6 +35,11 @@ _ADMIN_ONLY = frozenset(
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
     )
 )
 
@@ -70,6 +76,32 @@ class AccessControl:
             log.info("%s has changed: %d accounts", self._path, len(self.acl.accounts))
         except BadDataError as error:
             log.warning("access stays as it was: %s", error)
+
+    def put(self, account: Account, now: int) -> None:
+        """Add an account, or change one.
+
+        Raises:
+            WriteError: the disk is full, or fails.
+        """
+        self._write(self.acl._replace(accounts={**self.acl.accounts, account.access_key: account}), now)
+
+    def delete(self, access_key: str, now: int) -> bool:
+        """Delete an account and tell whether there was one; raises what ``put`` does."""
+        rest = {key: account for key, account in self.acl.accounts.items() if key != access_key}
+        if len(rest) == len(self.acl.accounts):
+            return False
+        self._write(self.acl._replace(accounts=rest), now)
+        return True
+
+    def put_white_addresses(self, addresses: Iterable[str], now: int) -> None:
+        """Have everything be done from these addresses, and no others; raises what ``put`` does."""
+        self._write(self.acl._replace(white_addresses=tuple(addresses)), now)
+
+    def _write(self, acl: PlainAcl, now: int) -> None:
+        acl = acl._replace(version=(acl.version[0] + 1, now))
+        save_data(self._path, build_acl(acl).encode())
+        self._modified = self._path.stat().st_mtime_ns
+        self.acl = acl
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when to look at the file."""

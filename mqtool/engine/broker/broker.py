@@ -19,6 +19,7 @@ from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.parked_pulls import ParkedPulls
 from mqtool.engine.broker.pops import Pops
 from mqtool.engine.broker.processors import (
+    accounts,
     admin,
     assignment,
     clients,
@@ -101,6 +102,7 @@ class Broker:
         self.listens_at("127.0.0.1:10911")
         self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
         for family in (
+            accounts,
             assignment,
             clients,
             consumers,

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from mqtool.engine.broker.acl import AccessControl, is_from, is_signed
 from mqtool.engine.broker.broker import Broker
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat
+from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.plain_acl import DENY, PUB, SUB, Account, parse_acl
 from mqtool.formats.remoting import Peer, RemotingCommand
 from mqtool.formats.signing import signature
 from tests.engine.store.live import NOW, opened
@@ -190,3 +192,76 @@ def test_a_changed_file_counts_from_the_next_look_on(tmp_path: Path, caplog: pyt
     list(access.tick(NOW + 2000))
     assert f"access stays as it was: {path}: " in caplog.text
     assert access.fault(request, PEER) is None
+
+
+# Accounts by request
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Broker]:
+    """A broker with the accounts of ``TEXT``."""
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(TEXT)
+    settings = BrokerSettings(acl_enabled=True, acl_file=str(path))
+    with opened(tmp_path / "store") as store:
+        yield Broker(store, NOW, settings)
+
+
+def as_admin(broker: Broker, code: RequestCode, **fields: Any) -> RemotingCommand:
+    [(_, answer)] = broker.handle(signed(code, key="rocketmq2", **fields), PEER, NOW)
+    return answer
+
+
+def test_an_account_is_made_changed_and_deleted_and_stays_so(guarded: Broker) -> None:
+    created = {"accessKey": "newcomer", "secretKey": "87654321", "topicPerms": "T=PUB,U=SUB", "admin": "false"}
+    assert as_admin(guarded, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, **created).code == 0
+    changed = {"accessKey": "newcomer", "defaultTopicPerm": "SUB", "admin": "true"}
+    assert as_admin(guarded, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, **changed).code == 0
+    assert as_admin(guarded, RequestCode.DELETE_ACL_CONFIG, accessKey="RocketMQ").code == 0
+    white = as_admin(guarded, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, globalWhiteAddrs="10.0.0.1, 10.0.0.2")
+    assert white.code == 0
+
+    expected = Account("newcomer", "87654321", "", True, SUB, DENY, {"T": PUB, "U": SUB})
+    path = Path(guarded.settings.acl_file)
+    for acl in (parse_acl(path.read_text()), AccessControl(path, NOW).acl):
+        assert acl.accounts == {"rocketmq2": parse_acl(TEXT).accounts["rocketmq2"], "newcomer": expected}
+        assert (acl.white_addresses, acl.version) == (("10.0.0.1", "10.0.0.2"), (4, NOW))
+    told = parse_body(as_admin(guarded, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG).body)
+    assert [one["accessKey"] for one in told["plainAccessConfigs"]] == ["rocketmq2", "newcomer"]
+    version = as_admin(guarded, RequestCode.GET_BROKER_CLUSTER_ACL_INFO).ext_fields
+    assert parse_body(version["version"].encode()) == {"counter": 4, "timestamp": NOW, "stateVersion": 0}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "answer", "said"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "newcomer"}, 209, "more than 6 characters"),
+        (
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+            {"accessKey": "RocketMQ", "topicPerms": "T=ALL"},
+            209,
+            "no permission",
+        ),
+        (RequestCode.DELETE_ACL_CONFIG, {"accessKey": "nobody-here"}, 210, "no account nobody-here"),
+    ],
+)
+def test_a_change_that_makes_no_sense_changes_nothing(
+    guarded: Broker, code: RequestCode, fields: dict[str, str], answer: int, said: str
+) -> None:
+    refused = as_admin(guarded, code, **fields)
+    assert (refused.code, said in (refused.remark or "")) == (answer, True)
+    assert Path(guarded.settings.acl_file).read_text() == TEXT
+
+
+def test_who_is_no_admin_changes_no_account(guarded: Broker) -> None:
+    [(_, refused)] = guarded.handle(signed(RequestCode.DELETE_ACL_CONFIG, accessKey="RocketMQ"), PEER, NOW)
+    assert "Need admin permission" in (refused.remark or "")
+    assert Path(guarded.settings.acl_file).read_text() == TEXT
+
+
+def test_without_access_control_there_are_no_accounts(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        broker = Broker(store, NOW)
+        for code in (RequestCode.DELETE_ACL_CONFIG, RequestCode.GET_BROKER_CLUSTER_ACL_INFO):
+            [(_, refused)] = broker.handle(RemotingCommand(code, 0, 1, {"accessKey": "RocketMQ"}), PEER, NOW)
+            assert refused.code != 0 and "aclEnable" in (refused.remark or "")

@@ -121,11 +121,6 @@ REFUSED: Mapping[int, Refusal] = {
     RequestCode.SET_COMMITLOG_READ_MODE: Refusal("how far the system reads ahead is left to it here"),
     **_each(
         _NO_ACCOUNTS_BY_REQUEST,
-        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-        RequestCode.DELETE_ACL_CONFIG,
-        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
         RequestCode.AUTH_CREATE_USER,
         RequestCode.AUTH_UPDATE_USER,
         RequestCode.AUTH_DELETE_USER,

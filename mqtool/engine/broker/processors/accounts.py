@@ -1,0 +1,117 @@
+"""Accounts of ACL 1.0, shown and changed by request: what ``mqadmin`` of 4.x has commands for.
+
+Where access control is off, or what is wanted makes no sense, nothing is changed and the answer says so.
+(Rules: remoting.md 8.2. RocketMQ: ``AdminBrokerProcessor``, ``PlainPermissionManager.updateAccessConfig``.)
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from mqtool.engine.broker.acl import AccessControl
+from mqtool.errors import FormatError, MqtoolError
+from mqtool.formats.bodies import build_body
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.headers import (
+    AccessKey,
+    AclVersionResponse,
+    PutAccount,
+    PutWhiteAddresses,
+    build_header,
+    parse_header,
+)
+from mqtool.formats.plain_acl import account_members, account_of
+from mqtool.formats.remoting import Outgoing
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker, Processor, Request
+
+_NOT_ENABLED = "access control is off here (aclEnable)"
+
+
+def _put(access: AccessControl, request: "Request") -> None:
+    header = parse_header(PutAccount, request.command.ext_fields)
+    known = access.acl.accounts.get(header.access_key)
+    members: dict[str, Any] = account_members(known) if known else {"accessKey": header.access_key}
+    told = {
+        "secretKey": header.secret_key,
+        "whiteRemoteAddress": header.white_remote_address,
+        "admin": header.admin,
+        "defaultTopicPerm": header.default_topic_perm,
+        "defaultGroupPerm": header.default_group_perm,
+        "topicPerms": _split(header.topic_perms),
+        "groupPerms": _split(header.group_perms),
+    }
+    members |= {name: value for name, value in told.items() if value not in (None, "", [])}
+    access.put(account_of(members), request.now)
+
+
+def _delete(access: AccessControl, request: "Request") -> None:
+    access_key = parse_header(AccessKey, request.command.ext_fields).access_key
+    if not access.delete(access_key, request.now):
+        raise FormatError(f"there is no account {access_key}", offset=0)
+
+
+def _put_white_addresses(access: AccessControl, request: "Request") -> None:
+    header = parse_header(PutWhiteAddresses, request.command.ext_fields)
+    access.put_white_addresses(_split(header.global_white_addrs), request.now)
+
+
+def _split(text: str | None) -> list[str]:
+    return [one.strip() for one in (text or "").split(",") if one.strip()]
+
+
+Change = Callable[[AccessControl, "Request"], None]
+
+
+def _changing(change: Change, code: ResponseCode) -> "Processor":
+    def process(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+        command = request.command
+        if broker.access is None:
+            return ((request.peer, command.answer(code, remark=_NOT_ENABLED)),)
+        try:
+            change(broker.access, request)
+        except FormatError as error:
+            return ((request.peer, command.answer(code, remark=error.reason)),)
+        except MqtoolError as error:
+            return ((request.peer, command.answer(code, remark=str(error))),)
+        return ((request.peer, command.answer()),)
+
+    return process
+
+
+def _tell_version(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    if broker.access is None:
+        return ((request.peer, request.command.answer(ResponseCode.SYSTEM_ERROR, remark=_NOT_ENABLED)),)
+    counter, timestamp = broker.access.acl.version
+    version = {"counter": counter, "timestamp": timestamp, "stateVersion": 0}
+    settings = broker.settings
+    header = AclVersionResponse(
+        build_body(version).decode(),
+        build_body({settings.acl_file: version}).decode(),
+        settings.broker_name,
+        broker.address,
+        settings.cluster_name,
+    )
+    return ((request.peer, request.command.answer(ext_fields=build_header(header))),)
+
+
+def _tell_accounts(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    if broker.access is None:
+        return ((request.peer, request.command.answer(ResponseCode.SYSTEM_ERROR, remark=_NOT_ENABLED)),)
+    acl = broker.access.acl
+    body = {
+        "globalWhiteAddrs": [*acl.white_addresses],
+        "plainAccessConfigs": [account_members(account) for account in acl.accounts.values()],
+    }
+    return ((request.peer, request.command.answer(body=build_body(body))),)
+
+
+PROCESSORS: "dict[int, Processor]" = {
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _changing(_put, ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED),
+    RequestCode.DELETE_ACL_CONFIG: _changing(_delete, ResponseCode.DELETE_ACL_CONFIG_FAILED),
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _changing(
+        _put_white_addresses, ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+    ),
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _tell_version,
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: _tell_accounts,
+}
