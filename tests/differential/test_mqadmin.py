@@ -13,6 +13,7 @@ from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.remoting.tls import TlsSettings
 from mqtool.formats.bodies import QueueData, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.plain_acl import ANY, parse_acl
 from mqtool.formats.remoting import RemotingCommand
 from tests.differential.conftest import jars
 from tests.differential.java_broker import NAME_SERVER_POM, POM, mqadmin, running_name_server
@@ -194,3 +195,38 @@ async def _by_the_vip_channel(folder: Path) -> None:
         sent = await admin.run("sendMessage", "-t", "Made", "-p", "text")
     assert f"create topic to {broker} success" in made
     assert "SEND_OK" in sent
+
+
+@pytest.mark.java
+def test_mqadmin_of_4_x_shows_and_changes_accounts(tmp_path: Path) -> None:
+    jars("4.9.7", POM)
+    _run(_accounts_changed(tmp_path))
+
+
+async def _accounts_changed(folder: Path) -> None:
+    accounts = folder / "plain_acl.yml"
+    accounts.write_text(_ACCOUNTS)
+    (folder / "admin" / "conf").mkdir(parents=True)
+    (folder / "admin" / "conf" / "tools.yml").write_text("accessKey: administrator\nsecretKey: 12345678\n")
+    config = BrokerConfig(folder / "store", settings=BrokerSettings(acl_enabled=True, acl_file=str(accounts)))
+    async with Cluster(NameServerConfig(), [config]) as cluster:
+        [broker] = cluster.broker_addresses
+        async with mqadmin("4.9.7", folder / "admin", cluster.name_server_address) as admin:
+            put = await admin.run(
+                *("updateAclConfig", "-b", broker, "-a", "newcomer", "-s", "87654321", "-t", "T=PUB|SUB", "-m", "false")
+            )
+            deleted = await admin.run("deleteAccessConfig", "-b", broker, "-a", "somebody")
+            white = await admin.run("updateGlobalWhiteAddr", "-b", broker, "-g", "10.0.0.1")
+            version = await admin.run("clusterAclConfigVersion", "-b", broker)
+            refused = await admin.run("updateAclConfig", "-b", broker, "-a", "short", "-s", "87654321")
+
+    assert "success" in put and "success" in deleted and "success" in white, (put, deleted, white)
+    assert broker in version and "3" in version, version
+    assert "more than 6 characters" in refused, refused
+    acl = parse_acl(accounts.read_text())
+    assert [*acl.accounts] == ["administrator", "newcomer"]
+    assert (acl.white_addresses, acl.version[0], dict(acl.accounts["newcomer"].topic_perms)) == (
+        ("10.0.0.1",),
+        3,
+        {"T": ANY},
+    )
