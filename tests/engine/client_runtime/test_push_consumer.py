@@ -2,7 +2,8 @@
 
 import collections
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ from tests.traces import exchanges
 
 FIRST: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET}
 PATIENCE = 60  # s; a test that waits so long has failed
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Return when a condition holds."""
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class Listener:
@@ -64,6 +73,11 @@ def consumer(broker: mqtool.Broker, listener: Any, expression: str = "*", **opti
     made = mqtool.PushConsumer("G", listener, broker.name_server_address, PushConsumerOptions(**{**FIRST, **options}))
     made.subscribe("Orders", expression, is_sql92=expression.startswith("a "))
     return made
+
+
+def topics_of(broker: mqtool.Broker) -> set[str]:
+    """Return the topics that messages of the log are of."""
+    return {one.topic for one in mqtool.open_store(broker.store).messages()}
 
 
 def committed(broker: mqtool.Broker) -> int:
@@ -133,8 +147,7 @@ def test_what_failed_comes_again_with_its_topic_and_a_count() -> None:
         listener = Listener(bad=[ConsumeStatus.LATER])
         with consumer(broker, listener):
             listener.wait_for(2)
-            while not any(one.topic == "SCHEDULE_TOPIC_XXXX" for one in mqtool.open_store(broker.store).messages()):
-                pass
+            until(lambda: "SCHEDULE_TOPIC_XXXX" in topics_of(broker))
             clock.advance(11)
             assert sorted(listener.wait_for(3)) == [b"bad", b"bad", b"good"]
     again = listener.seen[-1]
@@ -147,8 +160,7 @@ def test_an_exception_is_a_failure_and_the_last_attempt_makes_a_dead_letter(brok
 
     send(broker, [b"bad"])
     with consumer(broker, listener, max_reconsume_times=0):
-        while not any(one.topic == "%DLQ%G" for one in mqtool.open_store(broker.store).messages()):
-            pass
+        until(lambda: "%DLQ%G" in topics_of(broker))
 
 
 def test_two_members_share_the_queues_and_one_takes_over(broker: mqtool.Broker) -> None:
@@ -157,15 +169,12 @@ def test_two_members_share_the_queues_and_one_takes_over(broker: mqtool.Broker) 
     with consumer(broker, one) as first:
         one.wait_for(100)
         with consumer(broker, two) as second:
-            while {len(first.queues()), len(second.queues())} != {2, 3}:
-                pass
+            until(lambda: {len(first.queues()), len(second.queues())} == {2, 3})
             assert not {*first.queues()} & {*second.queues()}
             send(broker, BODIES)
-        while len(first.queues()) < 5:
-            pass
+        until(lambda: len(first.queues()) == 5)
         send(broker, [b"after"] * 4)
-        while one.seen[-1].body != b"after":
-            pass
+        until(lambda: one.seen[-1].body == b"after")
     counts = collections.Counter(message.body for message in one.seen + two.seen)
     assert all(counts[body] >= 2 for body in BODIES)  # each time at least once
 
