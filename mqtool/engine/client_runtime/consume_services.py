@@ -114,16 +114,20 @@ class HeldQueue:
         self.is_idle.set()
         self._at_work = 0
 
-    def drop(self) -> None:
-        """Pull nothing more, and give the listener nothing more."""
-        self.waiting.is_dropped = True
-        self.has_some.set()  # who waits for it sees that it is dropped
+    def stop_pulling(self) -> None:
+        """Pull nothing more."""
         if self.pulling:
             self.pulling.cancel()
 
+    def drop(self) -> None:
+        """Pull nothing more, and count nothing more as consumed: the queue is another member's."""
+        self.stop_pulling()
+        self.waiting.is_dropped = True
+        self.has_some.set()  # who waits for it sees that it is dropped
+
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Count a listener that is at work with messages of this queue."""
+        """Count who is at work with messages of this queue, from the listener to the offset."""
         self._at_work += 1
         self.is_idle.clear()
         try:
@@ -273,14 +277,14 @@ class ConcurrentService(ConsumeService):
             held, messages = await self._due.get()
             await self.may_consume.wait()
             if not held.waiting.is_dropped:
-                await self._consume(held, messages)
+                with held.at_work():
+                    await self._consume(held, messages)
 
     async def _consume(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
         context = ConsumeContext(held.queue)
         now = self._clock()
         held.began |= {message.queue_offset: now for message in messages}
-        with held.at_work():
-            status = await self._listen(messages, context)
+        status = await self._listen(messages, context)
         for message in messages:
             held.began.pop(message.queue_offset, None)
         if held.waiting.is_dropped:  # another member gets these messages, too
@@ -348,7 +352,10 @@ class OrderlyService(ConsumeService):
                 await self._lock(held.queue)
                 if not waiting.holds_lock(self._clock()):
                     await asyncio.sleep(_LOCK_AGAIN_S)
-            elif wait_ms := await self._consume_some(held):
+                continue
+            with held.at_work():
+                wait_ms = await self._consume_some(held)
+            if wait_ms:
                 await asyncio.sleep(min(max(wait_ms, 10), 30_000) / 1000)
 
     async def _consume_some(self, held: HeldQueue) -> int:
@@ -360,8 +367,7 @@ class OrderlyService(ConsumeService):
             return 0
         held.has_some.set()  # there may be more
         context = ConsumeContext(held.queue)
-        with held.at_work():
-            status = await self._listen(messages, context)
+        status = await self._listen(messages, context)
         held.has_room.set()
         if status is ConsumeStatus.LATER and await self._try_again(held, messages):
             return context.suspend_ms or options.suspend_current_queue_time_millis

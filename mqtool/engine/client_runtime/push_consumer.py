@@ -185,13 +185,16 @@ class PushConsumer:
             return
         self._is_running = False
         held = [*self._held.values()]
+        self._service.may_consume.clear()
         for one in held:
-            one.drop()
+            one.stop_pulling()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LISTENERS_END_S):
                 for one in held:
                     await one.is_idle.wait()
         await self._offsets.persist([one.queue for one in held])
+        for one in held:
+            one.drop()
         if self.options.orderly and not self._is_broadcasting:
             await self._unlock([one.queue for one in held])
         self._held.clear()
