@@ -26,7 +26,7 @@ public class MqAdmin {
             String[] words = line.split("\t");
             Thread command = new Thread(() -> run(words));
             command.start();
-            command.join(patience);
+            command.join(words[0].equals("clients") ? 10 * PATIENCE_MS : patience); // they end by themselves
             patience = PATIENCE_MS;
             if (command.isAlive()) {
                 System.out.println("--- goes on");
