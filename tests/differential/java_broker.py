@@ -6,11 +6,15 @@
 import asyncio
 import contextlib
 import os
+import socket
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tests.differential.java_store import class_path
+
+_Result = TypeVar("_Result")
 
 POM = "broker_pom.xml"
 NAME_SERVER_POM = "name_server_pom.xml"
@@ -20,6 +24,27 @@ _LOGGING_FILES = ("logback_broker.xml", "logback_tools.xml", "rmq.broker.logback
 _OPENS = [
     f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.lang", "java.nio", "jdk.internal.ref", "sun.nio.ch")
 ]
+
+
+def within(seconds: float, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run work, and fail where it takes longer: a JVM that hangs must not hold everything up."""
+
+    async def bounded() -> _Result:
+        async with asyncio.timeout(seconds):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+def free_port() -> int:
+    """Return a port that was free, as were those that a broker wants beside it."""
+    while True:
+        with socket.socket() as one, contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            one.bind(("", 0))
+            port = int(one.getsockname()[1])
+            for number in (port - 2, port + 1):  # for VIP channels, and for slaves
+                stack.enter_context(socket.socket()).bind(("", number))
+            return port
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,6 @@ import collections
 import contextlib
 import json
 import re
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import parse_cluster_info
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.remoting import RemotingCommand
-from tests.differential.java_broker import MqAdmin, mqadmin, running_broker, running_name_server
+from tests.differential.java_broker import MqAdmin, free_port, mqadmin, running_broker, running_name_server
 
 VERSION = "5.3.3"
 BROKER_NAME = "broker-java"
@@ -303,17 +302,6 @@ async def compare(folder: Path, commands: str = COMMANDS) -> dict[str, bool]:
             printed.append({line: words(text, target) async for line, text in asked})
     theirs, here = printed
     return {line: here[line] != theirs[line] for line in theirs}
-
-
-def free_port() -> int:
-    """Return a port that was free, with those around it that a real broker takes too."""
-    while True:
-        with socket.socket() as one, contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            for number in (port - 2, port + 1):  # for VIP channels, and for slaves
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
-            return port
 
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@ import pytest
 from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.errors import Status
 from tests.commands.running import Ran, run
-from tests.differential.conftest import REQUIRED
-from tests.differential.java_broker import POM, mqadmin, running_broker
-from tests.differential.java_store import JavaMissingError, class_path, each_version
-from tests.differential.test_name_server import free_port
+from tests.differential.conftest import jars
+from tests.differential.java_broker import POM, free_port, mqadmin, running_broker, within
+from tests.differential.java_store import each_version
 
 pytestmark = pytest.mark.java
 
@@ -21,17 +20,8 @@ _CLEAR = ("--topic", "Orders", "--queue", "0")
 
 @each_version
 def test_what_is_shown_and_changed_is_what_a_real_broker_has(version: str, tmp_path: Path) -> None:
-    try:
-        class_path(version, POM)
-    except JavaMissingError as error:
-        message = f"NOT TRIED WITH THE BROKER OF {version}: {error}"
-        pytest.fail(message) if REQUIRED else pytest.skip(message)
-
-    async def bounded() -> None:
-        async with asyncio.timeout(_PATIENCE):
-            await _commands(version, tmp_path)
-
-    asyncio.run(bounded())
+    jars(version, POM)
+    within(_PATIENCE, _commands(version, tmp_path))
 
 
 async def _commands(version: str, folder: Path) -> None:

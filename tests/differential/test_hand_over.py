@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,9 @@ from mqtool.engine.repair.findings import Severity
 from mqtool.formats.bodies import Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.topics import OP_TOPIC
-from tests.differential.conftest import REQUIRED
-from tests.differential.java_broker import POM, running_broker
-from tests.differential.java_store import JavaMissingError, class_path, each_version
-from tests.differential.test_name_server import free_port
+from tests.differential.conftest import jars
+from tests.differential.java_broker import POM, free_port, running_broker, within
+from tests.differential.java_store import each_version
 from tests.wire_client import PRODUCERS, Client, batch
 
 pytestmark = pytest.mark.java
@@ -185,18 +184,9 @@ async def theirs(version: str, store: Path, **more: str | int) -> AsyncIterator[
         await client.close()
 
 
-def in_time(version: str, test: Callable[[], Awaitable[None]]) -> None:
-    try:
-        class_path(version, POM)
-    except JavaMissingError as error:
-        message = f"NOT TRIED WITH THE BROKER OF {version}: {error}"
-        pytest.fail(message) if REQUIRED else pytest.skip(message)
-
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await test()
-
-    asyncio.run(bounded())
+def in_time(version: str, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    jars(version, POM)
+    within(PATIENCE, test())
 
 
 def faults(store: Path) -> list[str]:

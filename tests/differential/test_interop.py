@@ -7,9 +7,9 @@ import pytest
 
 import mqtool
 from mqtool.engine.repair.findings import Severity
-from tests.differential.conftest import REQUIRED
+from tests.differential.conftest import REQUIRED, jars
 from tests.differential.java_broker import POM
-from tests.differential.java_store import VERSIONS, JavaMissingError, class_path
+from tests.differential.java_store import VERSIONS
 from tests.interop import run_scenarios
 
 pytestmark = pytest.mark.java
@@ -38,11 +38,7 @@ COUNTS = {"go": 15, "node": 3}
     "version", [pytest.param(version, marks=pytest.mark.xdist_group("interop")) for version in VERSIONS]
 )
 def test_java_clients_work_with_it_and_leave_a_sound_store(version: str, tmp_path: Path) -> None:
-    try:
-        class_path(version, POM)
-    except JavaMissingError as error:
-        message = f"NOT TRIED WITH THE CLIENT OF {version}: {error}"
-        pytest.fail(message) if REQUIRED else pytest.skip(message)
+    jars(version, POM)
     names = () if version == "5.3.3" else QUICK
     with mqtool.Broker(tmp_path / "store") as broker:
         rows = [*run_scenarios("java", version, broker.name_server_address, tmp_path / "work", *names)]

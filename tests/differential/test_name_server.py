@@ -1,8 +1,6 @@
 """Our name server with real brokers and the real mqadmin of three versions."""
 
 import asyncio
-import contextlib
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,24 +12,12 @@ from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import topics
 from mqtool.formats.remoting import RemotingCommand
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, mqadmin, running_broker
+from tests.differential.java_broker import POM, free_port, mqadmin, running_broker, within
 from tests.differential.java_store import each_version
 
 pytestmark = pytest.mark.java
 
 _PATIENCE = 300.0
-
-
-def free_port() -> int:
-    """Return a port that was free, as were those that a broker wants beside it: one more, and two less."""
-    while True:
-        with socket.socket() as one, socket.socket() as more, socket.socket() as less:
-            one.bind(("", 0))
-            port = int(one.getsockname()[1])
-            with contextlib.suppress(OSError):
-                more.bind(("", port + 1))
-                less.bind(("", port - 2))
-                return port
 
 
 async def registered(client: RemotingClient) -> ClusterInfo:
@@ -55,11 +41,7 @@ async def route(client: RemotingClient, topic: str) -> TopicRoute | None:
 def test_a_real_broker_and_mqadmin_are_served(version: str, tmp_path: Path) -> None:
     jars(version, POM)
 
-    async def bounded() -> None:
-        async with asyncio.timeout(_PATIENCE):
-            await _broker_and_mqadmin(version, tmp_path)
-
-    asyncio.run(bounded())
+    within(_PATIENCE, _broker_and_mqadmin(version, tmp_path))
 
 
 async def _broker_and_mqadmin(version: str, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Java clients that pop, on our broker. (Those that consume in order pull, whatever the broker says.)"""
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,9 +13,8 @@ from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import CreateTopic, build_header
 from mqtool.formats.remoting import RemotingCommand
-from tests.differential.conftest import REQUIRED
-from tests.differential.java_broker import POM, pop_client
-from tests.differential.java_store import JavaMissingError, class_path
+from tests.differential.conftest import jars
+from tests.differential.java_broker import POM, pop_client, within
 
 pytestmark = pytest.mark.java
 
@@ -32,19 +30,12 @@ Act = Callable[[Cluster], Awaitable[None]]
 
 def on_our_broker(version: str, folder: Path, act: Act, **settings: str) -> None:
     """Run a name server and a broker, with a topic T of two queues that the group G is to consume by pops."""
-    try:
-        class_path(version, POM)
-    except JavaMissingError as error:
-        message = f"NOT TRIED WITH CLIENTS OF {version}: {error}"
-        pytest.fail(message) if REQUIRED else pytest.skip(message)
+    jars(version, POM)
 
-    async def bounded() -> None:
+    async def served() -> None:
         given, unknown = BrokerSettings().updated(settings)
         assert not unknown
-        async with (
-            asyncio.timeout(_PATIENCE),
-            Cluster(NameServerConfig(), [BrokerConfig(folder / "store", settings=given)]) as cluster,
-        ):
+        async with Cluster(NameServerConfig(), [BrokerConfig(folder / "store", settings=given)]) as cluster:
             client = RemotingClient(cluster.broker_addresses)
             topic = build_header(CreateTopic("T", "TBW102", 2, 2, 6, "SINGLE_TAG"))
             mode = build_body({"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0})
@@ -56,7 +47,7 @@ def on_our_broker(version: str, folder: Path, act: Act, **settings: str) -> None
             await client.close()
             await act(cluster)
 
-    asyncio.run(bounded())
+    within(_PATIENCE, served())
 
 
 async def offsets(cluster: Cluster, topic: str, queue_count: int) -> list[int]:

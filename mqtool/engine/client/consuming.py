@@ -146,15 +146,6 @@ def most_attempts(given: int, *, is_orderly: bool) -> int:
 # Which queues
 
 
-def topics_to_balance(subscriptions: Collection[str], orderly: bool, model: MessageModel, group: str) -> list[str]:
-    """Return the topics whose queues are shared out, the retry topic of the group last."""
-    topics = sorted(subscriptions)
-    if model is MessageModel.CLUSTERING and not orderly:
-        topics = [one for one in topics if one != RETRY_PREFIX + group]
-        topics.append(RETRY_PREFIX + group)
-    return topics
-
-
 def changes(
     held: Collection[MessageQueue], due: Collection[MessageQueue]
 ) -> tuple[list[MessageQueue], list[MessageQueue]]:

@@ -100,8 +100,7 @@ class Instance:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        async with self.wire:
-            pass
+        await self.wire.close()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Have work done until it, or this client, ends."""

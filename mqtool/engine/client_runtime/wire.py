@@ -50,6 +50,10 @@ class Wire:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all connections."""
         for client in (self._name_server, *self._clients.values()):
             await client.close()
 

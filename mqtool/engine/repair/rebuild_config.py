@@ -22,6 +22,7 @@ from mqtool.engine.store.mapped_file import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, NotFoundError
 from mqtool.formats import config_tables
+from mqtool.formats.config_changes import new_group
 from mqtool.formats.config_tables import Dialect, Table
 from mqtool.formats.message import Message
 from mqtool.formats.topics import (
@@ -281,14 +282,4 @@ def _topic_settings(topic: str, count: int, is_batch: bool) -> Table:
 
 
 def _group_settings(group: str, retry_queue_count: int) -> Table:
-    return {
-        "brokerId": 0,
-        "consumeBroadcastEnable": True,
-        "consumeEnable": True,
-        "consumeFromMinEnable": True,
-        "groupName": group,
-        "notifyConsumerIdsChangedEnable": True,
-        "retryMaxTimes": 16,
-        "retryQueueNums": retry_queue_count,
-        "whichBrokerWhenConsumeSlowly": 1,
-    }
+    return new_group(group) | {"retryQueueNums": retry_queue_count}
