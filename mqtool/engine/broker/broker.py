@@ -223,6 +223,7 @@ class Broker:
         Raises:
             WriteError: the disk is full, or fails.
         """
+        self.timers.finish(now)
         if self.store.failure is None:
             self.store.flush()  # no table is ahead of the log
         for write in self.on_stop:

@@ -1,9 +1,9 @@
 """Messages that are delivered at a time of their own, to the second (5.x); each waits in ``TIMER_TOPIC`` until then.
 
 All that wait are kept in memory, found again at the start in the queue of that topic: what is due up to the time that
-``config/timercheck`` names has been delivered. Nothing is written to the timer wheel and the timer log: a broker of
-RocketMQ that takes over reads the queue anew from the first message that waits and is not in its wheel, and delivers
-those behind it once more that were delivered before.
+``config/timercheck`` names has been delivered. Timer wheel and timer log are written at the stop, and emptied with the
+first delivery: after a kill a broker of RocketMQ that takes over reads the queue anew from the first message that
+waits, and delivers those behind it once more that were delivered before.
 (Rules: remoting.md 4.8; store.md 11.3. RocketMQ: ``TimerMessageStore``, ``HookUtils``.)
 """
 
@@ -11,13 +11,14 @@ import dataclasses
 import heapq
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import sync_folder
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
+from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, write_timer_files
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.disk import writing
 from mqtool.errors import FormatError, NotFoundError
@@ -32,7 +33,6 @@ from mqtool.formats.topics import HALF_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIM
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
 
-PRECISION_MS = 1000
 OUT = "TIMER_OUT_MS"
 
 _OUT, _DELETE, _UNIQ_KEY = probe_of(OUT), probe_of("TIMER_DEL_UNIQKEY"), probe_of("UNIQ_KEY")
@@ -58,19 +58,19 @@ class Timers:
         """Find the messages that wait; ``folder`` is the folder ``config``."""
         self._broker = broker
         self._path = folder / "timercheck"
+        self._log_file_size = broker.store.config.size("mappedFileSizeTimerLog")
         self._not_before = now
         self._waiting: list[tuple[int, int]] = []  # a heap of due times and queue offsets
         self._by_key: dict[bytes, tuple[int, int]] = {}  # entries of the heap by unique key
         self._dropped: set[tuple[int, int]] = set()  # entries that were recalled, or that stand for older ones
-        self._check = self._load()
-        self._done = self._check[0]
+        self._done, _, _, _, *self._version = self._load()
         """The due time (ms) up to which all is delivered: RocketMQ's next slot to be read is named by its begin."""
         self._saved = self._done
+        self._has_empty_wheel = False
         self._to_save: tuple[int, int, bytes] | None = None
         """What can be written once the log is on the disk up to an address: that, the time, and the file."""
         self._take_up()
-        if broker.store.was_recovered:
-            self._drop_delivered()
+        self._drop_delivered()
         broker.on_stop.append(self._stop)
         broker.on_arrival_at[TIMER_TOPIC] = self._arrived
         broker.clockworks.append(self)
@@ -93,7 +93,7 @@ class Timers:
             start += len(units)
 
     def _drop_delivered(self) -> None:
-        """Drop what had been delivered before a crash, of a second that was not over."""
+        """Drop what was delivered of a second that was not over, at a crash or when a broker of RocketMQ stopped."""
         store = self._broker.store
         due = sorted(entry for entry in self._waiting if entry[0] <= store.log.last_timestamp)
         messages = [(entry, stored) for entry in due if (stored := self._message(entry[1])) is not None]
@@ -132,6 +132,7 @@ class Timers:
         if deliver - now > settings.timer_max_delay_seconds * 1000 or not settings.timer_enabled:
             return _ILLEGAL
         out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
+        out = max(out, self._done)  # where the clock was set back
         message.properties = add_property(with_real_place(message), OUT, str(out))
         message.topic, message.queue_id = TIMER_TOPIC, 0
         return None
@@ -237,34 +238,47 @@ class Timers:
         if self._to_save is not None and self._to_save[0] <= store.flushed_offset:
             _, done, page = self._to_save
             self._write(page)
+            if not self._has_empty_wheel:
+                write_timer_files(store.root, self._log_file_size, (), done)
+                self._has_empty_wheel = True
             self._saved, self._to_save = done, None
 
-    def _stop(self, now: int) -> None:
-        # What is known to be delivered of a second that is not over is in no file: it must be over.
+    def finish(self, now: int) -> None:
+        """Deliver all that is due: what is known to be delivered of a second that is not over is in no file."""
         while self._waiting and self._waiting[0][0] <= now and self._not_before <= now:
             self.tick(now)
-        if self._broker.store.failure is None:
-            self._broker.store.flush()
-        self._to_save = None  # there is something newer, and all of the log is on the disk
-        self._keep()
-        if self._saved:
-            with writing(self._path):
-                sync_folder(self._path.parent)  # a store that is closed is not looked through for what was delivered
+
+    def _stop(self, now: int) -> None:
+        store = self._broker.store
+        queue = store.queue(TIMER_TOPIC, 0)
+        if queue is None or store.flushed_offset < store.log.end_offset:
+            return
+        end = write_timer_files(store.root, self._log_file_size, self._left(queue.next_offset - 1), now)
+        self._write(_CHECK.pack(self._done, end, queue.next_offset, queue.next_offset, *self._version, _REST))
+        with writing(self._path):
+            sync_folder(self._path.parent)  # a store that is closed is not looked through for what was delivered
+
+    def _left(self, last: int) -> Iterator[Timed]:
+        """Yield what waits, in the order of the queue, and its last message: RocketMQ reads on behind the last unit."""
+        waiting = {offset for _, offset in self._waiting} - {offset for _, offset in self._dropped}
+        for offset in sorted({*waiting, last}):
+            stored = self._message(offset)
+            if stored is None:
+                continue
+            properties = stored.message.properties
+            out = _number(find_property(properties, _OUT))
+            if out is not None:
+                topic = find_property(properties, _REAL_TOPIC).decode("utf-8", "replace")
+                is_recall = bool(find_property(properties, _DELETE))
+                yield Timed(out, stored.physical_offset, stored.size, topic, is_recall)
 
     def _page(self) -> bytes:
-        _, log_position, in_wheel, _, *version = self._check
         queue = self._broker.store.queue(TIMER_TOPIC, 0)
-        end = queue.next_offset if queue else 0
-        first = min((offset for _, offset in self._waiting if offset >= in_wheel), default=end)
-        return _CHECK.pack(self._done, log_position, first, first, *version, _REST)
+        first = min((offset for _, offset in self._waiting), default=queue.next_offset if queue else 0)
+        return _CHECK.pack(self._done, 0, first, first, *self._version, _REST)
 
     def _write(self, page: bytes) -> None:
-        root = self._broker.store.root
         with writing(self._path):
-            if not (root / "timerwheel").exists():  # an empty one: RocketMQ has it beside the other
-                (root / "timerlog").mkdir(exist_ok=True)
-                with (root / "timerwheel").open("wb") as wheel:
-                    wheel.truncate(timer.WHEEL_SIZE)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             beside = self._path.with_name(f"{self._path.name}.tmp")
             with beside.open("wb") as file:

@@ -5,11 +5,14 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mqtool
 from mqtool.engine.store.append_result import PutStatus
+from mqtool.formats import timer
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.topics import TIMER_TOPIC
 from tests.engine.broker.asking import Asking, broker_at_work
@@ -178,6 +181,75 @@ def test_a_stop_right_after_a_kill_does_not_forget_what_was_delivered_before_it(
     with broker_at_work(killed, now=NOW + 3000) as asking:
         pass_time(asking, NOW + 9000)
         assert sorted(bodies(asking, "T", 1)) == ["one", "two"]
+
+
+def test_what_rocketmq_delivered_while_it_stopped_is_not_delivered_again(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        for name in ("one", "two"):
+            send(asking, name, TIMER_DELAY_MS=1000)
+        pass_time(asking, NOW + 3000)
+        asking.broker.stop(asking.now)
+    with (tmp_path / "config" / "timercheck").open("r+b") as file:
+        file.write(struct.pack(">q", NOW - 1000))  # RocketMQ notes a second after its messages, or not any more
+    with broker_at_work(tmp_path, NOW + 3000) as asking:
+        pass_time(asking, NOW + 9000)
+
+        assert sorted(bodies(asking, "T", 1)) == ["one", "two"]
+
+
+def wheel_of(root: Path) -> dict[int, list[tuple[int, ...]]]:
+    """Return what a wheel has for each second that is to come: kind, address, size and hash of each unit."""
+    reader = mqtool.open_store(root)
+    log, check = reader.timer_log, reader.timer_check
+    assert log is not None and check is not None
+    slots = np.fromfile(root / "timerwheel", timer.SLOT_DTYPE)
+    found = {}
+    for slot in slots[slots["time"] * 1000 >= max(1, check.last_read_timestamp)]:
+        units = []
+        position = int(slot["last_position"])
+        while position >= 0:
+            [unit] = np.frombuffer(log.read(position, timer.LOG_UNIT_SIZE), timer.LOG_UNIT_DTYPE)
+            units.append(tuple(int(unit[name]) for name in _OF_A_UNIT))
+            position = int(unit["previous_position"])
+        found[int(slot["time"])] = units
+    return found
+
+
+_OF_A_UNIT = ("magic_code", "physical_offset", "message_size", "topic_hash")
+
+
+@pytest.mark.parametrize("name", ["timer-533-clean", "timer-550-clean"])
+def test_a_stop_leaves_the_wheel_that_rocketmq_left(name: str, tmp_path: Path) -> None:
+    root = copy_of(name, tmp_path)
+    theirs = wheel_of(root)
+    last = max(one["store_timestamp"] for one in manifest(name)["messages"])
+    with broker_at_work(root, last, **{key: str(value) for key, value in manifest(name)["config"].items()}) as asking:
+        asking.broker.stop(last)
+
+    ours = wheel_of(root)
+
+    assert len(ours) == 3
+    for second, units in ours.items():
+        if units[0][0] == timer.MAGIC_DEFAULT:
+            assert units == theirs.pop(second)
+    # What is further ahead than the wheel turns has come nearer since; what was recalled waits no more.
+    assert [[kind for kind, *_ in units] for units in theirs.values()] == [[5, 1], [3]]
+
+
+@pytest.mark.parametrize("file_size", [200, 1000, 104_857_600])
+def test_the_files_that_a_stop_leaves_are_sound_in_any_size(file_size: int, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"mappedFileSizeTimerLog": str(file_size)}
+    with broker_at_work(tmp_path, **sizes) as asking:
+        for number, days in enumerate((0, 0, 1, 2, 2.5, 2.9)):
+            send(asking, str(number), TIMER_DELAY_MS=int(days * DAY_MS) + 3000 - 5 * number)
+        send(asking, "recall", TIMER_DELAY_SEC=30, TIMER_DEL_UNIQKEY="2")
+        pass_time(asking, NOW + 10_000)
+        asking.broker.stop(asking.now)
+    for _ in range(2):
+        assert sum(map(len, wheel_of(tmp_path).values())) == 4  # three that wait, and the last of the queue
+        with broker_at_work(tmp_path, asking.now, **sizes) as asking:
+            assert asking.broker.timers.waiting_count == 3
+            asking.broker.stop(asking.now)
 
 
 @pytest.mark.parametrize(("beyond", "comes"), [(0, True), (1000, False)])

@@ -1,0 +1,111 @@
+"""The timer wheel and the timer log, as a broker that stops leaves them to the one that goes on.
+
+While it runs, ours keeps in memory what waits and looks at neither. One of RocketMQ reads a wheel second by second, in
+order, but what it finds overdue in the queue of the timer topic it delivers by three threads in any order: an
+acknowledgement may then come before its check point, and a message that is done with is given out once more.
+(Rules: store.md 11.3. RocketMQ: ``TimerMessageStore.doEnqueue``, ``TimerWheel``, ``TimerLog``.)
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from mqtool.engine.store.disk import writing
+from mqtool.formats import timer
+from mqtool.formats.commit_log import MAGIC_BLANK
+from mqtool.formats.hashing import java_hash
+from mqtool.formats.layout import packer_of
+
+PRECISION_MS = 1000
+
+_ROLL_WINDOW_MS = 172_800 * PRECISION_MS
+"""``timerRollWindowSlot``: what is further ahead waits in the wheel so long, then is put again."""
+_FILE_SIZE = 104_857_600
+_UNIT, _END, _SLOT = packer_of(timer.LOG_UNIT), packer_of(timer.LOG_END), packer_of(timer.SLOT)
+_NONE = -1
+
+
+class Timed(NamedTuple):
+    """A message of the timer topic."""
+
+    out: int  # its second, ms
+    physical_offset: int
+    size: int
+    real_topic: str
+    is_recall: bool
+
+
+def write_timer_files(root: Path, file_size: int | None, messages: Iterable[Timed], now: int) -> int:
+    """Put a wheel and a log with these messages in the place of those of a store.
+
+    Args:
+        root: the store.
+        file_size: ``mappedFileSizeTimerLog``; None for that of the files that are there, or RocketMQ's.
+        messages: in the order of their queue.
+        now: the time, in ms.
+
+    Returns:
+        The position behind the log's last unit; all is on the disk.
+
+    Raises:
+        WriteError: the disk is full, or fails.
+    """
+    folder = root / "timerlog"
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        before = sorted(folder.iterdir())
+        file_size = file_size or (before[0].stat().st_size if before else _FILE_SIZE)
+        for path in (*before, *root.glob("timerwheel.*")):  # snapshots of the wheel, too
+            path.unlink()
+    files, slots, end = _laid_out(messages, now, file_size)
+    for number, data in enumerate(files if end else ()):
+        _write(folder / f"{number * file_size:020d}", file_size, {0: data})
+    _write(root / "timerwheel", timer.WHEEL_SIZE, {number * _SLOT.size: slot for number, slot in slots.items()})
+    return end
+
+
+def _laid_out(messages: Iterable[Timed], now: int, file_size: int) -> tuple[list[bytearray], dict[int, bytes], int]:
+    """Return the files of the log, the slots of the wheel by number, and where the log ends."""
+    files = [bytearray()]
+    seconds: dict[int, tuple[int, int, int]] = {}  # first position, last position, count
+    enqueued = now // PRECISION_MS * PRECISION_MS
+    for one in messages:
+        if len(files[-1]) + _UNIT.size + _END.size > file_size:
+            files[-1] += _END.pack(file_size - len(files[-1]), 0, MAGIC_BLANK)
+            files.append(bytearray())
+        position = (len(files) - 1) * file_size + len(files[-1])
+        delay, kind = _placed(one.out - enqueued)
+        second = (enqueued + delay) // PRECISION_MS
+        first, last, count = seconds.get(second, (position, _NONE, 0))
+        if one.is_recall:
+            kind |= timer.MAGIC_DELETE
+        seconds[second] = first, position, count + (-1 if one.is_recall else 1)
+        place, topic_hash = one.physical_offset, java_hash(one.real_topic)
+        files[-1] += _UNIT.pack(_UNIT.size, last, kind, enqueued, delay, place, one.size, topic_hash, 0)
+    slots = {second % timer.WHEEL_SLOT_COUNT: _SLOT.pack(second, *places, 0) for second, places in seconds.items()}
+    return files, slots, (len(files) - 1) * file_size + len(files[-1])
+
+
+def _placed(delay: int) -> tuple[int, int]:
+    """Return after how many ms the wheel comes to a message, and the kind of its unit."""
+    beyond = delay - _ROLL_WINDOW_MS
+    if beyond < 0:
+        return delay, timer.MAGIC_DEFAULT
+    # Half a window where the rest would be short: enough time to be put again.
+    window = _ROLL_WINDOW_MS // 2 if beyond < _ROLL_WINDOW_MS // 3 else _ROLL_WINDOW_MS
+    return window, timer.MAGIC_DEFAULT | timer.MAGIC_ROLL
+
+
+def _write(path: Path, size: int, pieces: dict[int, bytes | bytearray]) -> None:
+    """Put a file in the place of another, with zeros around its pieces."""
+    beside = path.with_name(f"{path.name}-tmp")
+    with writing(path):
+        with beside.open("wb") as file:
+            file.truncate(size)
+            for at, piece in pieces.items():
+                file.seek(at)
+                file.write(piece)
+            file.flush()
+            os.fdatasync(file.fileno())
+        beside.replace(path)
