@@ -7,6 +7,7 @@
 import dataclasses
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mqtool.errors import FormatError
@@ -145,15 +146,23 @@ def fill_crc(record: bytes) -> bytes:
     return record[: -CRC_SIZE + len(_CRC_HEAD)] + crc_digits(crc) + _PAIR
 
 
-def split_batch(batch: NewMessage) -> list[NewMessage]:
+class BatchElement(NamedTuple):
+    """What a message of a batch has of its own; all else is the batch's."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def split_batch(batch: NewMessage) -> list[BatchElement]:
     """Return the messages of a batch, whose body is what ``CLIENT_BATCH`` describes.
 
-    Each has its own flag, body and properties, to which those of the batch are added; all else is the batch's.
+    The properties of the batch are added to those of each.
 
     Raises:
         FormatError: the body is no batch.
     """
-    body, messages, at = batch.body, [], 0
+    body, elements, at = batch.body, [], 0
     while at < len(body):
         try:
             size, _, _, flag, body_size = _ELEMENT.unpack_from(body, at)
@@ -169,18 +178,48 @@ def split_batch(batch: NewMessage) -> list[NewMessage]:
             if properties and not properties.endswith(_PAIR):
                 properties += _PAIR
             properties += batch.properties
-        one = NewMessage(
-            batch.topic,
-            batch.queue_id,
-            body[at + _ELEMENT.size : properties_at],
-            properties,
-            flag,
-            batch.sys_flag,
-            batch.born_timestamp,
-            batch.born_host,
-            batch.store_host,
-            batch.reconsume_times,
-        )
-        messages.append(one)
+        elements.append(BatchElement(flag, body[at + _ELEMENT.size : properties_at], properties))
         at = end
-    return messages
+    return elements
+
+
+def build_batch(
+    batch: NewMessage,
+    elements: Sequence[BatchElement],
+    topic: TopicField,
+    first_queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+) -> list[bytes]:
+    """Return the records of the messages of a batch, which lie end to end; the arguments are those of ``build_record``.
+
+    Raises:
+        struct.error: a number is too large for its field.
+    """
+    born_host, store_host = batch.born_host, batch.store_host
+    sys_flag = batch.sys_flag & ~_HOST_BITS | host_bits(born_host, store_host)
+    pack_head, pack_short, crc32 = _HEADS[sys_flag >> 4 & 3], _SHORT.pack, zlib.crc32
+    other_size = record_size(batch, topic, 0) - len(batch.body)
+    records, at = [], physical_offset
+    for queue_offset, (flag, body, properties) in enumerate(elements, first_queue_offset):
+        size = other_size + len(body) + len(properties)
+        head = pack_head(
+            size,
+            topic.magic_code,
+            crc32(body) & 0x7FFFFFFF,
+            batch.queue_id,
+            flag,
+            queue_offset,
+            at,
+            sys_flag,
+            batch.born_timestamp,
+            *born_host,
+            store_timestamp,
+            *store_host,
+            batch.reconsume_times,
+            0,
+            len(body),
+        )
+        records.append(b"".join((head, body, topic.field, pack_short(len(properties)), properties)))
+        at += size
+    return records

@@ -1,5 +1,7 @@
 """Records built for a running broker, held against the schema and against records that brokers wrote."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
 from mqtool.formats.new_message import (
+    BatchElement,
     NewMessage,
+    build_batch,
     build_record,
     fill_crc,
     host_bits,
@@ -114,15 +118,23 @@ def test_a_crc_property_covers_all_that_stands_before_it(text: bytes, body: byte
 @given(parts=st.lists(st.tuples(st.binary(max_size=40), builders.properties_texts, i32), max_size=5))
 def test_a_batch_is_split_as_the_schema_splits_it(parts: list[tuple[bytes, bytes, int]]) -> None:
     body = b"".join(builders.batch_element(*part) for part in parts)
-    batch = NewMessage("TopicTest", 3, body, flag=9, prepared_transaction_offset=7, born_timestamp=5)
 
-    messages = split_batch(batch)
+    elements = split_batch(NewMessage("TopicTest", 3, body))
 
-    parsed = commit_log.parse_client_batch(body)
-    assert [(one.body, one.properties, one.flag) for one in messages] == [
-        (one.body, one.properties, one.flag) for one in parsed
-    ]
-    assert {(one.queue_id, one.born_timestamp, one.prepared_transaction_offset) for one in messages} <= {(3, 5, 0)}
+    assert elements == [(one.flag, one.body, one.properties) for one in commit_log.parse_client_batch(body)]
+
+
+@given(new_messages, st.lists(st.tuples(i32, st.binary(max_size=40), builders.properties_texts), max_size=5))
+def test_the_records_of_a_batch_are_those_of_its_messages(
+    batch: NewMessage, parts: list[tuple[int, bytes, bytes]]
+) -> None:
+    found = build_batch(batch, [BatchElement(*part) for part in parts], topic_field(batch.topic), 100, 1000, 9)
+
+    alone, at = dataclasses.replace(batch, prepared_transaction_offset=0), 1000
+    for place, (record, (flag, body, properties)) in enumerate(zip(found, parts, strict=True)):
+        one = dataclasses.replace(alone, flag=flag, body=body, properties=properties)
+        assert record == built(one, 100 + place, at, 9)
+        at += len(record)
 
 
 @pytest.mark.parametrize(

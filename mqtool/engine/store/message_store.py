@@ -6,6 +6,7 @@ right at once. (Rules: store.md 7 to 9. RocketMQ: ``DefaultMessageStore``, ``Com
 """
 
 import contextlib
+import itertools
 import os
 import struct
 import threading
@@ -34,6 +35,7 @@ from mqtool.formats.new_message import (
     MOST_SHORT_TOPIC,
     MOST_TOPIC,
     NewMessage,
+    build_batch,
     build_record,
     fill_crc,
     record_size,
@@ -58,7 +60,7 @@ OnArrival = Callable[[str, int, int, int, int], None]
 _SEGMENT_SIZE = 1 << 30
 _QUEUE_FILE_UNITS = 300_000
 _PAGE = 4096
-_MOST_WAITING = 4096
+_MOST_WAITING = 256
 """Messages whose units wait in memory at most."""
 _QUEUES_AT_ONCE = 200
 """Queues that one tick looks through for files to delete."""
@@ -67,8 +69,7 @@ _OURS = b" mqtool\n"
 """Behind the process id in ``abort``: RocketMQ only looks whether the file is there."""
 _REST = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
 _WAIT, _CRC, _DELAY = probe_of("WAIT"), probe_of(CRC_NAME), probe_of("DELAY")
-_NOT_IN_BATCHES = (_DELAY, live_dispatch.BATCH_COUNT)
-_MAY_HAVE_COUNT = live_dispatch.BATCH_COUNT[1:]
+_MAY_HAVE_DELAY, _MAY_HAVE_COUNT = _DELAY[1:], live_dispatch.BATCH_COUNT[1:]
 _INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
@@ -491,53 +492,48 @@ class MessageStore:
         if queue is None or len(batch.body) > self._most_body or batch.sys_flag & commit_log.TRANSACTION_MASK:
             return _ILLEGAL
         try:
-            messages = split_batch(batch)
+            elements = split_batch(batch)
         except FormatError:
             return _ILLEGAL
-        if not messages or any(
-            probe[1:] in one.properties and find_property(one.properties, probe)
-            for one in messages
-            for probe in _NOT_IN_BATCHES
-        ):
+        if not elements or any(_is_for_none_of_a_batch(one.properties) for one in elements):
             return _ILLEGAL
         if self._with_crc:
-            for one in messages:
-                one.properties = _with_crc_place(one.properties)
-        if any(len(one.properties) > MOST_PROPERTIES for one in messages):
+            elements = [one._replace(properties=_with_crc_place(one.properties)) for one in elements]
+        if max(len(one.properties) for one in elements) > MOST_PROPERTIES:
             return _TOO_MANY_PROPERTIES
-        topic, log, first = queue.topic, self.log, queue.next_offset
-        sizes = [record_size(one, topic, len(one.properties)) for one in messages]
-        if not all(self._fits(len(one.body), size) for one, size in zip(messages, sizes, strict=True)):
-            return _ILLEGAL
+        log, first = self.log, queue.next_offset
+        overhead = record_size(batch, queue.topic, 0) - len(batch.body)
+        sizes = [overhead + len(one.body) + len(one.properties) for one in elements]
         if sum(sizes) + commit_log.BLANK_SIZE > log.file_size:
             return _ILLEGAL
-        records, offsets = [], []
         try:
             at = log.place(sum(sizes))
-            for number, (one, size) in enumerate(zip(messages, sizes, strict=True)):
-                record = build_record(one, topic, one.properties, size, first + number, at, now)
-                records.append(fill_crc(record) if self._with_crc else record)
-                offsets.append(at)
-                at += size
+            *offsets, end = itertools.accumulate(sizes, initial=at)
+            records = build_batch(batch, elements, queue.topic, first, at, now)
+            if self._with_crc:
+                records = [fill_crc(record) for record in records]
             log.write(b"".join(records), offsets[-1], now)
         except struct.error:  # a number is too large for its field
             return _ILLEGAL
         except MqtoolError as error:
             return self._hold_up(error)
-        codes = [live_dispatch.tags_code(one.topic, one.properties, now, self.delay_levels) for one in messages]
-        for one, size, offset, code in zip(messages, sizes, offsets, codes, strict=True):
+        codes = [live_dispatch.tags_code(batch.topic, one.properties, now, self.delay_levels) for one in elements]
+        for offset, size, code in zip(offsets, sizes, codes, strict=True):
             queue.append(offset, size, code, now)
-            if self._index_enabled:
-                self.index.waiting.append((one.topic, one.sys_flag, one.properties, offset, now))
+        if self._index_enabled:
+            topic, sys_flag = batch.topic, batch.sys_flag
+            self.index.waiting += [
+                (topic, sys_flag, one.properties, offset, now) for one, offset in zip(elements, offsets, strict=True)
+            ]
         self._waiting[queue] = None
-        self._appended += len(messages)
+        self._appended += len(elements)
         if self._appended >= _MOST_WAITING:
             self.write_units()
         if self.on_arrival is not None:
             for place, code in enumerate(codes, first + 1):
                 self.on_arrival(batch.topic, batch.queue_id, place, code, now)
-        waits = self.is_sync and any(find_property(one.properties, _WAIT) != b"false" for one in messages)
-        return AppendResult(PutStatus.PUT_OK, tuple(offsets), at, first, now, batch.store_host, at if waits else 0)
+        waits = self.is_sync and any(find_property(one.properties, _WAIT) != b"false" for one in elements)
+        return AppendResult(PutStatus.PUT_OK, tuple(offsets), end, first, now, batch.store_host, end if waits else 0)
 
     def _fits(self, body_size: int, size: int) -> bool:
         return (
@@ -781,3 +777,9 @@ def _with_crc_place(properties: bytes) -> bytes:
         del pairs[CRC_NAME]
         properties = build_properties(pairs)
     return with_crc_place(properties)
+
+
+def _is_for_none_of_a_batch(properties: bytes) -> bool:
+    return (_MAY_HAVE_DELAY in properties and bool(find_property(properties, _DELAY))) or (
+        _MAY_HAVE_COUNT in properties and bool(find_property(properties, live_dispatch.BATCH_COUNT))
+    )
