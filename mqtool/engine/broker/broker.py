@@ -190,10 +190,14 @@ class Broker:
         if now >= self._next_store_tick:
             self._next_store_tick = now + _STORE_INTERVAL
             self.store.tick(now)
+        elif self.store.has_much_to_write:
+            self.store.write_units()
         return [outgoing for clockwork in self.clockworks for outgoing in clockwork.tick(now)]
 
     def next_tick(self, now: int) -> int:
         """Return when something is due."""
+        if self.store.has_much_to_write:
+            return now
         soonest = self._next_store_tick
         for clockwork in self.clockworks:
             at = clockwork.next_tick(now)

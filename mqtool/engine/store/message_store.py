@@ -60,7 +60,9 @@ OnArrival = Callable[[str, int, int, int, int], None]
 _SEGMENT_SIZE = 1 << 30
 _QUEUE_FILE_UNITS = 300_000
 _PAGE = 4096
-_MOST_WAITING = 256
+_MANY_WAITING = 128
+"""Messages whose units wait until they had better be written."""
+_MOST_WAITING = 4096
 """Messages whose units wait in memory at most."""
 _QUEUES_AT_ONCE = 200
 """Queues that one tick looks through for files to delete."""
@@ -584,6 +586,11 @@ class MessageStore:
             self._clean(now)
         except MqtoolError as error:
             self.clean_failure = error
+
+    @property
+    def has_much_to_write(self) -> bool:
+        """Whether ``write_units`` is better called soon: the longer it waits, the longer it takes."""
+        return self._appended >= _MANY_WAITING
 
     def write_units(self) -> None:
         """Write the units and keys of all messages into their files; what fails is tried again at the next tick."""
