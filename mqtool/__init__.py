@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from mqtool.engine.client.outgoing import ProducerMessage
     from mqtool.engine.client.queue_choice import select_at_random, select_by_hash
     from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
-    from mqtool.engine.client_runtime.blocking import Producer, PushConsumer, TransactionProducer
+    from mqtool.engine.client_runtime.blocking import LitePullConsumer, Producer, PushConsumer, TransactionProducer
     from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
+    from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions
     from mqtool.engine.client_runtime.producer import ProducerOptions
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
@@ -45,6 +46,8 @@ __all__ = [
     "ConsumeStatus",
     "ConsumerMessage",
     "Finding",
+    "LitePullConsumer",
+    "LitePullConsumerOptions",
     "Message",
     "MessageModel",
     "MessageQueue",
@@ -79,6 +82,8 @@ _HOMES = {
     "ConsumeStatus": "mqtool.engine.client.consuming",
     "ConsumerMessage": "mqtool.engine.client.incoming",
     "Finding": "mqtool.engine.repair.findings",
+    "LitePullConsumer": "mqtool.engine.client_runtime.blocking",
+    "LitePullConsumerOptions": "mqtool.engine.client_runtime.lite_pull_consumer",
     "Message": "mqtool.formats.message",
     "MessageModel": "mqtool.engine.client.consuming",
     "MessageQueue": "mqtool.formats.bodies",

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.queue_choice import Selector
 from mqtool.engine.client.sending import SendResult
+from mqtool.engine.client_runtime import lite_pull_consumer, push_consumer
 from mqtool.engine.client_runtime import producer as aio
-from mqtool.engine.client_runtime import push_consumer
 from mqtool.engine.client_runtime.consume_services import Listener, PushConsumerOptions
+from mqtool.engine.client_runtime.consumer import Consumer
+from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions, OnQueues
 from mqtool.engine.client_runtime.producer import ProducerOptions, TransactionListener
 from mqtool.formats.bodies import MessageQueue
 
@@ -209,18 +211,14 @@ class TransactionProducer(_Producing[aio.TransactionProducer]):
         return _background.run(self._producer.send_in_transaction(message, arg))
 
 
-class PushConsumer:
-    """Gives the messages of a group's topics to a listener, from ``with`` to the end of its block; see ``aio``'s."""
+AioConsumer = TypeVar("AioConsumer", bound=Consumer)
 
-    def __init__(
-        self,
-        group: str,
-        listener: Listener,
-        name_servers: str | Sequence[str] | None = None,
-        options: PushConsumerOptions | None = None,
-    ) -> None:
-        """Make a consumer; ``subscribe`` it to topics, then start it. Listeners run in threads of their own."""
-        self._consumer = _background.call(lambda: push_consumer.PushConsumer(group, listener, name_servers, options))
+
+class _Consuming(Generic[AioConsumer]):
+    """What consumers have in common; any thread may call them."""
+
+    def __init__(self, make: Callable[[], AioConsumer]) -> None:
+        self._consumer = _background.call(make)
 
     @property
     def client_id(self) -> str:
@@ -240,16 +238,8 @@ class PushConsumer:
         _background.run(self._consumer.start())
 
     def shutdown(self) -> None:
-        """Let listeners that are at work end, report what was consumed, and leave the group."""
+        """Report what was consumed, and leave the group."""
         _background.run(self._consumer.shutdown())
-
-    def suspend(self) -> None:
-        """Give the listener nothing more for now."""
-        _background.call(self._consumer.suspend)
-
-    def resume(self) -> None:
-        """Go on."""
-        _background.call(self._consumer.resume)
 
     def queues(self) -> list[MessageQueue]:
         """Return the queues that this consumer has now."""
@@ -263,3 +253,90 @@ class PushConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.shutdown()
+
+
+class PushConsumer(_Consuming[push_consumer.PushConsumer]):
+    """Gives the messages of a group's topics to a listener, from ``with`` to the end of its block; see ``aio``'s."""
+
+    def __init__(
+        self,
+        group: str,
+        listener: Listener,
+        name_servers: str | Sequence[str] | None = None,
+        options: PushConsumerOptions | None = None,
+    ) -> None:
+        """Make a consumer; ``subscribe`` it to topics, then start it. Listeners run in threads of their own."""
+        super().__init__(lambda: push_consumer.PushConsumer(group, listener, name_servers, options))
+
+    def suspend(self) -> None:
+        """Give the listener nothing more for now."""
+        _background.call(self._consumer.suspend)
+
+    def resume(self) -> None:
+        """Go on."""
+        _background.call(self._consumer.resume)
+
+
+class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
+    """Gives messages when it is asked; see ``aio``'s."""
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] | None = None,
+        options: LitePullConsumerOptions | None = None,
+    ) -> None:
+        """Make a consumer; ``subscribe`` or ``assign``, and start it."""
+        super().__init__(lambda: lite_pull_consumer.LitePullConsumer(group, name_servers, options))
+
+    def assign(self, queues: Collection[MessageQueue], expression: str = "*", *, is_sql92: bool = False) -> None:
+        """Consume these queues and no others, whoever else does."""
+        _background.call(lambda: self._consumer.assign(queues, expression, is_sql92=is_sql92))
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues that this consumer has, or will have in a moment."""
+        return _background.call(self._consumer.assignment)
+
+    def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read."""
+        return _background.run(self._consumer.fetch_message_queues(topic))
+
+    def register_topic_message_queue_change_listener(self, topic: str, listener: OnQueues) -> None:
+        """Have a function told, in a thread of this package, when the queues of a topic are others than before."""
+        _background.run(self._consumer.register_topic_message_queue_change_listener(topic, listener))
+
+    def poll(self, timeout_ms: int | None = None) -> "list[ConsumerMessage]":
+        """Return some messages of one queue; none if none come in time."""
+        return _background.run(self._consumer.poll(timeout_ms))
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Report what was consumed: by default all that ``poll`` gave."""
+        _background.run(self._consumer.commit(offsets))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Return what the group consumes next of a queue, None where nothing was committed yet."""
+        return _background.run(self._consumer.committed(queue))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on in a queue of this consumer from an offset; what was pulled of it is dropped."""
+        _background.run(self._consumer.seek(queue, offset))
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on with the first message of a queue."""
+        _background.run(self._consumer.seek_to_begin(queue))
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with what comes to a queue from now on."""
+        _background.run(self._consumer.seek_to_end(queue))
+
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp: int) -> int:
+        """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
+        return _background.run(self._consumer.offset_for_timestamp(queue, timestamp))
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        """Pull no more of some queues; ``poll`` still gives what was pulled."""
+        _background.call(lambda: self._consumer.pause(queues))
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        """Pull of some queues again."""
+        _background.call(lambda: self._consumer.resume(queues))

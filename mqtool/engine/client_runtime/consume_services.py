@@ -4,26 +4,23 @@
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import inspect
 import logging
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from mqtool.engine.client import consuming, fetching
-from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus, MessageModel, Thresholds
+from mqtool.engine.client.consuming import ConsumeStatus, MessageModel
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace, without_namespace
-from mqtool.engine.client.process_queue import ProcessQueue
-from mqtool.engine.client.rebalance import Strategy, averagely
-from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.engine.client_runtime.consumer import ConsumerOptions, HeldQueue
+from mqtool.engine.client_runtime.instance import Instance
 from mqtool.engine.client_runtime.offset_store import OffsetStore
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import MessageQueue
@@ -59,83 +56,30 @@ Listener = Callable[[Sequence[ConsumerMessage], ConsumeContext], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushConsumerOptions(ClientOptions):
-    """How a consumer consumes; names and defaults are those of the Java client.
+class PushConsumerOptions(ConsumerOptions):
+    """How a push consumer consumes; names and defaults are those of the Java client.
 
     Attributes:
-        message_model: CLUSTERING: the members of the group share the messages; BROADCASTING: each gets all.
         orderly: the messages of a queue one after the other, each until it succeeds.
-        consume_from_where: where a new group begins, ..
-        consume_timestamp: .. and from when on, in ms; by default half an hour ago.
-        strategy: how queues are shared out; the same for all members.
         consume_thread_max: listeners at work at a time.
         consume_message_batch_max_size: messages that a listener gets at a time.
-        pull_batch_size: messages pulled at a time.
         pull_interval: ms between two pulls of a queue.
-        thresholds: how much is pulled ahead.
         max_reconsume_times: how often a message comes again; by default 16 times, orderly without end.
         consume_timeout: minutes after which a message still being consumed is sent back.
         suspend_current_queue_time_millis: how long an orderly consumer waits after LATER.
         persist_consumer_offset_interval: ms between two reports of what was consumed.
         post_subscription_when_pull: tell the subscription with each pull.
-        offsets_folder: of broadcasting consumers; by default ``.rocketmq_offsets`` in the home of the user.
     """
 
-    message_model: MessageModel = MessageModel.CLUSTERING
     orderly: bool = False
-    consume_from_where: ConsumeFrom = ConsumeFrom.LAST_OFFSET
-    consume_timestamp: int | None = None
-    strategy: Strategy = averagely
     consume_thread_max: int = 20
     consume_message_batch_max_size: int = 1
-    pull_batch_size: int = 32
     pull_interval: int = 0
-    thresholds: Thresholds = field(default_factory=Thresholds)
     max_reconsume_times: int = -1
     consume_timeout: int = 15
     suspend_current_queue_time_millis: int = 1000
     persist_consumer_offset_interval: int = 5000
     post_subscription_when_pull: bool = False
-    offsets_folder: Path | None = None
-
-
-class HeldQueue:
-    """A queue that this consumer has, and what it does with it."""
-
-    def __init__(self, queue: MessageQueue, next_offset: int, now: int) -> None:
-        self.queue = queue
-        self.next_offset = next_offset
-        self.waiting: ProcessQueue[ConsumerMessage] = ProcessQueue(now)
-        self.has_room = asyncio.Event()
-        self.has_some = asyncio.Event()  # for an orderly consumer
-        self.pulling: asyncio.Task[None] | None = None
-        self.began: dict[int, int] = {}  # when the listener got a message, by queue offset
-        self.is_idle = asyncio.Event()  # no listener is at work
-        self.is_idle.set()
-        self._at_work = 0
-
-    def stop_pulling(self) -> None:
-        """Pull nothing more."""
-        if self.pulling:
-            self.pulling.cancel()
-
-    def drop(self) -> None:
-        """Pull nothing more, and count nothing more as consumed: the queue is another member's."""
-        self.stop_pulling()
-        self.waiting.is_dropped = True
-        self.has_some.set()  # who waits for it sees that it is dropped
-
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Count who is at work with messages of this queue, from the listener to the offset."""
-        self._at_work += 1
-        self.is_idle.clear()
-        try:
-            yield
-        finally:
-            self._at_work -= 1
-            if not self._at_work:
-                self.is_idle.set()
 
 
 @dataclass(slots=True)

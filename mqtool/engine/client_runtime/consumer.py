@@ -1,0 +1,467 @@
+"""What all consumers of a group do: take their share of the queues, and pull from them in the background.
+
+(Rules: remoting.md 3.7, 3.9, 5, 6. RocketMQ: ``RebalanceImpl``, ``DefaultMQPushConsumerImpl``,
+``DefaultLitePullConsumerImpl``.)
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import random
+import sys
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from mqtool.engine.client import consuming, fetching, introspection, questions
+from mqtool.engine.client.consuming import ConsumeFrom, MessageModel, Start, Thresholds
+from mqtool.engine.client.incoming import ConsumerMessage, parse_message
+from mqtool.engine.client.names import DEFAULT_CONSUMER, check_group, check_topic, with_namespace
+from mqtool.engine.client.process_queue import ProcessQueue
+from mqtool.engine.client.rebalance import Strategy, allocate, averagely
+from mqtool.engine.client.routes import masters, readable_queues
+from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets, OffsetStore
+from mqtool.engine.remoting.server import wall_clock
+from mqtool.errors import MqtoolError, UnavailableError, UsageError
+from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
+from mqtool.formats.message import records_of
+from mqtool.formats.remoting import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+REBALANCE_MS = 20_000
+ANSWER_MS = 3000
+_AFTER_ERROR_S = 3.0
+_AFTER_BUSY_S = 0.02
+_AFTER_MOVED_S = 10.0
+_LOOK_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions(ClientOptions):
+    """How a consumer pulls; names and defaults are those of the Java client.
+
+    Attributes:
+        message_model: CLUSTERING: the members of the group share the messages; BROADCASTING: each gets all.
+        consume_from_where: where a new group begins, ..
+        consume_timestamp: .. and from when on, in ms; by default half an hour ago.
+        strategy: how queues are shared out; the same for all members.
+        pull_batch_size: messages pulled at a time.
+        thresholds: how much is pulled ahead.
+        offsets_folder: of broadcasting consumers; by default ``.rocketmq_offsets`` in the home of the user.
+    """
+
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFrom = ConsumeFrom.LAST_OFFSET
+    consume_timestamp: int | None = None
+    strategy: Strategy = averagely
+    pull_batch_size: int = 32
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    offsets_folder: Path | None = None
+
+
+class HeldQueue:
+    """A queue that this consumer has, and what it does with it."""
+
+    def __init__(self, queue: MessageQueue, next_offset: int, now: int) -> None:
+        self.queue = queue
+        self.next_offset = next_offset
+        self.waiting: ProcessQueue[ConsumerMessage] = ProcessQueue(now)
+        self.has_room = asyncio.Event()
+        self.has_some = asyncio.Event()  # for an orderly consumer
+        self.pulling: asyncio.Task[None] | None = None
+        self.began: dict[int, int] = {}  # when the listener got a message, by queue offset
+        self.is_idle = asyncio.Event()  # no listener is at work
+        self.is_idle.set()
+        self._at_work = 0
+
+    def stop_pulling(self) -> None:
+        """Pull nothing more."""
+        if self.pulling:
+            self.pulling.cancel()
+
+    def drop(self) -> None:
+        """Pull nothing more, and count nothing more as consumed: the queue is another member's."""
+        self.stop_pulling()
+        self.waiting.is_dropped = True
+        self.has_some.set()  # who waits for it sees that it is dropped
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Count who is at work with messages of this queue, from the listener to the offset."""
+        self._at_work += 1
+        self.is_idle.clear()
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+            if not self._at_work:
+                self.is_idle.set()
+
+
+class Consumer(ABC):
+    """A member of a group, from ``start`` to ``shutdown``; kinds of consumers differ in what becomes of messages."""
+
+    _consume_type: ClassVar[str]
+    """What brokers are told: whether messages seem to be pushed."""
+    _is_orderly = False
+    _pull_interval = 0  # ms between two pulls of a queue
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] | None,
+        options: ConsumerOptions,
+        clock: Callable[[], int] = wall_clock,
+    ) -> None:
+        """Make a consumer; the arguments are those of the kinds.
+
+        Raises:
+            UsageError: the group's name, the addresses or the options make no sense.
+        """
+        check_group(group, DEFAULT_CONSUMER)
+        self.group = with_namespace(group, options.namespace)
+        self._is_broadcasting = options.message_model is MessageModel.BROADCASTING
+        if self._is_broadcasting and not options.instance_name:
+            # By its name its file is found again.
+            options = dataclasses.replace(options, instance_name="DEFAULT")
+        self._given = options
+        self._instance = Instance(name_servers, options, clock)
+        self._instance.producers_only = False
+        self._instance.heartbeat = self._heartbeat
+        self._instance.on_request |= {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._notified,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._tell_offsets,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._tell_all,
+        }
+        self._clock = clock
+        self._subscriptions: dict[str, Subscription] = {}
+        self._held: dict[MessageQueue, HeldQueue] = {}
+        self._offsets: OffsetStore
+        self._rebalance_wanted: asyncio.Event
+        self._started_at = 0
+        self._is_running = False
+
+    @property
+    def client_id(self) -> str:
+        """How brokers call this client."""
+        return self._instance.client_id
+
+    def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
+        """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92.
+
+        Raises:
+            UsageError: no topic can be called that.
+            FilterError: the expression has no tag.
+        """
+        check_topic(topic)
+        self._subscribe(with_namespace(topic, self._given.namespace), expression, is_sql92=is_sql92)
+        if self._is_running:
+            self._instance.keep(self._instance.send_heartbeats())
+            self._rebalance_wanted.set()
+
+    def _subscribe(self, topic: str, expression: str, *, is_sql92: bool = False) -> None:
+        make = consuming.subscribe_by_sql if is_sql92 else consuming.subscribe
+        self._subscriptions[topic] = make(topic, expression, self._clock())
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no longer."""
+        self._subscriptions.pop(with_namespace(topic, self._given.namespace), None)
+        if self._is_running:
+            self._rebalance_wanted.set()
+
+    def queues(self) -> list[MessageQueue]:
+        """Return the queues that this consumer has now."""
+        return sorted(self._held)
+
+    # From start to shutdown
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Join the group and begin to consume.
+
+        Raises:
+            UsageError: it is running already, or subscribes to nothing.
+            RefusedError: a broker cannot filter as a subscription wants it.
+        """
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """Report what was consumed, and leave the group."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    def _prepare(self) -> None:
+        """Make what needs the event loop."""
+        if self._is_running:
+            raise UsageError("this consumer is running already")
+        self._offsets = (
+            FileOffsets(self.client_id, self.group, self._given.offsets_folder)
+            if self._is_broadcasting
+            else BrokerOffsets(self._instance, self.group)
+        )
+        self._rebalance_wanted = asyncio.Event()
+        self._started_at = self._clock()
+
+    async def _join(self) -> None:
+        """Have brokers know of this member, and its share of the queues be looked after."""
+        self._is_running = True
+        await self._check_subscriptions()
+        self._instance.start()
+        await self._instance.send_heartbeats()
+        self._instance.keep(self._rebalance_on())
+        self._rebalance_wanted.set()
+
+    async def _leave(self) -> None:
+        self._held.clear()
+        await self._instance.unregister(consumer_group=self.group)
+        await self._instance.stop()
+
+    async def _check_subscriptions(self) -> None:
+        for topic, subscription in self._subscriptions.items():
+            try:
+                route = await self._instance.route(topic)
+            except UnavailableError:
+                await self._instance.stop()
+                self._is_running = False
+                raise
+            if route and subscription.expression_type != "TAG":
+                address = random.choice([*masters(route).values()])
+                question = fetching.check_subscription(self.client_id, self.group, subscription)
+                await self._instance.wire.ask(address, question, ANSWER_MS)
+
+    async def _persist_on(self, interval_ms: int) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            await self._offsets.persist([*self._held])
+
+    # The group
+
+    def _heartbeat(self) -> Heartbeat:
+        options = self._given
+        data = ConsumerData(
+            self.group,
+            self._consume_type,
+            options.message_model.value,
+            options.consume_from_where.value,
+            tuple(self._subscriptions.values()),
+        )
+        return Heartbeat(self.client_id, (), (data,))
+
+    def _notified(self, _address: str, _command: RemotingCommand) -> None:
+        self._rebalance_wanted.set()
+
+    async def _rebalance_on(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._rebalance_wanted.wait(), REBALANCE_MS / 1000)
+            self._rebalance_wanted.clear()
+            for topic in self._topics():
+                try:
+                    await self._rebalance(topic)
+                except MqtoolError as error:
+                    log.warning("the queues of %s cannot be shared out now: %s", topic, error)
+
+    def _topics(self) -> set[str]:
+        return {*self._subscriptions, *(queue.topic for queue in self._held)}
+
+    async def _rebalance(self, topic: str) -> None:
+        held = [queue for queue in self._held if queue.topic == topic]
+        due = await self._due(topic)
+        if due is None:
+            return
+        lost, new = consuming.changes(held, due)
+        now = self._clock()
+        lost += [queue for queue in held if queue not in lost and self._held[queue].waiting.is_stuck(now)]
+        for queue in lost:
+            await self._let_go(queue)
+        begun = [await self._take_over(queue) for queue in await self._may_take(new)]
+        if lost or new:
+            # By a newer version the broker sees that its subscription is that of this share.
+            if subscription := self._subscriptions.get(topic):
+                self._subscriptions[topic] = dataclasses.replace(subscription, version=now)
+            await self._instance.send_heartbeats()
+        for one in begun:
+            one.pulling = self._instance.keep(self._pull_on(one))
+
+    async def _due(self, topic: str) -> list[MessageQueue] | None:
+        """Return this member's share of a topic, None where that cannot be told now."""
+        if topic not in self._subscriptions:
+            return []
+        route = await self._instance.route(topic)
+        if route is None:
+            return None
+        queues = readable_queues(route, topic)
+        if self._is_broadcasting:
+            return queues
+        address = random.choice([*masters(route).values()])
+        members = await self._instance.wire.ask(address, fetching.members(self.group), ANSWER_MS)
+        return allocate(self._given.strategy, queues, members, self.client_id) if members else None
+
+    async def _may_take(self, new: Collection[MessageQueue]) -> Collection[MessageQueue]:
+        """Return those of this member's new queues that it may begin with now."""
+        return new
+
+    async def _let_go(self, queue: MessageQueue) -> None:
+        held = self._held.pop(queue)
+        held.drop()
+        if self._is_orderly:  # another member must not begin before
+            await held.is_idle.wait()
+        await self._offsets.persist([queue])
+        self._offsets.forget(queue)
+
+    async def _take_over(self, queue: MessageQueue) -> HeldQueue:
+        self._offsets.forget(queue)
+        offset = await self._where_to_begin(queue)
+        held = self._held[queue] = HeldQueue(queue, offset, self._clock())
+        return held
+
+    async def _where_to_begin(self, queue: MessageQueue) -> int:
+        offset = await self._offsets.read(queue)
+        if offset is not None:
+            return offset
+        match consuming.where_to_begin(queue.topic, self._given.consume_from_where):
+            case Start.FIRST:
+                return 0
+            case Start.MAX:
+                return await self._instance.ask(queue.broker_name, fetching.max_offset(queue), ANSWER_MS)
+            case Start.TIME:
+                since = self._given.consume_timestamp
+                since = self._clock() - 1_800_000 if since is None else since
+                question = questions.offset_at(queue.topic, queue.queue_id, since)
+                return await self._instance.ask(queue.broker_name, question, ANSWER_MS)
+
+    # Pulling
+
+    @abstractmethod
+    def _is_full(self, held: HeldQueue) -> bool:
+        """Tell whether what was pulled has to be consumed before more is pulled."""
+
+    @abstractmethod
+    def _took(self, held: HeldQueue, messages: list[ConsumerMessage]) -> None:
+        """See to messages that have come, which are among those that wait; ``held`` knows what is pulled next."""
+
+    @abstractmethod
+    def _question(self, held: HeldQueue, subscription: Subscription) -> questions.Question[fetching.Fetched]:
+        """Return what to ask for the next messages."""
+
+    def _subscription_of(self, queue: MessageQueue) -> Subscription | None:
+        return self._subscriptions.get(queue.topic)
+
+    async def _pull_on(self, held: HeldQueue) -> None:
+        queue, waiting = held.queue, held.waiting
+        while not waiting.is_dropped:
+            waiting.pulled_at = self._clock()
+            if self._is_full(held):
+                held.has_room.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(held.has_room.wait(), _LOOK_AGAIN_S)
+                continue
+            subscription = self._subscription_of(queue)
+            if subscription is None:
+                return
+            question = self._question(held, subscription)
+            try:
+                fetched = await self._instance.ask(queue.broker_name, question, fetching.HELD_ANSWER_MS)
+            except questions.RefusedError as error:
+                log.warning("pull of %s: %s", queue, error)
+                await asyncio.sleep(_AFTER_BUSY_S if error.code == ResponseCode.SYSTEM_BUSY else _AFTER_ERROR_S)
+                continue
+            except MqtoolError as error:
+                log.warning("pull of %s: %s", queue, error)
+                await asyncio.sleep(_AFTER_ERROR_S)
+                continue
+            if waiting.is_dropped:
+                return
+            if fetched.code == ResponseCode.PULL_OFFSET_MOVED:
+                await self._moved(held, fetched.next_offset)
+                return
+            held.next_offset = fetched.next_offset
+            messages = self._messages(queue, fetched.records, subscription)
+            waiting.put(messages)
+            self._took(held, messages)
+            if self._pull_interval:
+                await asyncio.sleep(self._pull_interval / 1000)
+
+    def _messages(self, queue: MessageQueue, records: bytes, subscription: Subscription) -> list[ConsumerMessage]:
+        messages = [parse_message(record, queue.broker_name) for record, _ in records_of(records)]
+        return [consuming.original(one, self.group) for one in messages if consuming.is_wanted(subscription, one)]
+
+    async def _moved(self, held: HeldQueue, offset: int) -> None:
+        """Begin anew where the broker says: what was asked for is not there any more, or not yet."""
+        log.warning("%s has no offset %d: it goes on at %d", held.queue, held.next_offset, offset)
+        held.waiting.is_dropped = True
+        await asyncio.sleep(_AFTER_MOVED_S)
+        self._offsets.update(held.queue, offset, increase_only=False)
+        await self._offsets.persist([held.queue])
+        if self._held.get(held.queue) is held:
+            del self._held[held.queue]
+        self._rebalance_wanted.set()
+
+    # What administrators ask, through a broker
+
+    def _reset(self, _address: str, command: RemotingCommand) -> Coroutine[Any, Any, None]:
+        header = parse_header(ResetOffset, command.ext_fields)
+        return self._go_on_from(header.topic, introspection.parse_reset(command.body))
+
+    async def _go_on_from(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            if queue.topic != topic or (held := self._held.pop(queue, None)) is None:
+                continue
+            log.info("%s goes on at %d, as an administrator wishes", queue, offset)
+            held.drop()
+            await held.is_idle.wait()
+            self._offsets.update(queue, offset, increase_only=False)
+            await self._offsets.persist([queue])
+        self._rebalance_wanted.set()
+
+    def _tell_offsets(self, _address: str, command: RemotingCommand) -> RemotingCommand:
+        topic = parse_header(GetConsumerStatus, command.ext_fields).topic
+        offsets = {queue: self._offsets.known(queue) or 0 for queue in self._held if queue.topic == topic}
+        return command.answer(body=introspection.build_offsets(offsets))
+
+    def _tell_all(self, _address: str, command: RemotingCommand) -> RemotingCommand:
+        header = parse_header(GetRunningInfo, command.ext_fields)
+        stacks = None
+        if header.jstack_enable:
+            frames = sys._current_frames().items()
+            stacks = "\n".join(f"{thread}\n{''.join(traceback.format_stack(frame))}" for thread, frame in frames)
+        body = introspection.build_running_info(
+            self._settings(),
+            self._subscriptions.values(),
+            {queue: (held.waiting, self._offsets.known(queue) or 0) for queue, held in self._held.items()},
+            self._rates(),
+            stacks,
+        )
+        return command.answer(body=body)
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "PROP_NAMESERVER_ADDR": ";".join(self._instance.wire.name_servers) + ";",
+            "PROP_CONSUME_TYPE": self._consume_type,
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_at),
+            "consumerGroup": self.group,
+            "messageModel": self._given.message_model.value,
+            "consumeFromWhere": self._given.consume_from_where.value,
+            "language": "PYTHON",
+        }
+
+    def _rates(self) -> dict[str, dict[str, float | int]]:
+        """Return how fast messages of each topic are consumed, where that is counted."""
+        return {}

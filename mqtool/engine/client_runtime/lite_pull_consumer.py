@@ -1,0 +1,330 @@
+"""A consumer that is asked for messages, for asyncio: ``poll`` gives what was pulled in the background.
+
+(Rules: remoting.md 5, 6. RocketMQ: ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerImpl``.)
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from mqtool.engine.client import consuming, fetching, questions
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client.names import check_topic, with_namespace, without_namespace
+from mqtool.engine.client.questions import Question
+from mqtool.engine.client.routes import readable_queues
+from mqtool.engine.client_runtime.consumer import ANSWER_MS, Consumer, ConsumerOptions, HeldQueue
+from mqtool.engine.remoting.server import wall_clock
+from mqtool.errors import MqtoolError, NotFoundError, UsageError
+from mqtool.formats.bodies import MessageQueue, Subscription
+
+OnQueues = Callable[[str, list[MessageQueue]], None]
+"""Is told a topic and its queues."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LitePullConsumerOptions(ConsumerOptions):
+    """How a lite pull consumer consumes; names and defaults are those of the Java client.
+
+    Attributes:
+        pull_batch_size: messages pulled at a time, and given by one ``poll`` at most.
+        poll_timeout_millis: how long ``poll`` waits, unless told otherwise.
+        auto_commit: ``poll`` reports what earlier ones gave, ..
+        auto_commit_interval_millis: .. at most so often.
+        pull_threshold_for_all: messages that are pulled ahead of all queues together.
+        topic_metadata_check_interval_millis: how often the queues of topics are looked at for who wants to know.
+    """
+
+    pull_batch_size: int = 10
+    poll_timeout_millis: int = 5000
+    auto_commit: bool = True
+    auto_commit_interval_millis: int = 5000
+    pull_threshold_for_all: int = 10_000
+    topic_metadata_check_interval_millis: int = 30_000
+
+
+class LitePullConsumer(Consumer):
+    """Gives messages when it is asked: of its share of the topics it subscribes to, or of queues assigned to it.
+
+    What ``poll`` has given is consumed once it is committed; what was not comes again after a restart.
+    """
+
+    _consume_type = "CONSUME_ACTIVELY"
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] | None = None,
+        options: LitePullConsumerOptions | None = None,
+        clock: Callable[[], int] = wall_clock,
+    ) -> None:
+        """Make a consumer; ``subscribe`` or ``assign``, and start it.
+
+        Args:
+            group: for which offsets are kept; members that subscribe share the queues.
+            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            options: how it consumes.
+            clock: tells the time in ms since 1970.
+
+        Raises:
+            UsageError: the group's name, the addresses or the options make no sense.
+        """
+        self.options = options or LitePullConsumerOptions()
+        super().__init__(group, name_servers, self.options, clock)
+        self._assigned: dict[MessageQueue, Subscription] | None = None
+        self._paused: set[MessageQueue] = set()
+        self._sought: dict[MessageQueue, int] = {}  # of queues that are not held yet
+        self._given_up_to: dict[MessageQueue, int] = {}  # what poll has given, to be committed
+        self._batches: deque[tuple[HeldQueue, list[ConsumerMessage]]] = deque()
+        self._has_come: asyncio.Event
+        self._next_commit = 0
+
+    # Which queues
+
+    def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
+        """Consume this member's share of a topic, or of those messages that an expression chooses.
+
+        Raises:
+            UsageError: no topic can be called that, or queues are assigned.
+            FilterError: the expression has no tag.
+        """
+        if self._assigned is not None:
+            raise UsageError("queues are assigned to this consumer: it cannot subscribe as well")
+        super().subscribe(topic, expression, is_sql92=is_sql92)
+
+    def assign(self, queues: Collection[MessageQueue], expression: str = "*", *, is_sql92: bool = False) -> None:
+        """Consume these queues and no others, whoever else does; or those messages that an expression chooses.
+
+        Raises:
+            UsageError: this consumer subscribes to topics.
+            FilterError: the expression has no tag.
+        """
+        if self._subscriptions:
+            raise UsageError("this consumer subscribes to topics: no queues can be assigned as well")
+        make = consuming.subscribe_by_sql if is_sql92 else consuming.subscribe
+        self._assigned = {queue: make(queue.topic, expression, self._clock()) for queue in queues}
+        if self._is_running:
+            self._rebalance_wanted.set()
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues that this consumer has, or will have in a moment."""
+        return self.queues() if self._assigned is None else sorted(self._assigned)
+
+    async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            UnavailableError: no name server answers.
+        """
+        queues = await self._queues_of(with_namespace(topic, self.options.namespace))
+        if not queues:
+            raise NotFoundError(f"there is no topic {topic}, or nobody may read it")
+        return queues
+
+    async def register_topic_message_queue_change_listener(self, topic: str, listener: OnQueues) -> None:
+        """Have a function told when the queues of a topic are others than now.
+
+        Raises:
+            UsageError: no topic can be called that, or the consumer is not running.
+            UnavailableError: no name server answers.
+        """
+        check_topic(topic)
+        self._check_running()
+        name = with_namespace(topic, self.options.namespace)
+        self._instance.keep(self._watch(name, listener, await self._queues_of(name)))
+
+    async def _queues_of(self, name: str) -> list[MessageQueue]:
+        route = await self._instance.route(name)
+        return sorted(readable_queues(route, name)) if route else []
+
+    async def _watch(self, name: str, listener: OnQueues, before: list[MessageQueue]) -> None:
+        while True:
+            await asyncio.sleep(self.options.topic_metadata_check_interval_millis / 1000)
+            with contextlib.suppress(MqtoolError):  # the name servers may be back next time
+                queues = await self._queues_of(name)
+                if queues != before:
+                    before = queues
+                    listener(without_namespace(name, self.options.namespace), queues)
+
+    # From start to shutdown
+
+    async def start(self) -> None:
+        """Join the group and begin to pull.
+
+        Raises:
+            UsageError: it is running already.
+            RefusedError: a broker cannot filter as a subscription wants it.
+        """
+        self._prepare()
+        self._has_come = asyncio.Event()
+        self._next_commit = self._clock() + self.options.auto_commit_interval_millis
+        await self._join()
+
+    async def shutdown(self) -> None:
+        """End pulling, and leave the group; what was given since the last commit comes again."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        held = [*self._held.values()]
+        for one in held:
+            one.drop()
+        await self._offsets.persist([one.queue for one in held])
+        await self._leave()
+
+    def _check_running(self) -> None:
+        if not self._is_running:
+            raise UsageError("this consumer is not running: start it first")
+
+    # Messages
+
+    async def poll(self, timeout_ms: int | None = None) -> list[ConsumerMessage]:
+        """Return some messages of one queue; none if none come in time.
+
+        Args:
+            timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+
+        Raises:
+            UsageError: the consumer is not running.
+        """
+        self._check_running()
+        if self.options.auto_commit and self._clock() >= self._next_commit:
+            self._next_commit = self._clock() + self.options.auto_commit_interval_millis
+            await self.commit()
+        wait_ms = self.options.poll_timeout_millis if timeout_ms is None else timeout_ms
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1000):
+                while not self._drop_what_is_over():
+                    self._has_come.clear()
+                    await self._has_come.wait()
+        if not self._drop_what_is_over():
+            return []
+        held, messages = self._batches.popleft()
+        offset = held.waiting.remove(messages, self._clock())
+        if offset is not None:
+            self._given_up_to[held.queue] = offset
+        held.has_room.set()
+        return [self._as_users_know_it(message) for message in messages]
+
+    def _drop_what_is_over(self) -> bool:
+        """Drop what came of queues that were let go since; tell whether anything is left."""
+        while self._batches and self._batches[0][0].waiting.is_dropped:
+            self._batches.popleft()
+        return bool(self._batches)
+
+    def _as_users_know_it(self, message: ConsumerMessage) -> ConsumerMessage:
+        namespace = self.options.namespace
+        return dataclasses.replace(message, topic=without_namespace(message.topic, namespace)) if namespace else message
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Report what was consumed.
+
+        Args:
+            offsets: what is to be consumed next of some queues; by default what comes behind all that ``poll`` gave.
+        """
+        self._check_running()
+        wanted = self._given_up_to if offsets is None else offsets
+        queues = [queue for queue in wanted if queue in self._held or queue in self._sought]
+        for queue in queues:
+            self._offsets.update(queue, wanted[queue], increase_only=False)
+        await self._offsets.persist(queues)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return what the group consumes next of a queue, None where nothing was committed yet."""
+        self._check_running()
+        await self._instance.route(queue.topic)
+        return await self._offsets.read(queue)
+
+    # Where in a queue
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on in a queue of this consumer from an offset; what was pulled of it is dropped.
+
+        Raises:
+            UsageError: the queue is another member's, or has no such offset.
+        """
+        self._check_running()
+        if queue not in self.assignment():
+            raise UsageError(f"{queue} is not this consumer's, or not yet: see assignment()")
+        begin, end = await self._ends(queue)
+        if not begin <= offset <= end:
+            raise UsageError(f"{queue} has offsets from {begin} to {end}, not {offset}")
+        self._given_up_to[queue] = self._sought[queue] = offset
+        if held := self._held.pop(queue, None):
+            held.drop()
+        self._rebalance_wanted.set()
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on with the first message of a queue."""
+        await self.seek(queue, (await self._ends(queue))[0])
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on with what comes to a queue from now on."""
+        await self.seek(queue, (await self._ends(queue))[1])
+
+    async def _ends(self, queue: MessageQueue) -> tuple[int, int]:
+        await self._instance.route(queue.topic)
+        begin = await self._instance.ask(
+            queue.broker_name, questions.min_offset(queue.topic, queue.queue_id), ANSWER_MS
+        )
+        return begin, await self._instance.ask(queue.broker_name, fetching.max_offset(queue), ANSWER_MS)
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp: int) -> int:
+        """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
+        self._check_running()
+        await self._instance.route(queue.topic)
+        question = questions.offset_at(queue.topic, queue.queue_id, timestamp)
+        return await self._instance.ask(queue.broker_name, question, ANSWER_MS)
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        """Pull no more of some queues; ``poll`` still gives what was pulled."""
+        self._paused |= {*queues}
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        """Pull of some queues again."""
+        self._paused -= {*queues}
+        for queue in queues:
+            if held := self._held.get(queue):
+                held.has_room.set()
+
+    # What differs from other consumers
+
+    def _topics(self) -> set[str]:
+        return super()._topics() | {queue.topic for queue in self._assigned or ()}
+
+    async def _due(self, topic: str) -> list[MessageQueue] | None:
+        if self._assigned is None:
+            return await super()._due(topic)
+        if await self._instance.route(topic) is None:
+            return None
+        return [queue for queue in self._assigned if queue.topic == topic]
+
+    async def _where_to_begin(self, queue: MessageQueue) -> int:
+        sought = self._sought.pop(queue, None)
+        return await super()._where_to_begin(queue) if sought is None else sought
+
+    async def _let_go(self, queue: MessageQueue) -> None:
+        await super()._let_go(queue)
+        self._given_up_to.pop(queue, None)
+
+    def _subscription_of(self, queue: MessageQueue) -> Subscription | None:
+        return super()._subscription_of(queue) if self._assigned is None else self._assigned.get(queue)
+
+    def _is_full(self, held: HeldQueue) -> bool:
+        count = sum(one.waiting.count for one in self._held.values())
+        return (
+            held.queue in self._paused
+            or count > self.options.pull_threshold_for_all
+            or consuming.is_full(held.waiting, self.options.thresholds, is_orderly=False)
+        )
+
+    def _question(self, held: HeldQueue, subscription: Subscription) -> Question[fetching.Fetched]:
+        most = self.options.pull_batch_size
+        return fetching.pull(self.group, held.queue, held.next_offset, most, subscription, with_subscription=True)
+
+    def _took(self, held: HeldQueue, messages: list[ConsumerMessage]) -> None:
+        if messages:
+            self._batches.append((held, messages))
+            self._has_come.set()

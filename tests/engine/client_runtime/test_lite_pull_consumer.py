@@ -1,0 +1,170 @@
+"""Consumers that are asked for messages: their share of topics, or the queues that are assigned to them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool import ConsumeFrom, LitePullConsumer, LitePullConsumerOptions, MessageQueue, ProducerMessage
+from mqtool.engine.client import questions
+from mqtool.errors import NotFoundError, UsageError
+from mqtool.formats.config_tables import TopicConfig
+from tests.commands.test_serve import ask
+from tests.engine.client_runtime.test_push_consumer import BODIES, committed, send, until
+
+FIRST: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET}
+
+
+@pytest.fixture
+def broker() -> Iterator[mqtool.Broker]:
+    with mqtool.Broker(settings={"enablePropertyFilter": True}) as running:
+        yield running
+
+
+def consumer(broker: mqtool.Broker, **options: Any) -> LitePullConsumer:
+    return LitePullConsumer("G", broker.name_server_address, LitePullConsumerOptions(**{**FIRST, **options}))
+
+
+def subscribed(broker: mqtool.Broker, expression: str = "*", **options: Any) -> LitePullConsumer:
+    made = consumer(broker, **options)
+    made.subscribe("Orders", expression, is_sql92=expression.startswith("a "))
+    return made
+
+
+def polled(made: LitePullConsumer, count: int) -> list[bytes]:
+    """Poll until so many messages have come, and return their bodies."""
+    bodies: list[bytes] = []
+
+    def are_there() -> bool:
+        bodies.extend(one.body for one in made.poll(100))
+        return len(bodies) >= count
+
+    until(are_there)
+    return bodies
+
+
+def test_every_message_of_a_topic_is_given_once_and_counts_once_it_is_committed(broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    with subscribed(broker, auto_commit=False) as one:
+        assert sorted(polled(one, 100)) == sorted(BODIES)
+        assert one.poll(0) == []
+    assert committed(broker) <= 0
+    with subscribed(broker, auto_commit=False) as one:
+        assert sorted(polled(one, 100)) == sorted(BODIES)
+        one.commit()
+        until(lambda: committed(broker) == 100)
+    with subscribed(broker) as one:
+        send(broker, [b"new"])
+        assert polled(one, 1) == [b"new"]
+
+
+def test_a_poll_commits_what_earlier_ones_gave(broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    with subscribed(broker, auto_commit_interval_millis=0) as one:
+        polled(one, 100)
+        one.poll(0)
+        until(lambda: committed(broker) == 100)
+
+
+def test_members_share_the_queues(broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    with subscribed(broker) as one, subscribed(broker) as other:
+        until(lambda: len(one.queues()) == len(other.queues()) == 2)
+        assert not {*one.queues()} & {*other.queues()}
+
+
+@pytest.mark.parametrize("expression", ["A || C", "a > 3"])
+def test_tags_and_sql_choose(expression: str, broker: mqtool.Broker) -> None:
+    send(broker, [b"wanted"], tags="A", properties={"a": "5"})
+    send(broker, [b"other"], tags="B", properties={"a": "1"})
+    with subscribed(broker, expression) as one:
+        assert polled(one, 1) == [b"wanted"]
+        assert one.poll(200) == []
+    with consumer(broker) as one:
+        one.assign(one.fetch_message_queues("Orders"), expression, is_sql92=expression.startswith("a "))
+        assert polled(one, 1) == [b"wanted"]
+        assert one.poll(200) == []
+
+
+def test_assigned_queues_are_read_from_where_one_seeks(broker: mqtool.Broker) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        first, second, *_ = producer.queues("Orders")
+        for body in BODIES[:10]:
+            producer.send(ProducerMessage("Orders", body), first)
+        producer.send(ProducerMessage("Orders", b"second"), second)
+        with consumer(broker, auto_commit=False) as one:
+            one.assign([first])
+            assert one.assignment() == [first]
+            one.seek(first, 7)
+            assert polled(one, 3) == BODIES[7:10]
+            one.seek_to_begin(first)
+            assert polled(one, 10) == BODIES[:10]
+            one.seek(first, 4)
+            one.commit()
+            until(lambda: one.committed(first) == 4)
+            one.seek_to_end(first)
+            assert one.poll(200) == []
+            producer.send(ProducerMessage("Orders", b"new"), first)
+            assert polled(one, 1) == [b"new"]
+            with pytest.raises(UsageError, match="has offsets from 0 to 11, not 12"):
+                one.seek(first, 12)
+            with pytest.raises(UsageError, match="is not this consumer's"):
+                one.seek(second, 0)
+
+
+def test_offsets_can_be_committed_by_queue_and_found_by_time(broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    with consumer(broker) as one:
+        queues = one.fetch_message_queues("Orders")
+        one.assign(queues)
+        polled(one, 100)
+        one.commit({queues[0]: 5})
+        until(lambda: one.committed(queues[0]) == 5)
+        [message] = [one for one in mqtool.open_store(broker.store).messages() if one.body == b"50"]
+        queue = MessageQueue("Orders", queues[0].broker_name, message.queue_id)
+        assert one.offset_for_timestamp(queue, message.store_timestamp) <= message.queue_offset
+        assert one.offset_for_timestamp(queue, message.store_timestamp + 1) > message.queue_offset - 25
+
+
+def test_of_paused_queues_nothing_is_pulled(broker: mqtool.Broker) -> None:
+    send(broker, [b"before"])
+    with consumer(broker) as one:
+        queues = one.fetch_message_queues("Orders")
+        one.pause(queues)
+        one.assign(queues)
+        assert one.poll(300) == []
+        one.resume(queues)
+        assert polled(one, 1) == [b"before"]
+
+
+def test_no_more_is_pulled_ahead_than_the_thresholds_allow(broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    with subscribed(broker, pull_threshold_for_all=20, pull_batch_size=5) as one:
+        assert sorted(polled(one, 100)) == sorted(BODIES)
+
+
+def test_queues_that_a_topic_gets_are_told(broker: mqtool.Broker) -> None:
+    send(broker, [b"one"])
+    told: list[list[MessageQueue]] = []
+    with consumer(broker, topic_metadata_check_interval_millis=50, poll_name_server_interval_ms=50) as one:
+        one.register_topic_message_queue_change_listener("Orders", lambda _, queues: told.append(queues))
+        ask(broker.address, questions.put_topic(TopicConfig("Orders", 6, 6, 6, False, "SINGLE_TAG", 0, {})).command)
+        until(lambda: bool(told) and len(told[-1]) == 6)
+
+
+def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
+    one = consumer(broker)
+    with pytest.raises(UsageError, match="start it first"):
+        one.poll()
+    one.subscribe("Orders")
+    with pytest.raises(UsageError, match="no queues can be assigned"):
+        one.assign([])
+    with one, pytest.raises(UsageError, match="is running already"):
+        one.start()
+    other = consumer(broker)
+    other.assign([])
+    with pytest.raises(UsageError, match="cannot subscribe"):
+        other.subscribe("Orders")
+    with other, pytest.raises(NotFoundError, match="there is no topic Nowhere"):
+        other.fetch_message_queues("Nowhere")
