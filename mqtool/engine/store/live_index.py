@@ -33,6 +33,7 @@ _HEADER, _SLOT, _ENTRY = packer_of(layout.HEADER), packer_of(layout.SLOT), packe
 _MOST_SECONDS = 2**31 - 1
 _WIDTH = 128
 """Bytes of the texts that are hashed together; longer ones are hashed by themselves."""
+_NO_KEYS = (b"",)
 _POWERS = np.array([pow(31, _WIDTH - 1 - i, 1 << 32) for i in range(_WIDTH)], np.uint32)
 _UNIQ_KEY, _KEYS, _TAGS = probe_of("UNIQ_KEY"), probe_of("KEYS"), probe_of("TAGS")
 
@@ -355,26 +356,25 @@ def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:
     timestamps: list[int] = []
     texts: list[bytes] = []  # that are hashed together
     places: list[int] = []
-    prefixes: dict[str, bytes] = {}
+    last_topic, prefix = "", b"#"
     for topic, sys_flag, properties, offset, timestamp in waiting:
+        if topic != last_topic:
+            last_topic, prefix = topic, f"{topic}#".encode("utf-8", "replace")
         is_rolled_back = sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_ROLLBACK
-        prefix = prefixes.get(topic)
-        if prefix is None:
-            prefix = prefixes[topic] = f"{topic}#".encode("utf-8", "replace")
-        keys = [] if is_rolled_back else _keys(properties, has_tags)
+        keys = _NO_KEYS if is_rolled_back else _keys(properties, has_tags) or _NO_KEYS
         for key in keys:
             text = prefix + key
-            if len(text) <= _WIDTH and text.isascii():
+            if not key:  # a message without keys has an entry that is not written
+                hashes.append(-1)
+            elif len(text) <= _WIDTH and text.isascii():
                 places.append(len(hashes))
-                texts.append(text.rjust(_WIDTH, b"\0"))
+                texts.append(text)
                 hashes.append(0)
             else:
                 seed = java_hash(f"{topic}#") & 0xFFFFFFFF
                 hashes.append(plain.index_hash(plain.java_hash(key, 0, len(key), seed)))
-        if not keys:
-            hashes.append(-1)
-        offsets += [offset] * (len(hashes) - len(offsets))
-        timestamps += [timestamp] * (len(hashes) - len(timestamps))
+            offsets.append(offset)
+            timestamps.append(timestamp)
     columns = _Entries(*(np.array(column, np.int64) for column in (hashes, offsets, timestamps)))
     columns.hashes[places] = _hashes(texts)
     return columns
@@ -391,7 +391,9 @@ def _keys(properties: bytes, has_tags: bool) -> list[bytes]:
 
 
 def _hashes(texts: list[bytes]) -> Ints:
-    """Return the hashes of index entries for ASCII texts that zeros in front have made equally long."""
-    letters = np.frombuffer(b"".join(texts), np.uint8).reshape(-1, _WIDTH).astype(np.uint32)
-    signed = (letters * _POWERS).sum(1, np.uint32).view(np.int32).astype(np.int64)
+    """Return the hashes of index entries for ASCII texts; zeros in front change nothing, and make them equally long."""
+    width = max(map(len, texts), default=0)
+    letters = np.frombuffer(b"".join([text.rjust(width, b"\0") for text in texts]), np.uint8)
+    columns = letters.reshape(len(texts), width).astype(np.uint32)
+    signed = (columns * _POWERS[_WIDTH - width :]).sum(1, np.uint32).view(np.int32).astype(np.int64)
     return np.where(signed == -(1 << 31), 0, np.abs(signed))
