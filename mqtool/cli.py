@@ -40,6 +40,7 @@ COMMANDS = {
     "undo": Entry("undo", "Take the last mend back."),
     "serve": Entry("serve", "Run a name server and a broker."),
     "send": Entry("send", "Send messages to a broker."),
+    "consume": Entry("consume", "Consume messages as a member of a group."),
     "topic": Entry("topic", "List, show, make and delete topics."),
     "group": Entry("group", "List, show, make and delete groups of consumers."),
     "offset": Entry("offset", "List and set how far groups have read."),

@@ -52,6 +52,21 @@ class Time(click.ParamType):  # type: ignore[type-arg]
         return round(moment.timestamp() * 1000)
 
 
+class Span(click.ParamType):  # type: ignore[type-arg]
+    """A span of time, like ``500ms``, ``5s`` or ``2h``."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return milliseconds."""
+        if isinstance(value, int):
+            return value
+        span = _SPAN.fullmatch(value)
+        if span is None:
+            self.fail(f"{value} is no span of time: give it like 500ms, 5s or 2h", param, ctx)
+        return int(span[1]) * _SPAN_MS[span[2]]
+
+
 class Offset(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes or of units, decimal, hexadecimal with ``0x``, or with ``KiB``, ``MiB``, ``GiB``."""
 
@@ -70,6 +85,7 @@ class Offset(click.ParamType):  # type: ignore[type-arg]
 
 
 TIME = Time()
+SPAN = Span()
 OFFSET = Offset()
 
 

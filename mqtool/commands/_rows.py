@@ -33,11 +33,17 @@ def shown_body(message: Message, mode: str) -> dict[str, Any]:
     """Return ``body`` and how it is written: the body as the producer gave it, or, unreadable, as it is stored."""
     if mode == "none":
         return {}
-    encoding = mode
     try:
-        body = message.plain_body()
+        return body_fields(message.plain_body(), mode)
     except FormatError:
-        body, encoding = message.body, "base64"
+        return body_fields(message.body, "base64")
+
+
+def body_fields(body: bytes, mode: str) -> dict[str, Any]:
+    """Return ``body`` and how it is written."""
+    encoding = mode
+    if encoding == "none":
+        return {}
     if encoding == "json":
         try:
             return {"body": _parsed(body), "body_encoding": "json"}

@@ -33,6 +33,15 @@ class Brokers:
     tls: bool
     authorities: Path | None
 
+    def client_options(self) -> dict[str, Any]:
+        """Return what ``ClientOptions`` say of how to connect."""
+        return {
+            "access_key": self.access_key or "",
+            "secret_key": self.secret_key or "",
+            "tls": self.tls,
+            "authorities": self.authorities,
+        }
+
     def run(self, work: "Callable[[Wire], Awaitable[T]]") -> T:
         """Connect, do the work and return what it comes to.
 

@@ -28,6 +28,9 @@ STORE = "mixed-533-clean"
 WIRE_COMMANDS = [
     ("pull", "--topic", "Orders"),
     ("send", "--topic", "Orders", "x"),
+    ("consume", "--topic", "Orders", "--group", "billing"),
+    ("consume", "--topic", "Orders", "--group", "billing", "--orderly"),
+    ("consume", "--topic", "Orders", "--peek"),
     ("topic", "list"),
     ("topic", "show", "Orders"),
     ("topic", "create", "Orders", "--yes"),

@@ -1,0 +1,122 @@
+"""``mqtool consume``: a member of a group on the command line, and a look that nobody notices."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool import ConsumeFrom, ProducerMessage
+from mqtool.errors import Status
+from tests.commands.running import Ran, run
+from tests.engine.client_runtime.test_push_consumer import topics_of, until
+
+BODIES = ["one", "two", "three", "four", "five"]
+IDLE = ("--idle", "300ms")
+
+
+@pytest.fixture
+def broker() -> Iterator[mqtool.Broker]:
+    with mqtool.Broker(settings={"enablePropertyFilter": True}) as running:
+        yield running
+
+
+def send(broker: mqtool.Broker, bodies: Sequence[str], queue: int | None = None, **more: Any) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        place = None if queue is None else producer.queues("Orders")[queue]
+        for body in bodies:
+            producer.send(ProducerMessage("Orders", body.encode(), **more), place)
+
+
+def consume(broker: mqtool.Broker, *arguments: str) -> Ran:
+    ran = run("consume", "-n", broker.name_server_address, "--topic", "Orders", *arguments)
+    assert ran.status == Status.OK, ran.remarks
+    return ran
+
+
+def bodies(ran: Ran) -> list[str]:
+    return sorted(row["body"] for row in ran.rows)
+
+
+@pytest.mark.parametrize("kind", [(), ("--orderly",)])
+def test_what_a_group_has_consumed_does_not_come_again(kind: tuple[str, ...], broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    as_group = ("--group", "G", "--begin", "first", *kind)
+
+    some = consume(broker, *as_group, "--limit", "2")
+    rest = consume(broker, *as_group, "--limit", "3")
+    none = consume(broker, *as_group, *IDLE)
+
+    assert (len(some.rows), len(rest.rows), none.rows) == (2, 3, [])
+    assert sorted(bodies(some) + bodies(rest)) == sorted(BODIES)
+    assert some.remarks == "mqtool: 2 messages consumed\n"
+
+
+def test_a_look_shows_what_would_come_and_leaves_it(broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    consumed = bodies(consume(broker, "--group", "G", "--begin", "first", "--limit", "2"))
+
+    of_group = consume(broker, "--peek", "--group", "G", "--limit", "3")
+    of_all = consume(broker, "--peek", "--begin", "first", "--limit", "5")
+    of_new = consume(broker, "--peek", *IDLE)
+
+    assert sorted(bodies(of_group) + consumed) == sorted(BODIES)
+    assert (bodies(of_all), of_new.rows) == (sorted(BODIES), [])
+    assert of_all.remarks == "mqtool: 5 messages shown\n"
+    assert bodies(consume(broker, "--group", "G", "--limit", "3")) == bodies(of_group)
+
+
+@pytest.mark.parametrize("group", [("--group", "G"), ("--peek",)])
+@pytest.mark.parametrize("chosen", [("--filter", "A || C"), ("--sql", "a > 3")])
+def test_tags_and_sql_choose(group: tuple[str, ...], chosen: tuple[str, ...], broker: mqtool.Broker) -> None:
+    send(broker, ["other"], 0, tags="B", properties={"a": "1"})
+    send(broker, ["wanted"], 0, tags="A", properties={"a": "5"})
+
+    assert bodies(consume(broker, *group, *chosen, "--begin", "first", "--limit", "1")) == ["wanted"]
+
+
+def test_a_message_that_a_member_sent_back_comes_here(broker: mqtool.Broker) -> None:
+    send(broker, ["one"])
+    later = mqtool.PushConsumerOptions(consume_from_where=ConsumeFrom.FIRST_OFFSET)
+
+    def sent_back(_messages: Any, context: mqtool.ConsumeContext) -> mqtool.ConsumeStatus:
+        context.delay_level = 1
+        return mqtool.ConsumeStatus.LATER
+
+    member = mqtool.PushConsumer("G", sent_back, broker.name_server_address, later)
+    member.subscribe("Orders")
+    with member:
+        until(lambda: "SCHEDULE_TOPIC_XXXX" in topics_of(broker))
+
+    [row] = consume(broker, "--group", "G", "--limit", "1").rows
+
+    assert (row["topic"], row["body"]) == ("Orders", "one")
+    assert row["reconsume_times"] >= 1
+    assert consume(broker, "--group", "G", *IDLE).rows == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "give the group with --group; or look without one with --peek"),
+        (("--peek", "--orderly"), "--peek locks nothing"),
+        (("--peek", "--sql", "a > 1", "--filter", "A"), "a subscription has tags or an SQL92 filter, not both"),
+        (("--group", "G", "--idle", "soon"), "soon is no span of time: give it like 500ms, 5s or 2h"),
+        (("--group", "G", "--begin", "middle"), "middle is no time"),
+        (("--group", "no such name!"), "can only have letters, digits"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], sentence: str) -> None:
+    ran = run("consume", "-n", "127.0.0.1:1", "--topic", "Orders", *arguments)
+
+    assert (ran.status, ran.output) == (Status.USAGE, "")
+    assert sentence in ran.remarks
+
+
+def test_a_look_at_no_topic_is_refused(broker: mqtool.Broker) -> None:
+    ran = run("consume", "-n", broker.name_server_address, "--topic", "Nowhere", "--peek")
+
+    assert (ran.status, ran.remarks) == (
+        Status.NO_INPUT,
+        "mqtool: there is no topic Nowhere, or nobody may read it\n",
+    )
