@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime.blocking import LitePullConsumer, Producer, PushConsumer, TransactionProducer
     from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions
+    from mqtool.engine.client_runtime.only_once import BoundedMemory, OnlyOnce, SqliteMemory
     from mqtool.engine.client_runtime.producer import ProducerOptions
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from mqtool.formats.scan import MessageTable
 
 __all__ = [
+    "BoundedMemory",
     "Broker",
     "Compression",
     "ConsumeContext",
@@ -53,6 +55,7 @@ __all__ = [
     "MessageQueue",
     "MessageTable",
     "MqtoolError",
+    "OnlyOnce",
     "Producer",
     "ProducerMessage",
     "ProducerOptions",
@@ -62,6 +65,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Severity",
+    "SqliteMemory",
     "StoreReader",
     "Thresholds",
     "TransactionProducer",
@@ -75,6 +79,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BoundedMemory": "mqtool.engine.client_runtime.only_once",
     "Broker": "mqtool.engine.embedded",
     "Compression": "mqtool.formats.compression",
     "ConsumeContext": "mqtool.engine.client_runtime.consume_services",
@@ -89,6 +94,7 @@ _HOMES = {
     "MessageQueue": "mqtool.formats.bodies",
     "MessageTable": "mqtool.formats.scan",
     "MqtoolError": "mqtool.errors",
+    "OnlyOnce": "mqtool.engine.client_runtime.only_once",
     "Producer": "mqtool.engine.client_runtime.blocking",
     "ProducerMessage": "mqtool.engine.client.outgoing",
     "ProducerOptions": "mqtool.engine.client_runtime.producer",
@@ -98,6 +104,7 @@ _HOMES = {
     "SendResult": "mqtool.engine.client.sending",
     "SendStatus": "mqtool.engine.client.sending",
     "Severity": "mqtool.engine.repair.findings",
+    "SqliteMemory": "mqtool.engine.client_runtime.only_once",
     "StoreReader": "mqtool.engine.store.reader",
     "Thresholds": "mqtool.engine.client.consuming",
     "TransactionProducer": "mqtool.engine.client_runtime.blocking",

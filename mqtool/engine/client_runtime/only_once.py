@@ -1,0 +1,221 @@
+"""What was consumed before is left out: brokers deliver at least once, and some things must not be done twice."""
+
+import contextlib
+import functools
+import inspect
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from mqtool.engine.client.consuming import ConsumeStatus
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client_runtime.consume_services import ConsumeContext, Listener
+from mqtool.engine.remoting.server import wall_clock
+from mqtool.errors import ReadError, UsageError, WriteError
+
+Key = Callable[[ConsumerMessage], str | None]
+"""Tells what a message is known by; None for one that is always new."""
+_Claimed = tuple[ConsumerMessage, str | None]
+_DAY_MS = 86_400_000
+
+
+class Memory(Protocol):
+    """What is known to be done; any thread may use it."""
+
+    def has(self, key: str) -> bool:
+        """Tell whether a key is known."""
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Know some keys from now on."""
+
+
+class BoundedMemory:
+    """The newest keys, for as long as this process runs."""
+
+    def __init__(self, most: int = 1_000_000) -> None:
+        """Make a memory for ``most`` keys, about 150 bytes each."""
+        self._most = most
+        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def has(self, key: str) -> bool:
+        """Tell whether a key is known."""
+        return key in self._keys
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Know some keys, and forget the oldest where there are too many."""
+        with self._lock:
+            for key in keys:
+                self._keys[key] = None
+                self._keys.move_to_end(key)
+            while len(self._keys) > self._most:
+                self._keys.popitem(last=False)
+
+
+class SqliteMemory:
+    """Keys in a file, which several processes may use: what is known there is on the disk."""
+
+    def __init__(self, path: str | Path, keep_ms: int = 7 * _DAY_MS, clock: Callable[[], int] = wall_clock) -> None:
+        """Open a file, or make it.
+
+        Args:
+            path: of the file.
+            keep_ms: after how long a key is forgotten; a broker delivers a message again for as long as it has it.
+            clock: tells the time in ms since 1970.
+
+        Raises:
+            ReadError: it cannot be opened, or is something else.
+        """
+        self._path = path
+        self._keep_ms = keep_ms
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._next_clean = 0
+        try:
+            self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("CREATE TABLE IF NOT EXISTS done (key TEXT PRIMARY KEY, time INTEGER)")
+            self._connection.execute("CREATE INDEX IF NOT EXISTS done_by_time ON done (time)")
+        except sqlite3.Error as error:
+            raise ReadError(f"{path} cannot be used to remember messages: {error}") from error
+
+    def has(self, key: str) -> bool:
+        """Tell whether a key is known."""
+        with self._lock:
+            try:
+                return self._connection.execute("SELECT 1 FROM done WHERE key = ?", (key,)).fetchone() is not None
+            except sqlite3.Error as error:
+                raise ReadError(f"{self._path} cannot be read: {error}") from error
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Know some keys; they are on the disk on return.
+
+        Raises:
+            WriteError: they are not.
+        """
+        now = self._clock()
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.executemany("INSERT OR REPLACE INTO done VALUES (?, ?)", [(key, now) for key in keys])
+                if now >= self._next_clean:
+                    self._connection.execute("DELETE FROM done WHERE time < ?", (now - self._keep_ms,))
+                    self._next_clean = now + max(1, self._keep_ms // 100)
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise WriteError(f"{self._path} cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+
+def by_message_id(message: ConsumerMessage) -> str | None:
+    """Know a message by its unique key, which stays the same when its producer sends it again after a failure."""
+    return message.message_id
+
+
+class OnlyOnce:
+    """Lets each message through once, if it was consumed.
+
+    Between the end of the work and the memory a process can die: who cannot bear even that keeps the key together with
+    the work, in one transaction of their own.
+    """
+
+    def __init__(self, memory: Memory | None = None, key: Key = by_message_id) -> None:
+        """Make a filter.
+
+        Args:
+            memory: what is done; by default the last million keys of this process.
+            key: what messages are known by.
+        """
+        self._memory = memory or BoundedMemory()
+        self._key = key
+        self._under_way: set[str] = set()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def new(self, messages: Iterable[ConsumerMessage]) -> Iterator[list[ConsumerMessage]]:
+        """Give those that are new, and remember them at the end of the block; not if it raises.
+
+        >>> once = OnlyOnce()
+        >>> with once.new([]) as messages:
+        ...     len(messages)
+        0
+        """
+        with self._claimed(messages) as claimed:
+            yield [message for message, _ in claimed]
+            self._memory.add([key for _, key in claimed if key is not None])
+
+    def listener(self, listen: Listener) -> Listener:
+        """Return a listener that has another listen to what is new."""
+        if inspect.iscoroutinefunction(listen):
+
+            @functools.wraps(listen)
+            async def listen_later(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
+                with self._claimed(messages) as claimed:
+                    new = [message for message, _ in claimed]
+                    return self._judge(await listen(new, context) if new else None, claimed, messages, context)
+
+            return listen_later
+
+        def listen_now(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
+            with self._claimed(messages) as claimed:
+                new = [message for message, _ in claimed]
+                return self._judge(listen(new, context) if new else None, claimed, messages, context)
+
+        return listen_now
+
+    @contextlib.contextmanager
+    def _claimed(self, messages: Iterable[ConsumerMessage]) -> Iterator[list[_Claimed]]:
+        """Give what nobody has done, nor does; nobody else is given it before the end of the block."""
+        claimed: list[_Claimed] = []
+        try:
+            for message in messages:
+                key = self._key(message)
+                if key is None or self._takes(key):
+                    claimed.append((message, key))
+            yield claimed
+        finally:
+            with self._lock:
+                self._under_way -= {key for _, key in claimed if key is not None}
+
+    def _takes(self, key: str) -> bool:
+        with self._lock:
+            # A copy of what another thread is at comes again from there, should that fail.
+            if key in self._under_way or self._memory.has(key):
+                return False
+            self._under_way.add(key)
+            return True
+
+    def _judge(
+        self,
+        status: Any,
+        claimed: Sequence[_Claimed],
+        messages: Sequence[ConsumerMessage],
+        context: ConsumeContext,
+    ) -> Any:
+        """Remember what a listener says that it has consumed, and return what it says."""
+        if status not in (None, ConsumeStatus.SUCCESS):
+            return status
+        done = claimed[: max(0, context.ack_index + 1)]
+        self._memory.add([key for _, key in done if key is not None])
+        if len(done) < len(claimed):  # it counts those that it was given, the consumer those that came
+            context.ack_index = messages.index(claimed[len(done)][0]) - 1
+        return status
+
+
+def by_property(name: str) -> Key:
+    """Know messages by a property of their own; those without it are always new.
+
+    Raises:
+        UsageError: there is no name.
+    """
+    if not name:
+        raise UsageError("a property has a name")
+    return lambda message: message.properties.get(name)

@@ -1,0 +1,159 @@
+"""Messages that come again are left out, by whatever they are known, also after a restart."""
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mqtool
+from mqtool import BoundedMemory, ConsumeContext, ConsumeFrom, ConsumerMessage, ConsumeStatus, OnlyOnce, SqliteMemory
+from mqtool.engine.client_runtime.only_once import by_property
+from mqtool.errors import ReadError, WriteError
+from mqtool.formats.bodies import MessageQueue
+from tests.commands.running import run
+from tests.engine.client_runtime.test_push_consumer import BODIES, Listener, committed, send, until
+
+CONTEXT = MessageQueue("Orders", "broker-a", 0)
+
+
+def message(key: str, **properties: str) -> ConsumerMessage:
+    pairs = {"UNIQ_KEY": key, **properties}
+    return ConsumerMessage("Orders", b"", pairs, "broker-a", 0, 0, 0, 0, 0, 0, 0, "h:1", 0, "h:1")
+
+
+def keys(messages: list[ConsumerMessage]) -> str:
+    return "".join(one.message_id for one in messages)
+
+
+@given(st.lists(st.tuples(st.text("abc", max_size=4), st.booleans()), max_size=8))
+def test_what_was_done_is_not_given_again_and_what_failed_is(calls: list[tuple[str, bool]]) -> None:
+    once, done = OnlyOnce(), set[str]()
+    for text, fails in calls:
+        try:
+            with once.new([message(key) for key in text]) as new:
+                assert keys(new) == "".join(dict.fromkeys(key for key in text if key not in done))
+                assert not fails
+        except AssertionError:
+            if not fails:
+                raise
+        else:
+            done |= {*text}
+
+
+def test_a_consumer_that_reads_everything_again_does_nothing_twice() -> None:
+    listener, calls = Listener(), list[Any]()
+    once = OnlyOnce()
+    first = mqtool.PushConsumerOptions(consume_from_where=ConsumeFrom.FIRST_OFFSET)
+
+    def counted(messages: Any, context: ConsumeContext) -> Any:
+        calls.extend(messages)
+        return once.listener(listener)(messages, context)
+
+    with mqtool.Broker() as broker:
+        send(broker, BODIES)
+        consumer = mqtool.PushConsumer("G", counted, broker.name_server_address, first)
+        consumer.subscribe("Orders")
+        with consumer:
+            listener.wait_for(100)
+        until(lambda: committed(broker) == 100)
+        reset = ("offset", "reset", "-n", broker.name_server_address, "--group", "G", "--topic", "Orders")
+        assert run(*reset, "--earliest", "--yes").status == 0
+        again = mqtool.PushConsumer("G", counted, broker.name_server_address, first)
+        again.subscribe("Orders")
+        with again:
+            until(lambda: len(calls) == 200)
+    assert len(listener.seen) == 100
+
+
+def test_of_a_batch_counts_what_the_listener_says() -> None:
+    once, seen = OnlyOnce(), []
+
+    def listen(messages: Any, context: ConsumeContext) -> None:
+        seen.append(keys(messages))
+        if len(messages) == 3:
+            context.ack_index = 1
+
+    asked = once.listener(listen)
+    asked([message("b")], ConsumeContext(CONTEXT))
+    context = ConsumeContext(CONTEXT)
+    asked([message(key) for key in "abcd"], context)
+    asked([message(key) for key in "cd"], ConsumeContext(CONTEXT))
+
+    assert seen == ["b", "acd", "d"]
+    assert context.ack_index == 2  # a, b and c; d comes again
+
+
+def test_what_is_to_come_later_is_not_done() -> None:
+    statuses = [ConsumeStatus.LATER, ConsumeStatus.SUCCESS]
+    listen = OnlyOnce().listener(lambda *_: statuses.pop(0))
+    results = [listen([message("a")], ConsumeContext(CONTEXT)) for _ in range(3)]
+    assert results == [ConsumeStatus.LATER, ConsumeStatus.SUCCESS, None]
+    assert statuses == []
+
+
+async def _listen_later(messages: Any, _: ConsumeContext) -> str:
+    return keys(messages)
+
+
+def test_listeners_that_are_coroutines_are_so_still() -> None:
+    once = OnlyOnce(key=by_property("order"))
+    listen = once.listener(_listen_later)
+    given_twice = [message("a", order="1"), message("b", order="1"), message("c")]
+    assert asyncio.run(listen(given_twice, ConsumeContext(CONTEXT))) == "ac"
+
+
+def test_a_copy_is_not_done_while_another_thread_is_at_it() -> None:
+    once, begun, may_end = OnlyOnce(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with once.new([message("a")]):
+            begun.set()
+            may_end.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(60)
+    with once.new([message("a"), message("b")]) as new:
+        assert keys(new) == "b"
+    may_end.set()
+    thread.join(60)
+
+
+def test_a_bounded_memory_forgets_the_oldest() -> None:
+    memory = BoundedMemory(2)
+    memory.add(["a", "b"])
+    memory.add(["a", "c"])
+    assert [memory.has(key) for key in "abc"] == [True, False, True]
+
+
+def test_a_file_remembers_after_a_restart_for_as_long_as_it_is_told(tmp_path: Path) -> None:
+    now = 1000
+    memory = SqliteMemory(tmp_path / "done.db", keep_ms=100, clock=lambda: now)
+    memory.add(["a"])
+    memory.close()
+
+    memory, other = (SqliteMemory(tmp_path / "done.db", keep_ms=100, clock=lambda: now) for _ in range(2))
+    assert memory.has("a")
+    now = 1101
+    other.add(["b"])
+    assert (memory.has("a"), memory.has("b")) == (False, True)
+    memory.close()
+    other.close()
+
+
+def test_a_file_that_cannot_be_used_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database, but long enough to be taken for something " * 20)
+    with pytest.raises(ReadError, match="cannot be used to remember messages"):
+        SqliteMemory(tmp_path / "text")
+    memory = SqliteMemory(tmp_path / "done.db")
+    with sqlite3.connect(tmp_path / "done.db") as connection:
+        connection.execute("DROP TABLE done")
+    connection.close()
+    with pytest.raises(WriteError, match="cannot be written"):
+        memory.add(["a"])
+    memory.close()
