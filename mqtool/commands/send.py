@@ -1,28 +1,31 @@
 """``mqtool send``."""
 
+import asyncio
+import base64
+import dataclasses
 import itertools
-import os
-import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._options import output_option
+from mqtool.commands._options import SPAN, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._wire import Brokers, wire_options
-from mqtool.errors import NotFoundError, Status, UsageError
+from mqtool.errors import FormatError, NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
+    from mqtool.engine.client.outgoing import ProducerMessage
+    from mqtool.engine.client.sending import SendResult
     from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.client_runtime.producer import Producer
     from mqtool.formats.bodies import MessageQueue
 
 _GROUP = "mqtool"
-_DEFAULT_QUEUES = 4  # of a topic that comes about by sending to it, as clients ask for
-_ADDRESS = bytes((127, 0, 0, 1))
 
 
 @click.command(short_help="Send messages to a broker.")
@@ -35,6 +38,18 @@ _ADDRESS = bytes((127, 0, 0, 1))
 @click.option("--key", "keys", multiple=True, metavar="TEXT", help="A key of the messages; repeats.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; repeats.")
 @click.option("--delay-level", type=click.IntRange(1), metavar="N", help="Deliver them later: 1 is 1s, 18 is 2h.")
+@click.option("--delay", type=SPAN, metavar="SPAN", help="Deliver them so much later: 90s. Brokers of 5.x only.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A file whose content is a message; repeats.",
+)
+@click.option("--jsonl", is_flag=True, help="Each line of standard input is a row as dump and consume write them.")
+@click.option("--batch", type=click.IntRange(1), metavar="N", help="Send so many in one request.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most so many a second.")
 @wire_options
 @output_option
 def command(
@@ -45,40 +60,55 @@ def command(
     keys: tuple[str, ...],
     properties: tuple[str, ...],
     delay_level: int | None,
+    delay: int | None,
+    files: tuple[Path, ...],
+    jsonl: bool,
+    batch: int | None,
+    rate: float | None,
     brokers: Brokers,
     output: Output,
 ) -> int:
-    """Send messages, one for each BODY, or without any for each line of standard input.
+    """Send messages, one for each BODY and --file, or without any for each line of standard input.
 
     \b
       mqtool send -n localhost:9876 --topic Orders --tag new '{"price": 5}'
       mqtool send -n localhost:9876 --topic Orders < lines.txt
+      mqtool consume --topic A --group G | mqtool send --topic B --jsonl
 
     A row for each tells where it is stored. A topic that there is not yet comes about where the broker allows that.
     """  # noqa: D301
-    pairs = _pairs(properties)
-    if tag:
-        pairs["TAGS"] = tag
-    if keys:
-        pairs["KEYS"] = " ".join(keys)
-    if delay_level:
-        pairs["DELAY"] = str(delay_level)
-    is_typed = not bodies and sys.stdin.isatty()
-    texts = (body.encode("utf-8", "surrogateescape") for body in bodies) if bodies else _lines()
+    from mqtool.engine.client.outgoing import ProducerMessage
 
-    async def send_all(wire: "Wire") -> None:
-        sender = _Sender(wire, topic, queue_id)
+    if jsonl and (bodies or files):
+        raise UsageError("--jsonl reads standard input: leave out the bodies and --file")
+    if batch and (delay or delay_level):
+        raise UsageError("messages of a batch cannot be delayed: leave out --batch")
+    each = ProducerMessage(topic, b"", tag or "", keys, delay_level or 0, delay or 0, properties=_pairs(properties))
+    is_typed = not (bodies or files) and sys.stdin.isatty()
+    messages = _messages(each, bodies, files, jsonl=jsonl)
+
+    async def send_all(_: "Wire") -> None:
         if is_typed:
             output.remark("each line is a message; Ctrl-D ends")
             # An event loop answers Ctrl-C when it is back at work, which it is not while a line is read.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        for body in texts:
-            output.row(await sender.send(body, pairs))
-            if is_typed:
-                output.flush()
+        from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
+
+        pace = Pace(rate)
+        async with Producer(_GROUP, brokers.name_servers, ProducerOptions(**brokers.client_options())) as producer:
+            queue = None if queue_id is None else await _queue(producer, topic, queue_id)
+            for some in _in_groups(messages, batch or 1):
+                await asyncio.sleep(pace.wait(len(some), time.monotonic()))
+                for row in await _send(producer, some, queue):
+                    output.row(row)
+                if is_typed:
+                    output.flush()
 
     brokers.run(send_all)
     return Status.OK
+
+
+# What to send
 
 
 def _pairs(properties: Iterable[str]) -> dict[str, str]:
@@ -87,71 +117,113 @@ def _pairs(properties: Iterable[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise UsageError(f"--property {text}: give it as NAME=VALUE")
-        if {"\x01", "\x02"} & {*text}:
-            raise UsageError(f"--property {name}: the characters 1 and 2 separate properties and cannot be in one")
         pairs[name] = value
     return pairs
 
 
-def _lines() -> Iterator[bytes]:
-    return (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+def _messages(
+    each: "ProducerMessage", bodies: Iterable[str], files: Iterable[Path], *, jsonl: bool
+) -> "Iterator[ProducerMessage]":
+    from mqtool.engine.store.mapped_file import read_file
+
+    if bodies or files:
+        for body in bodies:
+            yield dataclasses.replace(each, body=body.encode("utf-8", "surrogateescape"))
+        for path in files:
+            yield dataclasses.replace(each, body=read_file(path))
+        return
+    at = 0
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        text, what = line.rstrip(b"\r\n"), f"line {number:,} of standard input"
+        if not text:
+            raise FormatError(f"{what} is empty: a message has a body", at)
+        try:
+            yield _of_row(each, text) if jsonl else dataclasses.replace(each, body=text)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise FormatError(f"{what} is no row of a message", at) from error
+        at += len(line)
 
 
-class _Sender:
-    """Sends to the queues of one topic in turn; finds them when it first sends."""
+def _of_row(each: "ProducerMessage", line: bytes) -> "ProducerMessage":
+    """Return the message of a row: its body, tag, keys and properties, where the command line names no others."""
+    import orjson
 
-    def __init__(self, wire: "Wire", topic: str, queue_id: int | None) -> None:
-        self._wire = wire
-        self._topic = topic
-        self._queue_id = queue_id
-        self._queues: Iterator[MessageQueue] | None = None
-        self._addresses: Mapping[str, str] = {}  # by broker name
-        self._maker = secrets.randbits(32)
-        self._counter = itertools.count()
+    from mqtool.formats.properties import OF_ROCKETMQ
 
-    async def send(self, body: bytes, pairs: Mapping[str, str]) -> dict[str, Any]:
-        """Send a message and return the row that tells where it is stored.
+    row = orjson.loads(line)
+    properties = row.get("properties") or {}
+    own = {str(name): str(value) for name, value in properties.items() if name not in OF_ROCKETMQ}
+    return dataclasses.replace(
+        each,
+        body=_body(row),
+        tags=each.tags or row.get("tags") or "",
+        keys=each.keys or row.get("keys") or (),
+        properties={**own, **each.properties},
+    )
 
-        Raises:
-            MqtoolError: nobody can be reached, or the broker refuses the message.
-        """
-        from mqtool.engine.client import questions
-        from mqtool.formats.headers import Send
-        from mqtool.formats.properties import build_properties
-        from mqtool.formats.unique_key import build_unique_key
 
-        queue = next(self._queues or await self._find_queues())
-        now = time.time_ns() // 1_000_000
-        key = build_unique_key(_ADDRESS, os.getpid(), self._maker, now, next(self._counter))
-        properties = build_properties({**pairs, "UNIQ_KEY": key, "WAIT": "true"}).decode()
-        header = Send(
-            _GROUP, self._topic, questions.DEFAULT_TOPIC, _DEFAULT_QUEUES, queue.queue_id, 0, now, 0, properties
-        )
-        stored = await self._wire.ask(self._addresses[queue.broker_name], questions.send(header, body))
-        return {
-            "topic": self._topic,
-            "broker_name": queue.broker_name,
-            "queue_id": stored.queue_id,
-            "queue_offset": stored.queue_offset,
-            "unique_key": key,
-            "message_id": stored.msg_id,
+def _body(row: dict[str, Any]) -> bytes:
+    import orjson
+
+    body = row["body"]
+    match row.get("body_encoding", "text"):
+        case "hex":
+            return bytes.fromhex(body)
+        case "base64":
+            return base64.b64decode(body, validate=True)
+        case "json":
+            return orjson.dumps(body)
+    return str(body).encode()
+
+
+def _in_groups(messages: "Iterator[ProducerMessage]", most: int) -> "Iterator[list[ProducerMessage]]":
+    while some := list(itertools.islice(messages, most)):
+        yield some
+
+
+# Where and when
+
+
+class Pace:
+    """Keeps to a rate; times are in seconds."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._next = 0.0
+
+    def wait(self, count: int, now: float) -> float:
+        """Return how long to wait before so many messages are sent."""
+        start = max(self._next, now)
+        self._next = start + count / self._rate if self._rate else 0.0
+        return start - now
+
+
+async def _queue(producer: "Producer", topic: str, queue_id: int) -> "MessageQueue":
+    for queue in await producer.queues(topic):
+        if queue.queue_id == queue_id:
+            return queue
+    raise NotFoundError(f"the topic {topic} has no queue {queue_id} that a broker lets be written to")
+
+
+async def _send(
+    producer: "Producer", messages: "list[ProducerMessage]", queue: "MessageQueue | None"
+) -> list[dict[str, Any]]:
+    """Send messages, in one request if their size allows, and return the rows that tell where they are."""
+    if len(messages) == 1:
+        return _rows(await producer.send(messages[0], queue))
+    return [row for result in await producer.send_batch(messages, queue) for row in _rows(result)]
+
+
+def _rows(result: "SendResult") -> list[dict[str, Any]]:
+    ids = zip(result.message_id.split(","), result.offset_message_id.split(","), strict=False)
+    return [
+        {
+            "topic": result.queue.topic,
+            "broker_name": result.queue.broker_name,
+            "queue_id": result.queue.queue_id,
+            "queue_offset": result.queue_offset + place,
+            "unique_key": unique_key,
+            "message_id": message_id,
         }
-
-    async def _find_queues(self) -> "Iterator[MessageQueue]":
-        from mqtool.engine.client import questions
-        from mqtool.engine.client.routes import masters, writable_queues
-
-        route, most = await self._wire.ask_name_server(questions.route(self._topic)), None
-        if route is None:
-            route, most = await self._wire.ask_name_server(questions.route(questions.DEFAULT_TOPIC)), _DEFAULT_QUEUES
-        if route is None:
-            raise NotFoundError(f"there is no topic {self._topic}, and sending to it makes none")
-        self._addresses = masters(route)
-        queues = writable_queues(route, self._topic, most)
-        if self._queue_id is not None:
-            queues = [queue for queue in queues if queue.queue_id == self._queue_id]
-        if not queues:
-            which = "" if self._queue_id is None else f" {self._queue_id}"
-            raise NotFoundError(f"the topic {self._topic} has no queue{which} that a broker lets be written to")
-        self._queues = itertools.cycle(queues)
-        return self._queues
+        for place, (unique_key, message_id) in enumerate(ids)
+    ]

@@ -410,10 +410,8 @@ def test_what_is_sent_from_a_shell_is_stored_with_all_it_says(tmp_path: Path) ->
     nobody = run(*common, "none")
 
     assert (first.status, second.status) == (Status.OK, Status.OK)
-    assert [(row["queue_id"], row["queue_offset"], row["broker_name"]) for row in first.rows] == [
-        (0, 0, "broker-a"),
-        (1, 0, "broker-a"),
-    ]
+    assert [(row["queue_offset"], row["broker_name"]) for row in first.rows] == [(0, "broker-a")] * 2
+    assert len({row["queue_id"] for row in first.rows}) == 2
     stored = run("dump", "commitlog", "-s", store).rows
     assert [row["body"] for row in stored] == ["one", "zwölf", "later"]
     assert [row["message_id"] for row in first.rows + second.rows] == [row["message_id"] for row in stored]
