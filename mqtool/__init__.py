@@ -23,10 +23,17 @@ if TYPE_CHECKING:
     from mqtool.engine.client.outgoing import ProducerMessage
     from mqtool.engine.client.queue_choice import select_at_random, select_by_hash
     from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
-    from mqtool.engine.client_runtime.blocking import LitePullConsumer, Producer, PushConsumer, TransactionProducer
+    from mqtool.engine.client_runtime.blocking import (
+        LitePullConsumer,
+        PopConsumer,
+        Producer,
+        PushConsumer,
+        TransactionProducer,
+    )
     from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions
     from mqtool.engine.client_runtime.only_once import BoundedMemory, OnlyOnce, SqliteMemory
+    from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
     from mqtool.engine.client_runtime.producer import ProducerOptions
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
@@ -56,6 +63,8 @@ __all__ = [
     "MessageTable",
     "MqtoolError",
     "OnlyOnce",
+    "PopConsumer",
+    "PopConsumerOptions",
     "Producer",
     "ProducerMessage",
     "ProducerOptions",
@@ -95,6 +104,8 @@ _HOMES = {
     "MessageTable": "mqtool.formats.scan",
     "MqtoolError": "mqtool.errors",
     "OnlyOnce": "mqtool.engine.client_runtime.only_once",
+    "PopConsumer": "mqtool.engine.client_runtime.blocking",
+    "PopConsumerOptions": "mqtool.engine.client_runtime.pop_consumer",
     "Producer": "mqtool.engine.client_runtime.blocking",
     "ProducerMessage": "mqtool.engine.client.outgoing",
     "ProducerOptions": "mqtool.engine.client_runtime.producer",

@@ -6,16 +6,17 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.queue_choice import Selector
 from mqtool.engine.client.sending import SendResult
-from mqtool.engine.client_runtime import lite_pull_consumer, push_consumer
+from mqtool.engine.client_runtime import lite_pull_consumer, pop_consumer, push_consumer
 from mqtool.engine.client_runtime import producer as aio
 from mqtool.engine.client_runtime.consume_services import Listener, PushConsumerOptions
 from mqtool.engine.client_runtime.consumer import Consumer
 from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions, OnQueues
+from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
 from mqtool.engine.client_runtime.producer import ProducerOptions, TransactionListener
 from mqtool.formats.bodies import MessageQueue
 
@@ -74,24 +75,36 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 _background = _Background()
 
 
-class _Producing(Generic[AioProducer]):
-    """What producers have in common; any thread may call them."""
+class _AioClient(Protocol):
+    @property
+    def client_id(self) -> str: ...
 
-    def __init__(self, make: Callable[[], AioProducer]) -> None:
-        self._producer = _background.call(make)
+    async def start(self) -> None: ...
+
+    async def shutdown(self) -> None: ...
+
+
+AnyClient = TypeVar("AnyClient", bound=_AioClient)
+
+
+class _Client(Generic[AnyClient]):
+    """What all clients have in common; any thread may call them."""
+
+    def __init__(self, make: Callable[[], AnyClient]) -> None:
+        self._client = _background.call(make)
 
     @property
     def client_id(self) -> str:
         """How brokers call this client."""
-        return self._producer.client_id
+        return self._client.client_id
 
     def start(self) -> None:
-        """Begin; routes are asked for when they are needed."""
-        _background.run(self._producer.start())
+        """Begin."""
+        _background.run(self._client.start())
 
     def shutdown(self) -> None:
-        """Tell brokers that this producer leaves, and end its connections; what is under way fails."""
-        _background.run(self._producer.shutdown())
+        """Tell brokers that this client leaves, and end its connections; listeners that are at work end first."""
+        _background.run(self._client.shutdown())
 
     def __enter__(self) -> Self:
         self.start()
@@ -101,6 +114,10 @@ class _Producing(Generic[AioProducer]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.shutdown()
+
+
+class _Producing(_Client[AioProducer]):
+    """What producers have in common."""
 
     def send(
         self,
@@ -112,7 +129,7 @@ class _Producing(Generic[AioProducer]):
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send a message and return where it is stored; see ``aio.Producer.send``."""
-        return _background.run(self._producer.send(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
+        return _background.run(self._client.send(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
 
     def send_async(
         self,
@@ -127,8 +144,8 @@ class _Producing(Generic[AioProducer]):
 
         Waits where back pressure is enabled and too much is under way.
         """
-        begun = self._producer.send_async(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
-        if self._producer.options.enable_backpressure_for_async_mode:
+        begun = self._client.send_async(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
+        if self._client.options.enable_backpressure_for_async_mode:
             return _background.begin(_result(_background.run(begun)))
         return _background.begin(_result_of_begun(begun))
 
@@ -141,13 +158,13 @@ class _Producing(Generic[AioProducer]):
         arg: Any = None,
     ) -> None:
         """Send a message without waiting for an answer; nobody learns whether it was stored."""
-        _background.run(self._producer.send_oneway(message, queue, selector=selector, arg=arg))
+        _background.run(self._client.send_oneway(message, queue, selector=selector, arg=arg))
 
     def send_batch(
         self, messages: Sequence[ProducerMessage], queue: MessageQueue | None = None, *, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """Send messages of one topic in as few requests as their size allows; see ``aio.Producer.send_batch``."""
-        return _background.run(self._producer.send_batch(messages, queue, timeout_ms=timeout_ms))
+        return _background.run(self._client.send_batch(messages, queue, timeout_ms=timeout_ms))
 
     def request(
         self,
@@ -159,17 +176,15 @@ class _Producing(Generic[AioProducer]):
         timeout_ms: int | None = None,
     ) -> "ConsumerMessage":
         """Send a message, wait for the reply of whoever consumes it, and return that."""
-        return _background.run(
-            self._producer.request(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
-        )
+        return _background.run(self._client.request(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
 
     def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
         """Take a timer message back that is not delivered yet, and return its unique key."""
-        return _background.run(self._producer.recall(topic, recall_handle, timeout_ms))
+        return _background.run(self._client.recall(topic, recall_handle, timeout_ms))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages to a topic go to."""
-        return _background.run(self._producer.queues(topic))
+        return _background.run(self._client.queues(topic))
 
 
 async def _result(task: "asyncio.Task[T]") -> T:
@@ -208,51 +223,26 @@ class TransactionProducer(_Producing[aio.TransactionProducer]):
 
     def send_in_transaction(self, message: ProducerMessage, arg: Any = None) -> SendResult:
         """Send a message, hidden; run the local transaction; and tell the broker how that ended."""
-        return _background.run(self._producer.send_in_transaction(message, arg))
+        return _background.run(self._client.send_in_transaction(message, arg))
 
 
 AioConsumer = TypeVar("AioConsumer", bound=Consumer)
 
 
-class _Consuming(Generic[AioConsumer]):
-    """What consumers have in common; any thread may call them."""
-
-    def __init__(self, make: Callable[[], AioConsumer]) -> None:
-        self._consumer = _background.call(make)
-
-    @property
-    def client_id(self) -> str:
-        """How brokers call this client."""
-        return self._consumer.client_id
+class _Consuming(_Client[AioConsumer]):
+    """What consumers have in common that share queues out."""
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
         """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92."""
-        _background.call(lambda: self._consumer.subscribe(topic, expression, is_sql92=is_sql92))
+        _background.call(lambda: self._client.subscribe(topic, expression, is_sql92=is_sql92))
 
     def unsubscribe(self, topic: str) -> None:
         """Consume a topic no longer."""
-        _background.call(lambda: self._consumer.unsubscribe(topic))
-
-    def start(self) -> None:
-        """Join the group and begin to consume."""
-        _background.run(self._consumer.start())
-
-    def shutdown(self) -> None:
-        """Report what was consumed, and leave the group."""
-        _background.run(self._consumer.shutdown())
+        _background.call(lambda: self._client.unsubscribe(topic))
 
     def queues(self) -> list[MessageQueue]:
         """Return the queues that this consumer has now."""
-        return _background.call(self._consumer.queues)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()
+        return _background.call(self._client.queues)
 
 
 class PushConsumer(_Consuming[push_consumer.PushConsumer]):
@@ -270,11 +260,11 @@ class PushConsumer(_Consuming[push_consumer.PushConsumer]):
 
     def suspend(self) -> None:
         """Give the listener nothing more for now."""
-        _background.call(self._consumer.suspend)
+        _background.call(self._client.suspend)
 
     def resume(self) -> None:
         """Go on."""
-        _background.call(self._consumer.resume)
+        _background.call(self._client.resume)
 
 
 class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
@@ -291,52 +281,81 @@ class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
 
     def assign(self, queues: Collection[MessageQueue], expression: str = "*", *, is_sql92: bool = False) -> None:
         """Consume these queues and no others, whoever else does."""
-        _background.call(lambda: self._consumer.assign(queues, expression, is_sql92=is_sql92))
+        _background.call(lambda: self._client.assign(queues, expression, is_sql92=is_sql92))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that this consumer has, or will have in a moment."""
-        return _background.call(self._consumer.assignment)
+        return _background.call(self._client.assignment)
 
     def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
         """Return all queues of a topic that can be read."""
-        return _background.run(self._consumer.fetch_message_queues(topic))
+        return _background.run(self._client.fetch_message_queues(topic))
 
     def register_topic_message_queue_change_listener(self, topic: str, listener: OnQueues) -> None:
         """Have a function told, in a thread of this package, when the queues of a topic are others than before."""
-        _background.run(self._consumer.register_topic_message_queue_change_listener(topic, listener))
+        _background.run(self._client.register_topic_message_queue_change_listener(topic, listener))
 
     def poll(self, timeout_ms: int | None = None) -> "list[ConsumerMessage]":
         """Return some messages of one queue; none if none come in time."""
-        return _background.run(self._consumer.poll(timeout_ms))
+        return _background.run(self._client.poll(timeout_ms))
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Report what was consumed: by default all that ``poll`` gave."""
-        _background.run(self._consumer.commit(offsets))
+        _background.run(self._client.commit(offsets))
 
     def committed(self, queue: MessageQueue) -> int | None:
         """Return what the group consumes next of a queue, None where nothing was committed yet."""
-        return _background.run(self._consumer.committed(queue))
+        return _background.run(self._client.committed(queue))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on in a queue of this consumer from an offset; what was pulled of it is dropped."""
-        _background.run(self._consumer.seek(queue, offset))
+        _background.run(self._client.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on with the first message of a queue."""
-        _background.run(self._consumer.seek_to_begin(queue))
+        _background.run(self._client.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with what comes to a queue from now on."""
-        _background.run(self._consumer.seek_to_end(queue))
+        _background.run(self._client.seek_to_end(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp: int) -> int:
         """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
-        return _background.run(self._consumer.offset_for_timestamp(queue, timestamp))
+        return _background.run(self._client.offset_for_timestamp(queue, timestamp))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Pull no more of some queues; ``poll`` still gives what was pulled."""
-        _background.call(lambda: self._consumer.pause(queues))
+        _background.call(lambda: self._client.pause(queues))
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
         """Pull of some queues again."""
-        _background.call(lambda: self._consumer.resume(queues))
+        _background.call(lambda: self._client.resume(queues))
+
+
+class PopConsumer(_Client[pop_consumer.PopConsumer]):
+    """Takes messages that brokers of 5.x hide from others for a while; see ``aio``'s."""
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] | None = None,
+        options: PopConsumerOptions | None = None,
+    ) -> None:
+        """Make a consumer; ``subscribe`` it to a topic, then start it."""
+        super().__init__(lambda: pop_consumer.PopConsumer(group, name_servers, options))
+
+    def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
+        """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92."""
+        _background.call(lambda: self._client.subscribe(topic, expression, is_sql92=is_sql92))
+
+    def pop(self, timeout_ms: int | None = None) -> "list[ConsumerMessage]":
+        """Take some messages of one broker; none if none come in time."""
+        return _background.run(self._client.pop(timeout_ms))
+
+    def ack(self, message: "ConsumerMessage") -> bool:
+        """Be done with a message; return False where it was too late, as others may have it by now."""
+        return _background.run(self._client.ack(message))
+
+    def change_invisible_time(self, message: "ConsumerMessage", invisible_ms: int) -> "ConsumerMessage | None":
+        """Have a message hidden for so long from now on, and return it with the receipt that counts then."""
+        return _background.run(self._client.change_invisible_time(message, invisible_ms))

@@ -230,7 +230,7 @@ def test_flow_control_pulls_no_more_than_the_threshold(broker: mqtool.Broker) ->
     thresholds = mqtool.Thresholds(count=5)
     with consumer(broker, held_up, thresholds=thresholds, pull_batch_size=3, consume_thread_max=1) as running:
         for _ in BODIES:
-            held = next(iter(running._consumer._held.values()), None)
+            held = next(iter(running._client._held.values()), None)
             gate.release()
             assert held is None or held.waiting.count <= 5 + 3
         listener.wait_for(100)

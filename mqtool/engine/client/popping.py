@@ -1,0 +1,136 @@
+"""What a consumer asks brokers of 5.x that pops: for messages that are hidden for a while, and what becomes of them.
+
+(Rules: remoting.md 3.4. RocketMQ: ``MQClientAPIImpl.processPopResponse``, ``ExtraInfoUtil``.)
+"""
+
+import dataclasses
+
+from mqtool.engine.client.incoming import ConsumerMessage, parse_message
+from mqtool.engine.client.questions import Question
+from mqtool.errors import FormatError, UsageError
+from mqtool.formats.bodies import Subscription
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.headers import (
+    Ack,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    Pop,
+    PopResponse,
+    build_header,
+    parse_header,
+)
+from mqtool.formats.message import records_of
+from mqtool.formats.pop import RECEIPT, Receipt, build_receipt, flagged_topic, parse_receipt
+from mqtool.formats.remoting import RemotingCommand
+
+ANY_QUEUE = -1
+_NORMAL = "0"
+_GONE = ResponseCode.NO_MESSAGE
+
+
+def pop(header: Pop, broker_name: str) -> Question[list[ConsumerMessage]]:
+    """Messages that are hidden from others for a while; each has a property that is its receipt, ``POP_CK``."""
+
+    def read(answer: RemotingCommand) -> list[ConsumerMessage]:
+        if answer.code != ResponseCode.SUCCESS:
+            return []
+        told = parse_header(PopResponse, answer.ext_fields)
+        starts = _starts(told.start_offset_info or "")
+        messages = []
+        for record, _ in records_of(answer.body):
+            message = parse_message(record, broker_name)
+            if RECEIPT not in message.properties:  # which a broker adds to what comes from a retry topic
+                start = starts.get(message.queue_id)
+                if start is None:
+                    raise FormatError(f"startOffsetInfo of the answer lacks the queue {message.queue_id}", offset=0)
+                receipt = Receipt(start, told.pop_time, told.invisible_time, told.revive_qid, broker_name)
+                message = _with_receipt(message, receipt, _NORMAL, message.queue_id, message.queue_offset)
+            messages.append(message)
+        return messages
+
+    codes = (ResponseCode.SUCCESS, ResponseCode.POLLING_FULL, ResponseCode.POLLING_TIMEOUT)
+    return Question(RemotingCommand(RequestCode.POP_MESSAGE, ext_fields=build_header(header)), read, codes)
+
+
+def pop_of(
+    group: str, subscription: Subscription, most: int, invisible_ms: int, wait_ms: int, now: int, *, in_order: bool
+) -> Pop:
+    """Return the request for messages of any queue of a topic; times are in ms."""
+    kind = subscription.expression_type
+    return Pop(
+        group,
+        subscription.topic,
+        ANY_QUEUE,
+        most,
+        invisible_ms,
+        wait_ms,
+        now,
+        0,
+        kind,
+        subscription.expression,
+        in_order,
+    )
+
+
+def acknowledge(group: str, message: ConsumerMessage) -> Question[bool]:
+    """The group is done with a message; False where it was too late for that."""
+    topic, queue_id, offset, text = _place(group, message)
+    header = Ack(group, topic, queue_id, text, offset)
+    return Question(
+        RemotingCommand(RequestCode.ACK_MESSAGE, ext_fields=build_header(header)),
+        lambda answer: answer.code == ResponseCode.SUCCESS,
+        (ResponseCode.SUCCESS, _GONE),
+    )
+
+
+def change_invisible_time(group: str, message: ConsumerMessage, invisible_ms: int) -> Question[ConsumerMessage | None]:
+    """Have a message hidden for so long from now on; the message with its new receipt, None where it was too late."""
+    topic, queue_id, offset, text = _place(group, message)
+
+    def read(answer: RemotingCommand) -> ConsumerMessage | None:
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        told = parse_header(ChangeInvisibleTimeResponse, answer.ext_fields)
+        receipt = Receipt(offset, told.pop_time, told.invisible_time, told.revive_qid, message.broker_name)
+        return _with_receipt(message, receipt, _flag(text), queue_id, offset)
+
+    header = ChangeInvisibleTime(group, topic, queue_id, text, offset, invisible_ms)
+    command = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext_fields=build_header(header))
+    return Question(command, read, (ResponseCode.SUCCESS, _GONE))
+
+
+def _starts(text: str) -> dict[int, int]:
+    """Return where the check point of each queue of the topic itself begins."""
+    starts = {}
+    for part in filter(None, text.split(";")):
+        words = part.split(" ")
+        if len(words) != 3 or not all(word.isdecimal() for word in words[1:]):
+            raise FormatError(f"startOffsetInfo of the answer: {part[:40]}", offset=0)
+        if words[0] == _NORMAL:
+            starts[int(words[1])] = int(words[2])
+    return starts
+
+
+def _with_receipt(message: ConsumerMessage, receipt: Receipt, flag: str, queue_id: int, offset: int) -> ConsumerMessage:
+    text = build_receipt(receipt, flag, queue_id, offset)
+    return dataclasses.replace(message, properties={**message.properties, RECEIPT: text})
+
+
+def _flag(receipt: str) -> str:
+    return receipt.split(" ")[4]
+
+
+def _place(group: str, message: ConsumerMessage) -> tuple[str, int, int, str]:
+    """Return topic, queue id and queue offset where a message was taken, and its receipt.
+
+    Raises:
+        UsageError: the message does not come from a pop.
+    """
+    text = message.properties.get(RECEIPT, "")
+    words = text.split(" ")
+    try:
+        parse_receipt(text)
+        queue_id, offset = int(words[6]), int(words[7])
+    except (FormatError, IndexError, ValueError) as error:
+        raise UsageError("this message does not come from a pop: it has no receipt") from error
+    return flagged_topic(message.topic, group, _flag(text)), queue_id, offset, text

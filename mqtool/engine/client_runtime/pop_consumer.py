@@ -1,0 +1,231 @@
+"""A consumer that pops, for asyncio: brokers of 5.x hide what they give, until it is acknowledged or comes again.
+
+(Rules: remoting.md 3.4. RocketMQ: ``PopProcessQueue``, ``DefaultMQPushConsumerImpl.popMessage``.)
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from mqtool.engine.client import consuming, popping
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client.names import DEFAULT_CONSUMER, check_group, check_topic, with_namespace
+from mqtool.engine.client.routes import masters
+from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.engine.remoting.server import wall_clock
+from mqtool.errors import NotFoundError, UsageError
+from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription
+
+_ANSWER_MS = 5000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopConsumerOptions(ClientOptions):
+    """How a consumer pops; names and defaults are those of the Java client.
+
+    Attributes:
+        pop_invisible_time: ms for which others do not get what this consumer got.
+        pop_batch_nums: messages of one pop, 32 at most.
+        poll_timeout_millis: how long ``pop`` waits, unless told otherwise.
+        orderly: messages of a queue are given to nobody else while one of them is not acknowledged.
+    """
+
+    pop_invisible_time: int = 60_000
+    pop_batch_nums: int = 32
+    poll_timeout_millis: int = 5000
+    orderly: bool = False
+
+
+class PopConsumer:
+    """Takes messages of any queue, beside any number of members of its group; brokers share nothing out.
+
+    What is not acknowledged in time comes again, to whichever member, and after as many times as the group allows it
+    becomes a dead letter.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] | None = None,
+        options: PopConsumerOptions | None = None,
+        clock: Callable[[], int] = wall_clock,
+    ) -> None:
+        """Make a consumer; ``subscribe`` it to a topic, then start it.
+
+        Args:
+            group: whose members share the messages.
+            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            options: how it pops.
+            clock: tells the time in ms since 1970.
+
+        Raises:
+            UsageError: the group's name, the addresses or the options make no sense.
+        """
+        check_group(group, DEFAULT_CONSUMER)
+        self.options = options or PopConsumerOptions()
+        if not 1 <= self.options.pop_batch_nums <= 32:
+            raise UsageError(f"pop_batch_nums={self.options.pop_batch_nums}: a pop gives 1 to 32 messages")
+        self.group = with_namespace(group, self.options.namespace)
+        self._clock = clock
+        self._instance = Instance(name_servers, self.options, clock)
+        self._instance.producers_only = False
+        self._instance.heartbeat = self._heartbeat
+        self._subscriptions: dict[str, Subscription] = {}
+        self._under_way: dict[tuple[str, str], asyncio.Task[list[ConsumerMessage]]] = {}  # by topic and broker
+        self._is_running = False
+
+    @property
+    def client_id(self) -> str:
+        """How brokers call this client."""
+        return self._instance.client_id
+
+    def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
+        """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92.
+
+        Raises:
+            UsageError: no topic can be called that.
+            FilterError: the expression has no tag.
+        """
+        check_topic(topic)
+        name = with_namespace(topic, self.options.namespace)
+        make = consuming.subscribe_by_sql if is_sql92 else consuming.subscribe
+        self._subscriptions[name] = make(name, expression, self._clock())
+        if self._is_running:
+            self._instance.keep(self._instance.send_heartbeats())
+
+    # From start to shutdown
+
+    async def start(self) -> None:
+        """Join the group.
+
+        Raises:
+            UsageError: it is running already, or subscribes to nothing.
+            NotFoundError: there is no such topic.
+            UnavailableError: no name server answers.
+        """
+        if self._is_running:
+            raise UsageError("this consumer is running already")
+        if not self._subscriptions:
+            raise UsageError("this consumer subscribes to no topic")
+        for topic in self._subscriptions:
+            if await self._instance.route(topic) is None:
+                await self._instance.stop()
+                raise NotFoundError(f"there is no topic {topic}")
+        self._is_running = True
+        self._instance.start()
+        await self._instance.send_heartbeats()
+
+    async def shutdown(self) -> None:
+        """Leave the group; what was not acknowledged comes again to others when its time is over."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        for task in self._under_way.values():
+            task.cancel()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        self._under_way.clear()
+        await self._instance.unregister(consumer_group=self.group)
+        await self._instance.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    def _heartbeat(self) -> Heartbeat:
+        subscriptions = tuple(self._subscriptions.values())
+        data = ConsumerData(self.group, "CONSUME_POP", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", subscriptions)
+        return Heartbeat(self.client_id, (), (data,))
+
+    def _check_running(self) -> None:
+        if not self._is_running:
+            raise UsageError("this consumer is not running: start it first")
+
+    # Messages
+
+    async def pop(self, timeout_ms: int | None = None) -> list[ConsumerMessage]:
+        """Take some messages of one broker; none if none come in time.
+
+        Args:
+            timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+
+        Raises:
+            UsageError: the consumer is not running.
+            MqtoolError: a broker refuses, or cannot be reached.
+        """
+        self._check_running()
+        wait_ms = self.options.poll_timeout_millis if timeout_ms is None else timeout_ms
+        end = asyncio.get_running_loop().time() + wait_ms / 1000
+        while True:
+            left_ms = max(0, int((end - asyncio.get_running_loop().time()) * 1000))
+            for place in await self._places():
+                if place not in self._under_way:
+                    self._under_way[place] = asyncio.create_task(self._pop_of(*place, left_ms))
+            # One that is not done yet goes on: what it brings is hidden, and must not be lost until its time is over.
+            done, _ = await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
+            for place, task in [*self._under_way.items()]:
+                if task in done:
+                    del self._under_way[place]
+                    if messages := task.result():
+                        return messages
+            if asyncio.get_running_loop().time() >= end:
+                return []
+
+    async def _places(self) -> list[tuple[str, str]]:
+        """Return topics and brokers, in any order."""
+        places = []
+        for topic in self._subscriptions:
+            route = await self._instance.route(topic)
+            places += [(topic, name) for name in masters(route)] if route else []
+        random.shuffle(places)
+        return places
+
+    async def _pop_of(self, topic: str, broker_name: str, wait_ms: int) -> list[ConsumerMessage]:
+        options, subscription = self.options, self._subscriptions[topic]
+        header = popping.pop_of(
+            self.group,
+            subscription,
+            options.pop_batch_nums,
+            options.pop_invisible_time,
+            wait_ms,
+            self._clock(),
+            in_order=options.orderly,
+        )
+        question = popping.pop(header, broker_name)
+        messages = await self._instance.ask(broker_name, question, wait_ms + _ANSWER_MS)
+        wanted = [one for one in messages if consuming.is_wanted(subscription, one)]
+        for one in messages:
+            if one not in wanted:  # another tag of the same code: nobody else in the group wants it
+                await self.ack(one)
+        return wanted
+
+    async def ack(self, message: ConsumerMessage) -> bool:
+        """Be done with a message; return False where it was too late, as others may have it by now.
+
+        Raises:
+            UsageError: the message does not come from a pop.
+            MqtoolError: its broker refuses, or cannot be reached.
+        """
+        self._check_running()
+        return await self._instance.ask(message.broker_name, popping.acknowledge(self.group, message), _ANSWER_MS)
+
+    async def change_invisible_time(self, message: ConsumerMessage, invisible_ms: int) -> ConsumerMessage | None:
+        """Have a message hidden for so long from now on, and return it with the receipt that counts then.
+
+        Returns:
+            None where it was too late, as others may have it by now.
+
+        Raises:
+            UsageError: the message does not come from a pop.
+            MqtoolError: its broker refuses, or cannot be reached.
+        """
+        self._check_running()
+        question = popping.change_invisible_time(self.group, message, invisible_ms)
+        return await self._instance.ask(message.broker_name, question, _ANSWER_MS)

@@ -1,0 +1,121 @@
+"""Consumers that pop: each message to one of them, hidden for a while, and again if it is not acknowledged."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool import ConsumerMessage, PopConsumer, PopConsumerOptions, ProducerMessage
+from mqtool.errors import NotFoundError, UsageError
+from tests.engine.client_runtime.test_push_consumer import BODIES, send, until
+
+
+@pytest.fixture
+def clock() -> mqtool.VirtualClock:
+    return mqtool.VirtualClock()
+
+
+@pytest.fixture
+def broker(clock: mqtool.VirtualClock) -> Iterator[mqtool.Broker]:
+    with mqtool.Broker(settings={"enablePropertyFilter": True}, clock=clock) as running:
+        yield running
+
+
+def consumer(broker: mqtool.Broker, expression: str = "*", **options: Any) -> PopConsumer:
+    made = PopConsumer("G", broker.name_server_address, PopConsumerOptions(**options))
+    made.subscribe("Orders", expression, is_sql92=expression.startswith("a "))
+    return made
+
+
+def popped(made: PopConsumer, count: int) -> list[ConsumerMessage]:
+    """Pop until so many messages have come."""
+    found: list[ConsumerMessage] = []
+
+    def are_there() -> bool:
+        found.extend(made.pop(100))
+        return len(found) >= count
+
+    until(are_there)
+    return found
+
+
+def bodies(messages: list[ConsumerMessage]) -> list[bytes]:
+    return sorted(one.body for one in messages)
+
+
+def test_each_message_goes_to_one_member_and_not_again_once_it_is_acknowledged(
+    broker: mqtool.Broker, clock: mqtool.VirtualClock
+) -> None:
+    send(broker, BODIES)
+    with consumer(broker) as one, consumer(broker) as other:
+        first, second = popped(one, 10), popped(other, 10)
+        rest = popped(one, 100 - len(first) - len(second))
+        assert bodies(first + second + rest) == sorted(BODIES)
+        assert all(one.ack(message) for message in first + second + rest)
+        clock.advance(90)
+        assert one.pop(0) == other.pop(0) == []
+
+
+def test_what_is_not_acknowledged_comes_again(broker: mqtool.Broker, clock: mqtool.VirtualClock) -> None:
+    send(broker, [b"one", b"two"])
+    with consumer(broker, pop_invisible_time=10_000) as one:
+        messages = popped(one, 2)
+        assert one.ack(messages[0])
+        clock.advance(15)
+        [again] = popped(one, 1)
+        assert (again.body, again.topic, again.reconsume_times) == (messages[1].body, "Orders", 1)
+        assert one.ack(again)
+        clock.advance(60)
+        assert one.pop(0) == []
+
+
+def test_a_message_can_be_hidden_for_longer_or_less(broker: mqtool.Broker, clock: mqtool.VirtualClock) -> None:
+    send(broker, [b"one"])
+    with consumer(broker, pop_invisible_time=10_000) as one:
+        [message] = popped(one, 1)
+        later = one.change_invisible_time(message, 60_000)
+        assert later is not None
+        clock.advance(20)
+        assert one.pop(0) == []
+        sooner = one.change_invisible_time(later, 1_000)
+        assert sooner is not None
+        clock.advance(10)
+        assert bodies(popped(one, 1)) == [b"one"]
+
+
+@pytest.mark.parametrize("expression", ["A || C", "a > 3"])
+def test_tags_and_sql_choose(expression: str, broker: mqtool.Broker) -> None:
+    send(broker, [b"other"], tags="B", properties={"a": "1"})
+    send(broker, [b"wanted"], tags="A", properties={"a": "5"})
+    with consumer(broker, expression) as one:
+        assert bodies(popped(one, 1)) == [b"wanted"]
+
+
+def test_in_order_the_next_waits_for_the_first(broker: mqtool.Broker) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        queue = producer.queues("Orders")[0]
+        for body in (b"one", b"two"):
+            producer.send(ProducerMessage("Orders", body), queue)
+    with consumer(broker, orderly=True, pop_batch_nums=1) as one:
+        [first] = popped(one, 1)
+        assert one.pop(0) == []
+        assert one.ack(first)
+        [second] = popped(one, 1)
+        assert [first.body, second.body] == [b"one", b"two"]
+
+
+def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
+    with pytest.raises(UsageError, match="gives 1 to 32 messages"):
+        consumer(broker, pop_batch_nums=33)
+    with pytest.raises(UsageError, match="start it first"):
+        consumer(broker).pop()
+    with pytest.raises(NotFoundError, match="there is no topic Orders"):
+        consumer(broker).start()
+    with pytest.raises(UsageError, match="subscribes to no topic"):
+        PopConsumer("G", broker.name_server_address).start()
+    send(broker, [b"one"])
+    [message] = mqtool.open_store(broker.store).messages()
+    plain = ConsumerMessage("Orders", b"", {}, "broker-a", 0, message.queue_offset, 0, 0, 0, 0, 0, "", 0, "")
+    with consumer(broker) as one, pytest.raises(UsageError, match="does not come from a pop"):
+        one.ack(plain)
