@@ -98,6 +98,7 @@ class Packed:
     max_reconsume_times: int | None = None
     is_batch: bool = False
     unique_key: str = ""  # of all messages of a batch, with commas
+    is_reply: bool = False
 
 
 def pack(

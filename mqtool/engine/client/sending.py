@@ -6,8 +6,9 @@
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mqtool.engine.client.outgoing import Packed
+from mqtool.engine.client.outgoing import Packed, ProducerMessage
 from mqtool.engine.client.questions import DEFAULT_TOPIC, Question
 from mqtool.errors import FormatError, MqtoolError, UnavailableError, UsageError
 from mqtool.formats.bodies import MessageQueue
@@ -25,6 +26,9 @@ from mqtool.formats.headers import (
 from mqtool.formats.hosts import parse_message_id
 from mqtool.formats.recall import parse_handle
 from mqtool.formats.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from mqtool.engine.client.incoming import ConsumerMessage
 
 RETRY_CODES = frozenset(
     (
@@ -93,9 +97,7 @@ class SendError(MqtoolError):
         super().__init__(f"the message to {topic} could not be sent, {attempts}{last}")
 
 
-def send(
-    packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int, code: int | None = None
-) -> Question[SendResult]:
+def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int) -> Question[SendResult]:
     """Return the request that stores a message in a queue, and what its answer says."""
     header = Send(
         group,
@@ -112,8 +114,9 @@ def send(
         batch=packed.is_batch,
         broker_name=queue.broker_name,
     )
-    if code is None:
-        code = RequestCode.SEND_BATCH_MESSAGE if packed.is_batch else RequestCode.SEND_MESSAGE_V2
+    code = RequestCode.SEND_BATCH_MESSAGE if packed.is_batch else RequestCode.SEND_MESSAGE_V2
+    if packed.is_reply:
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
     command = RemotingCommand(code, ext_fields=build_header(header, short=True), body=packed.body)
 
     def read(answer: RemotingCommand) -> SendResult:
@@ -159,6 +162,19 @@ def recall(group: str, topic: str, recall_handle: str) -> Question[str]:
 def request_properties(correlation_id: str, client_id: str, timeout_ms: int) -> dict[str, str]:
     """Return the properties by which whoever consumes a message knows that, and where, a reply is wanted."""
     return {"CORRELATION_ID": correlation_id, "REPLY_TO_CLIENT": client_id, "TTL": str(timeout_ms)}
+
+
+def reply_to(request: "ConsumerMessage", body: bytes) -> ProducerMessage:
+    """Return the message that answers another.
+
+    Raises:
+        UsageError: its producer wants no reply.
+    """
+    asked = {name: request.properties.get(name, "") for name in ("CORRELATION_ID", "REPLY_TO_CLIENT", "TTL")}
+    cluster = request.properties.get("CLUSTER")
+    if not all(asked.values()) or not cluster:
+        raise UsageError(f"the message {request.message_id} wants no reply")
+    return ProducerMessage(f"{cluster}_REPLY_TOPIC", body, properties={**asked, "MSG_TYPE": "reply"})
 
 
 # Transactions

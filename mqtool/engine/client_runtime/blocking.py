@@ -178,6 +178,10 @@ class _Producing(_Client[AioProducer]):
         """Send a message, wait for the reply of whoever consumes it, and return that."""
         return _background.run(self._client.request(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
 
+    def reply(self, request: "ConsumerMessage", body: bytes, timeout_ms: int | None = None) -> SendResult:
+        """Answer a message whose producer waits for that, and return where the reply is stored."""
+        return _background.run(self._client.reply(request, body, timeout_ms))
+
     def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
         """Take a timer message back that is not delivered yet, and return its unique key."""
         return _background.run(self._client.recall(topic, recall_handle, timeout_ms))

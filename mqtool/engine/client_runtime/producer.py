@@ -312,6 +312,22 @@ class Producer:
         finally:
             del self._awaited[correlation_id]
 
+    async def reply(self, request: "ConsumerMessage", body: bytes, timeout_ms: int | None = None) -> SendResult:
+        """Answer a message whose producer waits for that, and return where the reply is stored.
+
+        Args:
+            request: the message, as a consumer got it.
+            body: of the reply.
+            timeout_ms: for the answer of the broker.
+
+        Raises:
+            UsageError: its producer wants no reply.
+            MqtoolError: as ``send``; that producer is not there any more, perhaps.
+        """
+        message = sending.reply_to(request, body)
+        packed = replace(self._pack(message), is_reply=True)
+        return await self._send(packed, message, None, None, None, timeout_ms)
+
     def _replied(self, _address: str, command: RemotingCommand) -> RemotingCommand:
         from mqtool.engine.client.incoming import parse_reply
 

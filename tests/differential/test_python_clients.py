@@ -1,0 +1,399 @@
+"""The clients in Python with real brokers of every version, and with ours: the same scenarios, the same outcome."""
+
+import asyncio
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import mqtool
+from mqtool import (
+    ConsumeContext,
+    ConsumeFrom,
+    ConsumerMessage,
+    ConsumeStatus,
+    LitePullConsumerOptions,
+    MessageModel,
+    PopConsumerOptions,
+    ProducerMessage,
+    PushConsumerOptions,
+    TransactionState,
+)
+from mqtool.errors import MqtoolError, UsageError
+from tests.differential.conftest import jars
+from tests.differential.java_broker import POM, free_port, running_broker
+from tests.differential.java_store import VERSIONS
+
+PATIENCE = 120  # s; a test that waits so long has failed
+SETTINGS: dict[str, Any] = {
+    "enablePropertyFilter": "true",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
+}
+FIRST: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET}
+OURS = "ours"
+
+
+class Target(NamedTuple):
+    """Brokers to talk to."""
+
+    name_server: str
+    version: str
+
+    @property
+    def is_four(self) -> bool:
+        """Whether it knows nothing of 5.x."""
+        return self.version.startswith("4")
+
+
+def _group_of(version: str) -> Any:
+    marks = [pytest.mark.xdist_group(f"python-{version}")]
+    return pytest.param(version, marks=marks if version == OURS else [*marks, pytest.mark.java])
+
+
+@pytest.fixture(scope="module", params=[_group_of(version) for version in (OURS, *VERSIONS)])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    version: str = request.param
+    if version == OURS:
+        with mqtool.Broker(settings=SETTINGS) as broker:
+            yield Target(broker.name_server_address, version)
+        return
+    jars(version, POM)
+    with mqtool.Broker(settings={"brokerName": "names"}) as names:
+        folder = tmp_path_factory.mktemp("java") / "broker"
+        with _in_a_thread(version, folder, names.name_server_address):
+            yield Target(names.name_server_address, version)
+
+
+@contextlib.contextmanager
+def _in_a_thread(version: str, folder: Path, name_server: str) -> Iterator[None]:
+    """Run a broker of RocketMQ for as long as the block lasts."""
+    lines = "".join(f"{name}={value}\n" for name, value in SETTINGS.items())
+    is_up, may_end, failures = threading.Event(), threading.Event(), list[BaseException]()
+
+    async def run() -> None:
+        async with running_broker(version, folder, name_server, free_port(), settings=lines):
+            is_up.set()
+            await asyncio.to_thread(may_end.wait)
+
+    def work() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            failures.append(error)
+            is_up.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert is_up.wait(PATIENCE)
+    try:
+        assert not failures, failures
+        yield
+    finally:
+        may_end.set()
+        thread.join(PATIENCE)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, target: Target) -> str:
+    """A topic for one test, which the broker has."""
+    name = "".join(one if one.isalnum() else "_" for one in request.node.originalname.removeprefix("test_"))
+    with producer(target) as sending:
+        until(lambda: _sends(sending, name))
+    return name
+
+
+def _sends(sending: mqtool.Producer, name: str) -> bool:
+    try:
+        sending.send(ProducerMessage(name, b"first", tags="first"))
+    except MqtoolError:  # a broker that has just started refuses for a moment
+        return False
+    return True
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Return when a condition holds."""
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def producer(target: Target, **options: Any) -> mqtool.Producer:
+    return mqtool.Producer("P", target.name_server, mqtool.ProducerOptions(**options))
+
+
+class Seen:
+    """A listener that counts what it is given, and answers as it is told."""
+
+    def __init__(self, answer: Callable[[ConsumerMessage], ConsumeStatus] | None = None) -> None:
+        self.messages: list[ConsumerMessage] = []
+        self._answer = answer
+        self._lock = threading.Lock()
+
+    def __call__(self, messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
+        context.delay_level = 1
+        with self._lock:
+            new = [one for one in messages if one.tags != "first"]
+            self.messages += new
+        return self._answer(new[0]) if self._answer and new else ConsumeStatus.SUCCESS
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The bodies, in the order in which they came."""
+        return [one.body for one in self.messages]
+
+
+def consumer(
+    target: Target, group: str, topic: str, listener: Seen, expression: str = "*", **options: Any
+) -> mqtool.PushConsumer:
+    made = mqtool.PushConsumer(group, listener, target.name_server, PushConsumerOptions(**{**FIRST, **options}))
+    made.subscribe(topic, expression, is_sql92=expression.startswith("a "))
+    return made
+
+
+def send(target: Target, topic: str, bodies: Sequence[bytes], **more: Any) -> None:
+    with producer(target) as sending:
+        for body in bodies:
+            sending.send(ProducerMessage(topic, body, **more))
+
+
+BODIES = [b"%d" % number for number in range(40)]
+
+
+def test_sends_of_all_kinds(target: Target, topic: str) -> None:
+    seen = Seen()
+    with producer(target) as sending, consumer(target, topic, topic, seen):
+        results = [sending.send(ProducerMessage(topic, b"sync", tags="a", keys=["k1", "k2"], properties={"x": "y"}))]
+        results.append(sending.send_async(ProducerMessage(topic, b"async")).result(PATIENCE))
+        sending.send_oneway(ProducerMessage(topic, b"oneway"))
+        sending.send_batch([ProducerMessage(topic, b"batch %d" % number) for number in range(3)])
+        large = b"compressed " * 10_000
+        sending.send(ProducerMessage(topic, large))
+        until(lambda: len(seen.messages) >= 7)
+        assert all(one.status is mqtool.SendStatus.SEND_OK for one in results)
+    assert collections.Counter(seen.bodies) == collections.Counter(
+        [b"sync", b"async", b"oneway", b"batch 0", b"batch 1", b"batch 2", large]
+    )
+    [sync] = [one for one in seen.messages if one.body == b"sync"]
+    assert (sync.tags, sync.keys, sync.properties["x"]) == ("a", "k1 k2", "y")
+    assert (sync.message_id, sync.offset_message_id) == (results[0].message_id, results[0].offset_message_id)
+
+
+def test_what_cannot_be_sent(target: Target, topic: str) -> None:
+    with producer(target) as sending, pytest.raises(UsageError, match="4,194,304 are the most"):
+        sending.send(ProducerMessage(topic, bytes((4 << 20) + 1)))
+    with producer(target, max_message_size=8 << 20, compress_msg_body_over_howmuch=8 << 20) as sending:
+        with pytest.raises(MqtoolError) as refused:
+            sending.send(ProducerMessage(topic, bytes((4 << 20) + 1)))
+        assert "illegal" in str(refused.value) or "13" in str(refused.value)
+
+
+def test_later(target: Target, topic: str) -> None:
+    seen = Seen()
+    kinds: list[dict[str, Any]] = [{"delay_level": 1}]
+    kinds += [] if target.is_four else [{"delay_ms": 1500}, {"deliver_at": time.time_ns() // 1_000_000 + 3000}]
+    with producer(target) as sending, consumer(target, topic, topic, seen):
+        for kind in kinds:
+            sending.send(ProducerMessage(topic, str(kind).encode(), **kind))
+        until(lambda: len(seen.messages) >= len(kinds))
+    for one in seen.messages:
+        kind = eval(one.body)
+        due = kind.get("deliver_at") or one.born_timestamp + kind.get("delay_ms", 1000)
+        assert one.store_timestamp >= due
+
+
+class Bank:
+    """Ends transactions as their arguments say; those that are not known, when it is asked again."""
+
+    def execute_local_transaction(self, _message: ProducerMessage, arg: Any) -> TransactionState:
+        return TransactionState(arg)
+
+    def check_local_transaction(self, message: ConsumerMessage) -> TransactionState:
+        return TransactionState.COMMIT if b"commit" in message.body else TransactionState.ROLLBACK
+
+
+def test_transactions(target: Target, topic: str) -> None:
+    seen = Seen()
+    with (
+        mqtool.TransactionProducer("Bank", Bank(), target.name_server) as sending,
+        consumer(target, topic, topic, seen),
+    ):
+        for body, state in (
+            (b"commit", TransactionState.COMMIT),
+            (b"rollback", TransactionState.ROLLBACK),
+            (b"later rollback", TransactionState.UNKNOWN),
+            (b"later commit", TransactionState.UNKNOWN),
+        ):
+            sending.send_in_transaction(ProducerMessage(topic, body), state.value)
+        until(lambda: len(seen.messages) >= 2)
+    # Brokers of 5.x hold the ends of transactions back for 3 s: asked again meanwhile, a producer commits twice.
+    assert {*seen.bodies} == {b"commit", b"later commit"}
+    assert target.version != OURS or len(seen.bodies) == 2
+
+
+def test_members_share(target: Target, topic: str) -> None:
+    first, second = Seen(), Seen()
+    with consumer(target, topic, topic, first) as one:
+        with consumer(target, topic, topic, second) as other:
+            until(lambda: bool(_own(one, topic)) and bool(_own(other, topic)) and not _shared(one, other, topic))
+            send(target, topic, BODIES)
+            until(lambda: len(first.messages) + len(second.messages) >= 40)
+            assert first.messages
+            assert second.messages
+        until(lambda: len(_own(one, topic)) >= 4)
+        send(target, topic, [b"for the one that is left"])
+        until(lambda: b"for the one that is left" in first.bodies)
+    assert set(first.bodies + second.bodies) == {*BODIES, b"for the one that is left"}
+
+
+def _own(one: mqtool.PushConsumer, topic: str) -> list[Any]:
+    return [queue for queue in one.queues() if queue.topic == topic]
+
+
+def _shared(one: mqtool.PushConsumer, other: mqtool.PushConsumer, topic: str) -> set[Any]:
+    return {*_own(one, topic)} & {*_own(other, topic)}
+
+
+def test_in_order(target: Target, topic: str) -> None:
+    failed: list[ConsumerMessage] = []
+
+    def fails_once(message: ConsumerMessage) -> ConsumeStatus:
+        if message.body == b"3" and not failed:
+            failed.append(message)
+            return ConsumeStatus.LATER
+        return ConsumeStatus.SUCCESS
+
+    seen = Seen(fails_once)
+    with producer(target) as sending:
+        queue = sending.queues(topic)[0]
+        for body in BODIES[:10]:
+            sending.send(ProducerMessage(topic, body), queue)
+    with consumer(target, topic, topic, seen, orderly=True):
+        until(lambda: len(seen.messages) >= 11)
+    assert seen.bodies == BODIES[:4] + BODIES[3:10]
+
+
+def test_broadcasts(target: Target, topic: str, tmp_path: Path) -> None:
+    each = [Seen(), Seen()]
+    with contextlib.ExitStack() as stack:
+        for number, seen in enumerate(each):
+            options: dict[str, Any] = {"message_model": MessageModel.BROADCASTING, "offsets_folder": tmp_path}
+            stack.enter_context(consumer(target, topic, topic, seen, instance_name=f"i{number}", **options))
+        send(target, topic, BODIES)
+        until(lambda: all(len(seen.messages) >= 40 for seen in each))
+    assert [sorted(seen.bodies) for seen in each] == [sorted(BODIES)] * 2
+
+
+@pytest.mark.parametrize("expression", ["A || C", "a > 3"])
+def test_filters(target: Target, topic: str, expression: str) -> None:
+    seen = Seen()
+    group = f"{topic}-{len(expression)}"
+    send(target, topic, [b"other"], tags="B", properties={"a": "1"})
+    send(target, topic, [b"wanted"], tags="A", properties={"a": "5"})
+    with consumer(target, group, topic, seen, expression):
+        until(lambda: bool(seen.messages))
+        send(target, topic, [b"last"], tags="C", properties={"a": "4"})
+        until(lambda: b"last" in seen.bodies)
+    assert {*seen.bodies} == {b"wanted", b"last"}
+
+
+def test_again_after_a_failure(target: Target, topic: str) -> None:
+    seen = Seen(lambda one: ConsumeStatus.LATER if one.reconsume_times < 2 else ConsumeStatus.SUCCESS)
+    with consumer(target, topic, topic, seen):
+        send(target, topic, [b"twice bad"])
+        until(lambda: len(seen.messages) >= 3)
+    assert [(one.body, one.topic, one.reconsume_times) for one in seen.messages] == [
+        (b"twice bad", topic, times) for times in range(3)
+    ]
+
+
+def test_a_group_goes_on_where_it_was(target: Target, topic: str) -> None:
+    first, second = Seen(), Seen()
+    with consumer(target, topic, topic, first):
+        send(target, topic, BODIES)
+        until(lambda: len(first.messages) >= 40)
+    send(target, topic, [b"meanwhile"])
+    with consumer(target, topic, topic, second):
+        until(lambda: bool(second.messages))
+    assert (sorted(first.bodies), second.bodies) == (sorted(BODIES), [b"meanwhile"])
+
+
+def test_lite_pull(target: Target, topic: str) -> None:
+    send(target, topic, BODIES)
+    made = mqtool.LitePullConsumer(topic, target.name_server, LitePullConsumerOptions(**FIRST, auto_commit=False))
+    made.subscribe(topic)
+    with made:
+        assert sorted(_polled(made, 41)) == sorted([b"first", *BODIES])
+        made.commit()
+        queue = made.assignment()[0]
+        until(lambda: made.committed(queue) is not None)
+        end = made.committed(queue)
+        assert end
+    other = mqtool.LitePullConsumer(f"{topic}-assigned", target.name_server)
+    other.assign([queue])
+    with other:
+        other.seek(queue, end - 1)
+        assert len(_polled(other, 1)) == 1
+        other.seek_to_begin(queue)
+        assert len(_polled(other, end)) == end
+        other.seek_to_end(queue)
+        assert other.poll(500) == []
+
+
+def _polled(made: mqtool.LitePullConsumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+
+    def are_there() -> bool:
+        found.extend(one.body for one in made.poll(200))
+        return len(found) >= count
+
+    until(are_there)
+    return found
+
+
+def test_pops(target: Target, topic: str) -> None:
+    if target.is_four:
+        pytest.skip("pops came with 5.x")
+    send(target, topic, BODIES)
+    options = PopConsumerOptions(pop_invisible_time=10_000)
+    made = mqtool.PopConsumer(topic, target.name_server, options)
+    made.subscribe(topic)
+    with made:
+        found: list[ConsumerMessage] = []
+
+        until(lambda: _has_popped(made, found, 41))
+        assert sorted(one.body for one in found) == sorted([b"first", *BODIES])
+        first, *rest = found
+        assert all(made.ack(one) for one in rest)
+        assert made.change_invisible_time(first, 3000) is not None
+        found.clear()
+        until(lambda: _has_popped(made, found))
+        [again] = found
+        assert (again.body, again.topic) == (first.body, topic)
+        assert made.ack(again)
+
+
+def _has_popped(made: mqtool.PopConsumer, found: list[ConsumerMessage], count: int = 1) -> bool:
+    found += made.pop(500)
+    return len(found) >= count
+
+
+def test_a_question_is_answered(target: Target, topic: str) -> None:
+    with producer(target) as sending, producer(target) as answering:
+
+        def answer(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            for one in messages:
+                if "REPLY_TO_CLIENT" in one.properties:
+                    answering.reply(one, b"answer to " + one.body)
+
+        made = mqtool.PushConsumer(topic, answer, target.name_server, PushConsumerOptions(**FIRST))
+        made.subscribe(topic)
+        with made:
+            reply = sending.request(ProducerMessage(topic, b"question"), timeout_ms=PATIENCE * 1000)
+    assert reply.body == b"answer to question"
