@@ -60,7 +60,7 @@ OnArrival = Callable[[str, int, int, int, int], None]
 _SEGMENT_SIZE = 1 << 30
 _QUEUE_FILE_UNITS = 300_000
 _PAGE = 4096
-_MANY_WAITING = 128
+_MANY_WAITING = 256
 """Messages whose units wait until they had better be written."""
 _MOST_WAITING = 4096
 """Messages whose units wait in memory at most."""
