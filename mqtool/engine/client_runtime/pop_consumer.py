@@ -162,20 +162,22 @@ class PopConsumer:
         """
         self._check_running()
         wait_ms = self.options.poll_timeout_millis if timeout_ms is None else timeout_ms
-        end = asyncio.get_running_loop().time() + wait_ms / 1000
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_ms / 1000
         while True:
-            left_ms = max(0, int((end - asyncio.get_running_loop().time()) * 1000))
-            for place in await self._places():
-                if place not in self._under_way:
-                    self._under_way[place] = asyncio.create_task(self._pop_of(*place, left_ms))
+            left = max(0.0, end - loop.time())
+            new = [place for place in await self._places() if place not in self._under_way]
+            for place in new:
+                self._under_way[place] = asyncio.create_task(self._pop_of(*place, int(left * 1000)))
             # One that is not done yet goes on: what it brings is hidden, and must not be lost until its time is over.
-            done, _ = await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
+            tasks, timeout = self._under_way.values(), None if new else left
+            done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             for place, task in [*self._under_way.items()]:
                 if task in done:
                     del self._under_way[place]
                     if messages := task.result():
                         return messages
-            if asyncio.get_running_loop().time() >= end:
+            if loop.time() >= end:
                 return []
 
     async def _places(self) -> list[tuple[str, str]]:
