@@ -9,6 +9,7 @@ from typing import Any
 
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.headers import Send, build_header
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.pop import Receipt, build_receipt
@@ -155,3 +156,8 @@ def batch(*bodies: bytes) -> bytes:
         + properties
         for body in bodies
     )
+
+
+def send_command(header: Send, body: bytes) -> RemotingCommand:
+    """Return the request that has a broker store a message."""
+    return RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext_fields=build_header(header, short=True), body=body)

@@ -271,23 +271,17 @@ async def _consume_in_order(brokers: Brokers, group: str, wanted: _Wanted, sink:
 
 
 async def _peek(wire: "Wire", brokers: Brokers, group: str | None, wanted: _Wanted, sink: _Sink) -> None:
-    async with _peeking(brokers) as consumer:
+    from mqtool.engine.client.questions import TOOLS_GROUP
+    from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer, LitePullConsumerOptions
+
+    options = LitePullConsumerOptions(**brokers.client_options(), pull_batch_size=_AT_ONCE, auto_commit=False)
+    async with LitePullConsumer(TOOLS_GROUP, brokers.name_servers, options) as consumer:
         queues = [queue for topic in wanted.topics for queue in await consumer.fetch_message_queues(topic)]
         consumer.assign(queues, wanted.expression, is_sql92=wanted.is_sql92)
         for queue in queues:
             await _go_to(wire, consumer, queue, group, wanted.where)
         async for messages in _polled(consumer, sink):
             sink.show(messages)
-
-
-@contextlib.asynccontextmanager
-async def _peeking(brokers: Brokers) -> "AsyncIterator[LitePullConsumer]":
-    from mqtool.engine.client.questions import TOOLS_GROUP
-    from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer, LitePullConsumerOptions
-
-    options = LitePullConsumerOptions(**brokers.client_options(), pull_batch_size=_AT_ONCE, auto_commit=False)
-    async with LitePullConsumer(TOOLS_GROUP, brokers.name_servers, options) as consumer:
-        yield consumer
 
 
 async def _go_to(

@@ -44,6 +44,7 @@ from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.unique_key import build_unique_key
 from tests.differential.java_broker import POM
 from tests.differential.java_store import class_path
+from tests.wire_client import send_command
 
 SETTINGS = {"flushDiskType": "SYNC_FLUSH", "mappedFileSizeCommitLog": str(1 << 22)}
 PLAIN, LATER, JAVA = "Plain", "Later", "Java"
@@ -128,7 +129,7 @@ class Producers:
             while one.offset is None:
                 one.attempts += 1
                 with contextlib.suppress(UnavailableError):
-                    answer = await client.invoke(questions.send(header, one.body.encode()).command)
+                    answer = await client.invoke(send_command(header, one.body.encode()))
                     if answer.code == 0:
                         one.offset = int(answer.ext_fields["queueOffset"])
                         break

@@ -38,6 +38,7 @@ from mqtool.formats.remoting import ONEWAY, RemotingCommand, build_frame
 from mqtool.formats.stored_message import parse_stored
 from tests.campaigns.fuzz import memory_of
 from tests.campaigns.kills import Served
+from tests.wire_client import send_command
 
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 26), "transactionTimeOut": "2000", "transactionCheckInterval": "2000"}
 TOPICS = ("Plain", "Later", "Timed", "Orders")
@@ -92,7 +93,7 @@ class Soak:
     ) -> RemotingCommand:
         texts = f"UNIQ_KEY\x01{number:032X}\x02KEYS\x01key{number % 1000}\x02{properties}"
         header = Send("soak", topic, "TBW102", QUEUES, number % QUEUES, 0, wall_clock(), 0, texts)
-        command = questions.send(header, b"%d " % number + bytes(size)).command
+        command = send_command(header, b"%d " % number + bytes(size))
         answer = await self.ask(client, command)
         assert answer.code == 0, answer
         return answer

@@ -7,7 +7,7 @@ acknowledgement may then come before its check point, and a message that is done
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ def write_timer_files(root: Path, file_size: int | None, messages: Iterable[Time
     Raises:
         WriteError: the disk is full, or fails.
     """
-    folder = root / "timerlog"
+    folder, beside = root / "timerlog", root / "timer-tmp"
     with writing(folder):
         folder.mkdir(exist_ok=True)
         before = sorted(folder.iterdir())
@@ -60,8 +60,9 @@ def write_timer_files(root: Path, file_size: int | None, messages: Iterable[Time
             path.unlink()
     files, slots, end = _laid_out(messages, now, file_size)
     for number, data in enumerate(files if end else ()):
-        _write(folder / f"{number * file_size:020d}", file_size, {0: data})
-    _write(root / "timerwheel", timer.WHEEL_SIZE, {number * _SLOT.size: slot for number, slot in slots.items()})
+        replace_file(folder / f"{number * file_size:020d}", beside, file_size, {0: data})
+    wheel = {number * _SLOT.size: slot for number, slot in slots.items()}
+    replace_file(root / "timerwheel", beside, timer.WHEEL_SIZE, wheel)
     return end
 
 
@@ -97,9 +98,18 @@ def _placed(delay: int) -> tuple[int, int]:
     return window, timer.MAGIC_DEFAULT | timer.MAGIC_ROLL
 
 
-def _write(path: Path, size: int, pieces: dict[int, bytes | bytearray]) -> None:
-    """Put a file in the place of another, with zeros around its pieces."""
-    beside = path.with_name(f"{path.name}-tmp")
+def replace_file(path: Path, beside: Path, size: int, pieces: Mapping[int, bytes | bytearray]) -> None:
+    """Put a file in the place of another, with zeros around its pieces; its bytes are on the disk on return.
+
+    Args:
+        path: of the file.
+        beside: where it is made; where brokers look at every file of a folder, in another.
+        size: of the file.
+        pieces: by their positions.
+
+    Raises:
+        WriteError: the disk is full, or fails; the file is as it was.
+    """
     with writing(path):
         with beside.open("wb") as file:
             file.truncate(size)

@@ -9,7 +9,6 @@ waits, and delivers those behind it once more that were delivered before.
 
 import dataclasses
 import heapq
-import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from mqtool.engine.broker.config_files import sync_folder
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
-from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, write_timer_files
+from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, replace_file, write_timer_files
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.disk import writing
 from mqtool.errors import FormatError, NotFoundError
@@ -280,12 +279,7 @@ class Timers:
     def _write(self, page: bytes) -> None:
         with writing(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._path.with_name(f"{self._path.name}.tmp")
-            with beside.open("wb") as file:
-                file.write(page)
-                file.flush()
-                os.fdatasync(file.fileno())
-            beside.replace(self._path)
+        replace_file(self._path, self._path.with_name(f"{self._path.name}.tmp"), len(page), {0: page})
 
 
 def _deliver_time(properties: bytes, now: int) -> int | None:

@@ -38,8 +38,6 @@ from mqtool.formats.headers import (
     Queue,
     ResetOffset,
     SearchOffset,
-    Send,
-    SendResponse,
     TopicName,
     UnregisterClient,
     UpdateConsumerOffset,
@@ -330,18 +328,6 @@ def reset_to_time(group: str, topic: str, timestamp: int) -> Question[None]:
 
 
 # Messages
-
-
-def send(header: Send, body: bytes) -> Question[SendResponse]:
-    """Have a broker store a message; answered too where it is not on the disk, or with a slave, in time."""
-    codes = (
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    )
-    command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext_fields=build_header(header, short=True), body=body)
-    return Question(command, lambda answer: parse_header(SendResponse, answer.ext_fields), codes)
 
 
 class Pulled(NamedTuple):

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.queue_choice import Selector
 from mqtool.engine.client.sending import SendResult
 from mqtool.engine.client_runtime import lite_pull_consumer, pop_consumer, push_consumer
 from mqtool.engine.client_runtime import producer as aio
+from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.consume_services import Listener, PushConsumerOptions
 from mqtool.engine.client_runtime.consumer import Consumer
 from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions, OnQueues
@@ -75,16 +76,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 _background = _Background()
 
 
-class _AioClient(Protocol):
-    @property
-    def client_id(self) -> str: ...
-
-    async def start(self) -> None: ...
-
-    async def shutdown(self) -> None: ...
-
-
-AnyClient = TypeVar("AnyClient", bound=_AioClient)
+AnyClient = TypeVar("AnyClient", bound=Client)
 
 
 class _Client(Generic[AnyClient]):

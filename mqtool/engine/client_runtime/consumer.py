@@ -11,24 +11,24 @@ import logging
 import random
 import sys
 import traceback
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from mqtool.engine.client import consuming, fetching, introspection, questions
 from mqtool.engine.client.consuming import ConsumeFrom, MessageModel, Start, Thresholds
 from mqtool.engine.client.incoming import ConsumerMessage, parse_message
-from mqtool.engine.client.names import DEFAULT_CONSUMER, check_group, check_topic, with_namespace
+from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.engine.client.rebalance import Strategy, allocate, averagely
 from mqtool.engine.client.routes import masters, readable_queues
-from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets, OffsetStore
+from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.server import wall_clock
-from mqtool.errors import MqtoolError, UnavailableError, UsageError
+from mqtool.errors import MqtoolError, UnavailableError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
@@ -107,9 +107,10 @@ class HeldQueue:
                 self.is_idle.set()
 
 
-class Consumer(ABC):
+class Consumer(Subscriber):
     """A member of a group, from ``start`` to ``shutdown``; kinds of consumers differ in what becomes of messages."""
 
+    options: ConsumerOptions
     _consume_type: ClassVar[str]
     """What brokers are told: whether messages seem to be pushed."""
     _is_orderly = False
@@ -127,15 +128,11 @@ class Consumer(ABC):
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        check_group(group, DEFAULT_CONSUMER)
-        self.group = with_namespace(group, options.namespace)
         self._is_broadcasting = options.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and not options.instance_name:
             # By its name its file is found again.
             options = dataclasses.replace(options, instance_name="DEFAULT")
-        self._given = options
-        self._instance = Instance(name_servers, options, clock)
-        self._instance.producers_only = False
+        super().__init__(group, name_servers, options, clock)
         self._instance.heartbeat = self._heartbeat
         self._instance.on_request |= {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._notified,
@@ -143,18 +140,10 @@ class Consumer(ABC):
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._tell_offsets,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._tell_all,
         }
-        self._clock = clock
-        self._subscriptions: dict[str, Subscription] = {}
         self._held: dict[MessageQueue, HeldQueue] = {}
         self._offsets: OffsetStore
         self._rebalance_wanted: asyncio.Event
         self._started_at = 0
-        self._is_running = False
-
-    @property
-    def client_id(self) -> str:
-        """How brokers call this client."""
-        return self._instance.client_id
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
         """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92.
@@ -163,19 +152,13 @@ class Consumer(ABC):
             UsageError: no topic can be called that.
             FilterError: the expression has no tag.
         """
-        check_topic(topic)
-        self._subscribe(with_namespace(topic, self._given.namespace), expression, is_sql92=is_sql92)
+        super().subscribe(topic, expression, is_sql92=is_sql92)
         if self._is_running:
-            self._instance.keep(self._instance.send_heartbeats())
             self._rebalance_wanted.set()
-
-    def _subscribe(self, topic: str, expression: str, *, is_sql92: bool = False) -> None:
-        make = consuming.subscribe_by_sql if is_sql92 else consuming.subscribe
-        self._subscriptions[topic] = make(topic, expression, self._clock())
 
     def unsubscribe(self, topic: str) -> None:
         """Consume a topic no longer."""
-        self._subscriptions.pop(with_namespace(topic, self._given.namespace), None)
+        self._subscriptions.pop(with_namespace(topic, self.options.namespace), None)
         if self._is_running:
             self._rebalance_wanted.set()
 
@@ -185,34 +168,11 @@ class Consumer(ABC):
 
     # From start to shutdown
 
-    @abstractmethod
-    async def start(self) -> None:
-        """Join the group and begin to consume.
-
-        Raises:
-            UsageError: it is running already, or subscribes to nothing.
-            RefusedError: a broker cannot filter as a subscription wants it.
-        """
-
-    @abstractmethod
-    async def shutdown(self) -> None:
-        """Report what was consumed, and leave the group."""
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.shutdown()
-
     def _prepare(self) -> None:
         """Make what needs the event loop."""
-        if self._is_running:
-            raise UsageError("this consumer is running already")
+        self._check_stopped()
         self._offsets = (
-            FileOffsets(self.client_id, self.group, self._given.offsets_folder)
+            FileOffsets(self.client_id, self.group, self.options.offsets_folder)
             if self._is_broadcasting
             else BrokerOffsets(self._instance, self.group)
         )
@@ -254,7 +214,7 @@ class Consumer(ABC):
     # The group
 
     def _heartbeat(self) -> Heartbeat:
-        options = self._given
+        options = self.options
         data = ConsumerData(
             self.group,
             self._consume_type,
@@ -312,7 +272,7 @@ class Consumer(ABC):
             return queues
         address = random.choice([*masters(route).values()])
         members = await self._instance.wire.ask(address, fetching.members(self.group), ANSWER_MS)
-        return allocate(self._given.strategy, queues, members, self.client_id) if members else None
+        return allocate(self.options.strategy, queues, members, self.client_id) if members else None
 
     async def _may_take(self, new: Collection[MessageQueue]) -> Collection[MessageQueue]:
         """Return those of this member's new queues that it may begin with now."""
@@ -336,13 +296,13 @@ class Consumer(ABC):
         offset = await self._offsets.read(queue)
         if offset is not None:
             return offset
-        match consuming.where_to_begin(queue.topic, self._given.consume_from_where):
+        match consuming.where_to_begin(queue.topic, self.options.consume_from_where):
             case Start.FIRST:
                 return 0
             case Start.MAX:
                 return await self._instance.ask(queue.broker_name, fetching.max_offset(queue), ANSWER_MS)
             case Start.TIME:
-                since = self._given.consume_timestamp
+                since = self.options.consume_timestamp
                 since = self._clock() - 1_800_000 if since is None else since
                 question = questions.offset_at(queue.topic, queue.queue_id, since)
                 return await self._instance.ask(queue.broker_name, question, ANSWER_MS)
@@ -457,8 +417,8 @@ class Consumer(ABC):
             "PROP_CONSUME_TYPE": self._consume_type,
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_at),
             "consumerGroup": self.group,
-            "messageModel": self._given.message_model.value,
-            "consumeFromWhere": self._given.consume_from_where.value,
+            "messageModel": self.options.message_model.value,
+            "consumeFromWhere": self.options.consume_from_where.value,
             "language": "PYTHON",
         }
 

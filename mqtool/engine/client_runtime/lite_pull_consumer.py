@@ -51,6 +51,7 @@ class LitePullConsumer(Consumer):
     What ``poll`` has given is consumed once it is committed; what was not comes again after a restart.
     """
 
+    options: LitePullConsumerOptions
     _consume_type = "CONSUME_ACTIVELY"
 
     def __init__(
@@ -71,8 +72,7 @@ class LitePullConsumer(Consumer):
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        self.options = options or LitePullConsumerOptions()
-        super().__init__(group, name_servers, self.options, clock)
+        super().__init__(group, name_servers, options or LitePullConsumerOptions(), clock)
         self._assigned: dict[MessageQueue, Subscription] | None = None
         self._paused: set[MessageQueue] = set()
         self._sought: dict[MessageQueue, int] = {}  # of queues that are not held yet
@@ -173,10 +173,6 @@ class LitePullConsumer(Consumer):
             one.drop()
         await self._offsets.persist([one.queue for one in held])
         await self._leave()
-
-    def _check_running(self) -> None:
-        if not self._is_running:
-            raise UsageError("this consumer is not running: start it first")
 
     # Messages
 

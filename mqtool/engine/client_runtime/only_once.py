@@ -14,7 +14,7 @@ from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, Listener
 from mqtool.engine.remoting.server import wall_clock
-from mqtool.errors import ReadError, UsageError, WriteError
+from mqtool.errors import ReadError, WriteError
 
 Key = Callable[[ConsumerMessage], str | None]
 """Tells what a message is known by; None for one that is always new."""
@@ -208,14 +208,3 @@ class OnlyOnce:
         if len(done) < len(claimed):  # it counts those that it was given, the consumer those that came
             context.ack_index = messages.index(claimed[len(done)][0]) - 1
         return status
-
-
-def by_property(name: str) -> Key:
-    """Know messages by a property of their own; those without it are always new.
-
-    Raises:
-        UsageError: there is no name.
-    """
-    if not name:
-        raise UsageError("a property has a name")
-    return lambda message: message.properties.get(name)

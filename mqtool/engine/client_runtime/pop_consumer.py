@@ -7,17 +7,15 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from mqtool.engine.client import consuming, popping
 from mqtool.engine.client.incoming import ConsumerMessage
-from mqtool.engine.client.names import DEFAULT_CONSUMER, check_group, check_topic, with_namespace
 from mqtool.engine.client.routes import masters
-from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.engine.client_runtime.instance import ClientOptions
+from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.server import wall_clock
 from mqtool.errors import NotFoundError, UsageError
-from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription
+from mqtool.formats.bodies import ConsumerData, Heartbeat
 
 _ANSWER_MS = 5000
 
@@ -39,12 +37,14 @@ class PopConsumerOptions(ClientOptions):
     orderly: bool = False
 
 
-class PopConsumer:
+class PopConsumer(Subscriber):
     """Takes messages of any queue, beside any number of members of its group; brokers share nothing out.
 
     What is not acknowledged in time comes again, to whichever member, and after as many times as the group allows it
     becomes a dead letter.
     """
+
+    options: PopConsumerOptions
 
     def __init__(
         self,
@@ -64,37 +64,11 @@ class PopConsumer:
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        check_group(group, DEFAULT_CONSUMER)
-        self.options = options or PopConsumerOptions()
+        super().__init__(group, name_servers, options or PopConsumerOptions(), clock)
         if not 1 <= self.options.pop_batch_nums <= 32:
             raise UsageError(f"pop_batch_nums={self.options.pop_batch_nums}: a pop gives 1 to 32 messages")
-        self.group = with_namespace(group, self.options.namespace)
-        self._clock = clock
-        self._instance = Instance(name_servers, self.options, clock)
-        self._instance.producers_only = False
         self._instance.heartbeat = self._heartbeat
-        self._subscriptions: dict[str, Subscription] = {}
         self._under_way: dict[tuple[str, str], asyncio.Task[list[ConsumerMessage]]] = {}  # by topic and broker
-        self._is_running = False
-
-    @property
-    def client_id(self) -> str:
-        """How brokers call this client."""
-        return self._instance.client_id
-
-    def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
-        """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92.
-
-        Raises:
-            UsageError: no topic can be called that.
-            FilterError: the expression has no tag.
-        """
-        check_topic(topic)
-        name = with_namespace(topic, self.options.namespace)
-        make = consuming.subscribe_by_sql if is_sql92 else consuming.subscribe
-        self._subscriptions[name] = make(name, expression, self._clock())
-        if self._is_running:
-            self._instance.keep(self._instance.send_heartbeats())
 
     # From start to shutdown
 
@@ -106,8 +80,7 @@ class PopConsumer:
             NotFoundError: there is no such topic.
             UnavailableError: no name server answers.
         """
-        if self._is_running:
-            raise UsageError("this consumer is running already")
+        self._check_stopped()
         if not self._subscriptions:
             raise UsageError("this consumer subscribes to no topic")
         for topic in self._subscriptions:
@@ -130,23 +103,10 @@ class PopConsumer:
         await self._instance.unregister(consumer_group=self.group)
         await self._instance.stop()
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.shutdown()
-
     def _heartbeat(self) -> Heartbeat:
         subscriptions = tuple(self._subscriptions.values())
         data = ConsumerData(self.group, "CONSUME_POP", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", subscriptions)
         return Heartbeat(self.client_id, (), (data,))
-
-    def _check_running(self) -> None:
-        if not self._is_running:
-            raise UsageError("this consumer is not running: start it first")
 
     # Messages
 

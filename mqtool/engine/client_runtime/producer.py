@@ -13,12 +13,11 @@ import secrets
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mqtool.engine.client import questions, sending
 from mqtool.engine.client.fault_latency import AVOIDED_MS, LATENCIES_MS, FaultLatency
-from mqtool.engine.client.names import DEFAULT_PRODUCER, check_group, with_namespace, without_namespace
+from mqtool.engine.client.names import DEFAULT_PRODUCER, with_namespace, without_namespace
 from mqtool.engine.client.outgoing import (
     MAX_MESSAGE_SIZE,
     Packed,
@@ -31,7 +30,8 @@ from mqtool.engine.client.outgoing import (
 )
 from mqtool.engine.client.queue_choice import InTurn, Selector
 from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
-from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.engine.client_runtime.client import Client
+from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.remoting.server import wall_clock
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue
@@ -89,8 +89,12 @@ class ProducerOptions(ClientOptions):
     back_pressure_for_async_send_size: int = 100 << 20
 
 
-class Producer:
+class Producer(Client):
     """Sends messages for a group, from ``async with`` to the end of its block, or from ``start`` to ``shutdown``."""
+
+    options: ProducerOptions
+    _kind = "producer"
+    _reserved = DEFAULT_PRODUCER
 
     def __init__(
         self,
@@ -110,10 +114,7 @@ class Producer:
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        check_group(group, DEFAULT_PRODUCER)
-        self.options = options or ProducerOptions()
-        self.group = with_namespace(group, self.options.namespace)
-        self._instance = Instance(name_servers, self.options, clock)
+        super().__init__(group, name_servers, options or ProducerOptions(), clock)
         self._instance.heartbeat = lambda: Heartbeat(self.client_id, (self.group,))
         faults = FaultLatency(self.options.latency_max, self.options.not_available_duration)
         self._faults = faults if self.options.send_latency_fault_enable else None
@@ -126,17 +127,10 @@ class Producer:
         )
         self._awaited: dict[str, asyncio.Future[ConsumerMessage]] = {}  # replies, by correlation id
         self._instance.on_request[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._replied
-        self._is_running = False
-
-    @property
-    def client_id(self) -> str:
-        """How brokers call this client."""
-        return self._instance.client_id
 
     async def start(self) -> None:
         """Begin; routes are asked for when they are needed."""
-        if self._is_running:
-            raise UsageError("this producer is running already")
+        self._check_stopped()
         self._is_running = True
         self._instance.start()
 
@@ -146,15 +140,6 @@ class Producer:
             self._is_running = False
             await self._instance.unregister(producer_group=self.group)
             await self._instance.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.shutdown()
 
     # Sending
 
@@ -426,8 +411,7 @@ class Producer:
         return lambda queues, failed: turns.choose(queues, failed, self._instance.clock())
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
-        if not self._is_running:
-            raise UsageError("this producer is not running: start it first")
+        self._check_running()
         return await self._instance.queues_to_write(self._topic(topic), self.options.default_topic_queue_nums)
 
     def _topic(self, topic: str) -> str:

@@ -37,6 +37,7 @@ _LISTENERS_END_S = 30.0
 class PushConsumer(Consumer):
     """Gives the messages of a group's topics to a listener, from ``async with`` to the end of its block."""
 
+    options: PushConsumerOptions
     _consume_type = "CONSUME_PASSIVELY"
 
     def __init__(
@@ -59,8 +60,7 @@ class PushConsumer(Consumer):
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        self.options = options or PushConsumerOptions()
-        super().__init__(group, name_servers, self.options, clock)
+        super().__init__(group, name_servers, options or PushConsumerOptions(), clock)
         self._instance.on_request[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self._consume_directly
         self._listener = listener
         self._service: ConsumeService

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import mqtool
 from mqtool import BoundedMemory, ConsumeContext, ConsumeFrom, ConsumerMessage, ConsumeStatus, OnlyOnce, SqliteMemory
-from mqtool.engine.client_runtime.only_once import by_property
 from mqtool.errors import ReadError, WriteError
 from mqtool.formats.bodies import MessageQueue
 from tests.commands.running import run
@@ -101,7 +100,7 @@ async def _listen_later(messages: Any, _: ConsumeContext) -> str:
 
 
 def test_listeners_that_are_coroutines_are_so_still() -> None:
-    once = OnlyOnce(key=by_property("order"))
+    once = OnlyOnce(key=lambda one: one.properties.get("order"))
     listen = once.listener(_listen_later)
     given_twice = [message("a", order="1"), message("b", order="1"), message("c")]
     assert asyncio.run(listen(given_twice, ConsumeContext(CONTEXT))) == "ac"

@@ -1,0 +1,65 @@
+"""What producers and consumers have in common: a group, and a life from ``start`` to ``shutdown``."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from mqtool.engine.client.names import check_group, with_namespace
+from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.errors import UsageError
+
+
+class Client(ABC):
+    """A client of a group, for asyncio."""
+
+    options: ClientOptions
+    _kind: str
+    """What it is, in sentences."""
+    _reserved: str
+    """A group that nobody may call theirs."""
+
+    def __init__(
+        self, group: str, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int]
+    ) -> None:
+        """Make a client that does nothing yet; the arguments are those of the kinds.
+
+        Raises:
+            UsageError: the group's name, the addresses or the options make no sense.
+        """
+        check_group(group, self._reserved)
+        self.options = options
+        self.group = with_namespace(group, options.namespace)
+        self._clock = clock
+        self._instance = Instance(name_servers, options, clock)
+        self._is_running = False
+
+    @property
+    def client_id(self) -> str:
+        """How brokers call this client."""
+        return self._instance.client_id
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin."""
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """Tell brokers that this client leaves, and end its connections."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    def _check_running(self) -> None:
+        if not self._is_running:
+            raise UsageError(f"this {self._kind} is not running: start it first")
+
+    def _check_stopped(self) -> None:
+        if self._is_running:
+            raise UsageError(f"this {self._kind} is running already")
