@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         LitePullConsumer,
         PopConsumer,
         Producer,
+        PullConsumer,
         PushConsumer,
         TransactionProducer,
     )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime.only_once import BoundedMemory, OnlyOnce, SqliteMemory
     from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
     from mqtool.engine.client_runtime.producer import ProducerOptions
+    from mqtool.engine.client_runtime.pull_consumer import PullConsumerOptions, PullResult
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
     from mqtool.engine.repair.verify import verify_store
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from mqtool.engine.virtual_clock import VirtualClock
     from mqtool.errors import MqtoolError
     from mqtool.formats.bodies import MessageQueue
+    from mqtool.formats.codes import PullStatus
     from mqtool.formats.compression import Compression
     from mqtool.formats.message import Message
     from mqtool.formats.scan import MessageTable
@@ -68,6 +71,10 @@ __all__ = [
     "Producer",
     "ProducerMessage",
     "ProducerOptions",
+    "PullConsumer",
+    "PullConsumerOptions",
+    "PullResult",
+    "PullStatus",
     "PushConsumer",
     "PushConsumerOptions",
     "SendError",
@@ -109,6 +116,10 @@ _HOMES = {
     "Producer": "mqtool.engine.client_runtime.blocking",
     "ProducerMessage": "mqtool.engine.client.outgoing",
     "ProducerOptions": "mqtool.engine.client_runtime.producer",
+    "PullConsumer": "mqtool.engine.client_runtime.blocking",
+    "PullConsumerOptions": "mqtool.engine.client_runtime.pull_consumer",
+    "PullResult": "mqtool.engine.client_runtime.pull_consumer",
+    "PullStatus": "mqtool.formats.codes",
     "PushConsumer": "mqtool.engine.client_runtime.blocking",
     "PushConsumerOptions": "mqtool.engine.client_runtime.consume_services",
     "SendError": "mqtool.engine.client.sending",

@@ -353,6 +353,14 @@ def test_a_module_that_loads_a_slow_library_is_itself_imported_inside_functions(
     assert slow_imports(rooms | {"mqtool.formats.__init__": "from . import clmul"})
 
 
+def test_nobody_waits_in_a_way_that_may_swallow_a_cancellation() -> None:
+    # asyncio.wait_for of Python 3.11 does, where what it waits for happens in the same turn; asyncio.timeout does not.
+    found = [
+        path for folder in OURS for path in (ROOT / folder).rglob("*.py") if "asyncio.wait_for" in path.read_text()
+    ]
+    assert found == []
+
+
 def test_a_package_imports_relative_to_itself() -> None:
     assert violations("mqtool.engine.store.__init__", "from .reader import StoreReader") == []
     assert violations("mqtool.engine.store.__init__", "from ..repair import verify")

@@ -289,15 +289,15 @@ async def _go_to(
 ) -> None:
     """Have a queue be read from where a group is, or else from where one would begin."""
     from mqtool.engine.client import fetching, questions
-    from mqtool.engine.client.routes import masters
+    from mqtool.engine.client.routes import broker_to_read
 
     offset = None
     if group:
         route = await wire.ask_name_server(questions.route(queue.topic))
-        if route is None:
-            raise NotFoundError(f"there is no topic {queue.topic}")
-        address = masters(route)[queue.broker_name]
-        offset = await wire.ask(address, fetching.committed_offset(group, queue))
+        found = broker_to_read(route, queue.broker_name) if route else None
+        if found is None:
+            raise NotFoundError(f"there is no topic {queue.topic} on {queue.broker_name} any more")
+        offset = await wire.ask(found[1], fetching.committed_offset(group, queue))
     if offset is not None:
         try:
             await consumer.seek(queue, offset)

@@ -126,8 +126,9 @@ def _pull_from_store(
     body: str,
     output: Output,
 ) -> int:
-    from mqtool.engine.store.pull import PullStatus, pull
+    from mqtool.engine.store.pull import pull
     from mqtool.engine.store.queue_view import BatchQueueView, open_queue
+    from mqtool.formats.codes import PullStatus
 
     if store.paths.single:
         raise NotFoundError(f"{store.paths.single} holds no queues: give the store that it belongs to")
@@ -232,7 +233,7 @@ def _fault(fault: "Fault") -> str:
 
 
 def _summary(result: "PullResult", count: int) -> str:
-    from mqtool.engine.store.pull import PullStatus
+    from mqtool.formats.codes import PullStatus
 
     status = PullStatus.FOUND if count else result.status
     said = f"{status}: {count:,} message{'s' if count != 1 else ''}"
@@ -254,12 +255,14 @@ async def _pull_from_broker(
     output: Output,
 ) -> int:
     from mqtool.engine.client import questions
-    from mqtool.engine.client.routes import address_to_read
-    from mqtool.engine.store.pull import PullStatus
+    from mqtool.engine.client.routes import broker_to_read
+    from mqtool.formats.codes import PullStatus
 
     topic, route = await _route(wire, name[0])
     queue = _queue_of_route(route, topic, *name[1:])
-    address = address_to_read(route, queue.broker_name)
+    found = broker_to_read(route, queue.broker_name)
+    assert found, "a queue of the route has a broker there"
+    _, address = found
     if start.offset is not None:
         at = start.offset
     elif start.since is not None:

@@ -256,7 +256,8 @@ class _RunningBroker:
         loop, store, awaited = asyncio.get_running_loop(), self.store, self.rules.awaited_flushes
         while not self._is_stopping:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._flush_wanted.wait(), _FLUSH_LOOK_SECONDS)
+                async with asyncio.timeout(_FLUSH_LOOK_SECONDS):
+                    await self._flush_wanted.wait()
             self._flush_wanted.clear()
             try:
                 while awaited.is_any and store.failure is None:
@@ -279,8 +280,8 @@ class _RunningBroker:
         while True:
             self._topics_changed.clear()
             with contextlib.suppress(TimeoutError):
-                seconds = self.rules.settings.register_interval_ms / 1000
-                await asyncio.wait_for(self._topics_changed.wait(), seconds)
+                async with asyncio.timeout(self.rules.settings.register_interval_ms / 1000):
+                    await self._topics_changed.wait()
             await self._register()
 
     async def _register(self) -> None:

@@ -319,6 +319,15 @@ class SysFlag(enum.IntFlag):
     COMPRESSION_MASK = 0x700  # under which a ``Compression`` stands
 
 
+class PullStatus(enum.StrEnum):
+    """What a client tells its user of a pull."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
 class PullSysFlag(enum.IntFlag):
     """What a pull asks for besides messages."""
 

@@ -7,8 +7,10 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +21,8 @@ _Result = TypeVar("_Result")
 POM = "broker_pom.xml"
 NAME_SERVER_POM = "name_server_pom.xml"
 
+_UP_S = 120.0
+"""Within which a JVM has started, or has ended."""
 _LOGGING = '<configuration><root level="OFF"/></configuration>'
 _LOGGING_FILES = ("logback_broker.xml", "logback_tools.xml", "rmq.broker.logback.xml", "rmq.tools.logback.xml")
 _OPENS = [
@@ -34,6 +38,24 @@ def within(seconds: float, work: Coroutine[Any, Any, _Result]) -> _Result:
             return await work
 
     return asyncio.run(bounded())
+
+
+@contextlib.contextmanager
+def in_a_thread(work: AbstractAsyncContextManager[_Result]) -> Iterator[_Result]:
+    """Have what ``async with`` begins go on in a thread until the block ends."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        value = asyncio.run_coroutine_threadsafe(work.__aenter__(), loop).result(_UP_S)
+        try:
+            yield value
+        finally:
+            asyncio.run_coroutine_threadsafe(work.__aexit__(None, None, None), loop).result(_UP_S)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def free_port() -> int:

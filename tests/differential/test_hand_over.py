@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 import mqtool
+from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.engine.repair.findings import Severity
 from mqtool.formats.bodies import Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode
@@ -176,7 +177,7 @@ async def theirs(version: str, store: Path, **more: str | int) -> AsyncIterator[
     lines = "".join(f"{name}={value}\n" for name, value in more.items())
     folder = store.parent / f"java-{time.monotonic_ns()}"
     async with (
-        mqtool.Broker(settings={"brokerName": "names"}) as names,
+        Cluster(NameServerConfig()) as names,
         running_broker(version, folder, names.name_server_address, free_port(), store, lines) as address,
     ):
         client = Client(address)

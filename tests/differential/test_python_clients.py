@@ -1,11 +1,10 @@
 """The clients in Python with real brokers of every version, and with ours: the same scenarios, the same outcome."""
 
-import asyncio
 import collections
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +20,14 @@ from mqtool import (
     MessageModel,
     PopConsumerOptions,
     ProducerMessage,
+    PullStatus,
     PushConsumerOptions,
     TransactionState,
 )
+from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.errors import MqtoolError, UsageError
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, free_port, running_broker
+from tests.differential.java_broker import POM, free_port, in_a_thread, running_broker
 from tests.differential.java_store import VERSIONS
 
 PATIENCE = 120  # s; a test that waits so long has failed
@@ -64,39 +65,19 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             yield Target(broker.name_server_address, version)
         return
     jars(version, POM)
-    with mqtool.Broker(settings={"brokerName": "names"}) as names:
-        folder = tmp_path_factory.mktemp("java") / "broker"
-        with _in_a_thread(version, folder, names.name_server_address):
-            yield Target(names.name_server_address, version)
+    with in_a_thread(_java_broker(version, tmp_path_factory.mktemp("java") / "broker")) as name_server:
+        yield Target(name_server, version)
 
 
-@contextlib.contextmanager
-def _in_a_thread(version: str, folder: Path, name_server: str) -> Iterator[None]:
-    """Run a broker of RocketMQ for as long as the block lasts."""
+@contextlib.asynccontextmanager
+async def _java_broker(version: str, folder: Path) -> AsyncIterator[str]:
+    """Run a broker of RocketMQ, and give the address of its name server."""
     lines = "".join(f"{name}={value}\n" for name, value in SETTINGS.items())
-    is_up, may_end, failures = threading.Event(), threading.Event(), list[BaseException]()
-
-    async def run() -> None:
-        async with running_broker(version, folder, name_server, free_port(), settings=lines):
-            is_up.set()
-            await asyncio.to_thread(may_end.wait)
-
-    def work() -> None:
-        try:
-            asyncio.run(run())
-        except BaseException as error:
-            failures.append(error)
-            is_up.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert is_up.wait(PATIENCE)
-    try:
-        assert not failures, failures
-        yield
-    finally:
-        may_end.set()
-        thread.join(PATIENCE)
+    async with (
+        Cluster(NameServerConfig()) as names,
+        running_broker(version, folder, names.name_server_address, free_port(), settings=lines),
+    ):
+        yield names.name_server_address
 
 
 @pytest.fixture
@@ -332,7 +313,7 @@ def test_lite_pull(target: Target, topic: str) -> None:
         assert sorted(_polled(made, 41)) == sorted([b"first", *BODIES])
         made.commit()
         queue = made.assignment()[0]
-        until(lambda: made.committed(queue) is not None)
+        until(lambda: bool(made.committed(queue)))
         end = made.committed(queue)
         assert end
     other = mqtool.LitePullConsumer(f"{topic}-assigned", target.name_server)
@@ -344,6 +325,23 @@ def test_lite_pull(target: Target, topic: str) -> None:
         assert len(_polled(other, end)) == end
         other.seek_to_end(queue)
         assert other.poll(500) == []
+
+
+def test_pull_by_offset(target: Target, topic: str) -> None:
+    send(target, topic, BODIES, tags="A")
+    with mqtool.PullConsumer(topic, target.name_server) as made:
+        found = []
+        for queue in made.fetch_message_queues(topic):
+            offset, end = made.min_offset(queue), made.max_offset(queue)
+            while (pulled := made.pull(queue, offset, 7)).status is PullStatus.FOUND:
+                found += [one.body for one in pulled.messages]
+                offset = pulled.next_offset
+            assert (pulled.status, offset) == (PullStatus.NO_NEW_MSG, end)
+            assert made.pull(queue, end + 5).status is PullStatus.OFFSET_ILLEGAL
+            assert made.pull(queue, 0, expression="no such tag").status is PullStatus.NO_MATCHED_MSG
+            made.commit(queue, end - 1)
+            assert made.committed(queue) == end - 1
+        assert sorted(found) == sorted([b"first", *BODIES])
 
 
 def _polled(made: mqtool.LitePullConsumer, count: int) -> list[bytes]:
@@ -364,7 +362,7 @@ def test_pops(target: Target, topic: str) -> None:
     made.subscribe(topic)
     if target.is_four:  # pops came with 5.x
         with made, pytest.raises(MqtoolError, match="not supported"):
-            made.pop(500)
+            made.pop(PATIENCE * 1000)
         return
     with made:
         found: list[ConsumerMessage] = []

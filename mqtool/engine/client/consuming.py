@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client.incoming import ConsumerMessage, parse_message
+from mqtool.engine.client.names import without_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.formats.bodies import MessageQueue, Subscription
 from mqtool.formats.filters import parse_tags
+from mqtool.formats.message import records_of
 from mqtool.formats.topics import RETRY_PREFIX
 
 UNLIMITED = 0x7FFFFFFF
@@ -123,12 +125,29 @@ def is_full(queue: ProcessQueue[Any], thresholds: Thresholds, *, is_orderly: boo
 # What a listener gets
 
 
+def messages_of(records: bytes, queue: MessageQueue, subscription: Subscription) -> list[ConsumerMessage]:
+    """Return the messages that are wanted among those that came from a queue.
+
+    Raises:
+        FormatError: the bytes are no records.
+    """
+    messages = (parse_message(record, queue.broker_name) for record, _ in records_of(records))
+    return [message for message in messages if is_wanted(subscription, message)]
+
+
 def original(message: ConsumerMessage, group: str) -> ConsumerMessage:
     """Return a message under the topic that it was sent to, where it comes by the retry topic of the group."""
     topic = message.properties.get("RETRY_TOPIC")
     if topic and message.topic == RETRY_PREFIX + group:
         return dataclasses.replace(message, topic=topic)
     return message
+
+
+def as_users_know(messages: Sequence[ConsumerMessage], namespace: str) -> list[ConsumerMessage]:
+    """Return messages under the names that their topics have within a namespace."""
+    if not namespace:
+        return [*messages]
+    return [dataclasses.replace(one, topic=without_namespace(one.topic, namespace)) for one in messages]
 
 
 def in_groups(messages: Sequence[ConsumerMessage], most: int) -> Iterable[Sequence[ConsumerMessage]]:

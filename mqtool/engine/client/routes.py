@@ -37,7 +37,14 @@ def writable_queues(route: TopicRoute, topic: str, most: int | None = None) -> l
     )
 
 
-def address_to_read(route: TopicRoute, broker_name: str) -> str:
-    """Return where a broker of the route is read: its master, else the slave with the least id."""
-    addresses = next(broker.addresses for broker in route.brokers if broker.broker_name == broker_name)
-    return addresses[min(addresses)]
+def broker_to_read(route: TopicRoute, broker_name: str, wished_id: int = MASTER) -> tuple[int, str] | None:
+    """Return id and address of a broker of a name that can be read, None where there is none.
+
+    It is the one that is wished for; else, for a slave, the next one; else the master, or the slave with the least id.
+    """
+    for broker in route.brokers:
+        if broker.broker_name == broker_name and (addresses := broker.addresses):
+            next_slave = wished_id + 1 if wished_id != MASTER else MASTER
+            broker_id = next((one for one in (wished_id, next_slave) if one in addresses), min(addresses))
+            return broker_id, addresses[broker_id]
+    return None

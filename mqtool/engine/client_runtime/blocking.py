@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.queue_choice import Selector
 from mqtool.engine.client.sending import SendResult
-from mqtool.engine.client_runtime import lite_pull_consumer, pop_consumer, push_consumer
+from mqtool.engine.client_runtime import lite_pull_consumer, pop_consumer, pull_consumer, push_consumer
 from mqtool.engine.client_runtime import producer as aio
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.consume_services import Listener, PushConsumerOptions
@@ -19,6 +19,8 @@ from mqtool.engine.client_runtime.consumer import Consumer
 from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions, OnQueues
 from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
 from mqtool.engine.client_runtime.producer import ProducerOptions, TransactionListener
+from mqtool.engine.client_runtime.pull_consumer import PullConsumerOptions, PullResult
+from mqtool.engine.client_runtime.reader import Reader
 from mqtool.formats.bodies import MessageQueue
 
 if TYPE_CHECKING:
@@ -222,10 +224,33 @@ class TransactionProducer(_Producing[aio.TransactionProducer]):
         return _background.run(self._client.send_in_transaction(message, arg))
 
 
+AioReader = TypeVar("AioReader", bound=Reader)
+
+
+class _Reading(_Client[AioReader]):
+    """What consumers have in common that read queues themselves."""
+
+    def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read."""
+        return _background.run(self._client.fetch_message_queues(topic))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the first message that a queue has."""
+        return _background.run(self._client.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset behind the last message of a queue."""
+        return _background.run(self._client.max_offset(queue))
+
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp: int) -> int:
+        """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
+        return _background.run(self._client.offset_for_timestamp(queue, timestamp))
+
+
 AioConsumer = TypeVar("AioConsumer", bound=Consumer)
 
 
-class _Consuming(_Client[AioConsumer]):
+class _Consuming(_Reading[AioConsumer]):
     """What consumers have in common that share queues out."""
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
@@ -283,10 +308,6 @@ class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
         """Return the queues that this consumer has, or will have in a moment."""
         return _background.call(self._client.assignment)
 
-    def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
-        """Return all queues of a topic that can be read."""
-        return _background.run(self._client.fetch_message_queues(topic))
-
     def register_topic_message_queue_change_listener(self, topic: str, listener: OnQueues) -> None:
         """Have a function told, in a thread of this package, when the queues of a topic are others than before."""
         _background.run(self._client.register_topic_message_queue_change_listener(topic, listener))
@@ -315,10 +336,6 @@ class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
         """Go on with what comes to a queue from now on."""
         _background.run(self._client.seek_to_end(queue))
 
-    def offset_for_timestamp(self, queue: MessageQueue, timestamp: int) -> int:
-        """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
-        return _background.run(self._client.offset_for_timestamp(queue, timestamp))
-
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Pull no more of some queues; ``poll`` still gives what was pulled."""
         _background.call(lambda: self._client.pause(queues))
@@ -326,6 +343,41 @@ class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
     def resume(self, queues: Collection[MessageQueue]) -> None:
         """Pull of some queues again."""
         _background.call(lambda: self._client.resume(queues))
+
+
+class PullConsumer(_Reading[pull_consumer.PullConsumer]):
+    """Gives messages of any queue from any offset; see ``aio``'s."""
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] | None = None,
+        options: PullConsumerOptions | None = None,
+    ) -> None:
+        """Make a consumer; start it, then pull."""
+        super().__init__(lambda: pull_consumer.PullConsumer(group, name_servers, options))
+
+    def pull(
+        self, queue: MessageQueue, offset: int, max_nums: int = 32, expression: str = "*", *, is_sql92: bool = False
+    ) -> PullResult:
+        """Return messages of a queue from an offset on, at once, whether there are any or not."""
+        return _background.run(self._client.pull(queue, offset, max_nums, expression, is_sql92=is_sql92))
+
+    def pull_block_if_not_found(
+        self, queue: MessageQueue, offset: int, max_nums: int = 32, expression: str = "*", *, is_sql92: bool = False
+    ) -> PullResult:
+        """Return messages of a queue from an offset on, and wait for some where there are none."""
+        return _background.run(
+            self._client.pull_block_if_not_found(queue, offset, max_nums, expression, is_sql92=is_sql92)
+        )
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Return what the group consumes next of a queue, None where nothing was committed yet."""
+        return _background.run(self._client.committed(queue))
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Have the broker note what the group consumes next of a queue."""
+        _background.run(self._client.commit(queue, offset))
 
 
 class PopConsumer(_Client[pop_consumer.PopConsumer]):

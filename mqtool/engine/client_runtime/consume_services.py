@@ -18,7 +18,7 @@ from typing import Any
 from mqtool.engine.client import consuming, fetching
 from mqtool.engine.client.consuming import ConsumeStatus, MessageModel
 from mqtool.engine.client.incoming import ConsumerMessage
-from mqtool.engine.client.names import with_namespace, without_namespace
+from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client_runtime.consumer import ConsumerOptions, HeldQueue
 from mqtool.engine.client_runtime.instance import Instance
 from mqtool.engine.client_runtime.offset_store import OffsetStore
@@ -175,10 +175,7 @@ class ConsumeService(ABC):
         return ConsumeStatus.LATER if status is ConsumeStatus.LATER else ConsumeStatus.SUCCESS
 
     def _shown(self, messages: Sequence[ConsumerMessage]) -> Sequence[ConsumerMessage]:
-        namespace = self._options.namespace
-        if not namespace:
-            return messages
-        return [dataclasses.replace(one, topic=without_namespace(one.topic, namespace)) for one in messages]
+        return consuming.as_users_know(messages, self._options.namespace)
 
     async def _send_back(self, message: ConsumerMessage, delay_level: int) -> bool:
         """Have a message delivered again, and tell whether that is sure."""

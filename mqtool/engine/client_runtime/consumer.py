@@ -19,26 +19,25 @@ from typing import Any, ClassVar
 
 from mqtool.engine.client import consuming, fetching, introspection, questions
 from mqtool.engine.client.consuming import ConsumeFrom, MessageModel, Start, Thresholds
-from mqtool.engine.client.incoming import ConsumerMessage, parse_message
+from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.engine.client.rebalance import Strategy, allocate, averagely
-from mqtool.engine.client.routes import masters, readable_queues
+from mqtool.engine.client.routes import MASTER
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets, OffsetStore
+from mqtool.engine.client_runtime.reader import ANSWER_MS, Reader
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.server import wall_clock
 from mqtool.errors import MqtoolError, UnavailableError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
-from mqtool.formats.message import records_of
 from mqtool.formats.remoting import RemotingCommand
 
 log = logging.getLogger(__name__)
 
 REBALANCE_MS = 20_000
-ANSWER_MS = 3000
 _AFTER_ERROR_S = 3.0
 _AFTER_BUSY_S = 0.02
 _AFTER_MOVED_S = 10.0
@@ -74,6 +73,7 @@ class HeldQueue:
     def __init__(self, queue: MessageQueue, next_offset: int, now: int) -> None:
         self.queue = queue
         self.next_offset = next_offset
+        self.wished_broker_id = MASTER  # where the broker would have the next messages be pulled
         self.waiting: ProcessQueue[ConsumerMessage] = ProcessQueue(now)
         self.has_room = asyncio.Event()
         self.has_some = asyncio.Event()  # for an orderly consumer
@@ -107,7 +107,7 @@ class HeldQueue:
                 self.is_idle.set()
 
 
-class Consumer(Subscriber):
+class Consumer(Subscriber, Reader):
     """A member of a group, from ``start`` to ``shutdown``; kinds of consumers differ in what becomes of messages."""
 
     options: ConsumerOptions
@@ -202,9 +202,9 @@ class Consumer(Subscriber):
                 self._is_running = False
                 raise
             if route and subscription.expression_type != "TAG":
-                address = random.choice([*masters(route).values()])
+                name = random.choice(route.brokers).broker_name
                 question = fetching.check_subscription(self.client_id, self.group, subscription)
-                await self._instance.wire.ask(address, question, ANSWER_MS)
+                await self._instance.ask_reader(name, question, ANSWER_MS)
 
     async def _persist_on(self, interval_ms: int) -> None:
         while True:
@@ -230,7 +230,8 @@ class Consumer(Subscriber):
     async def _rebalance_on(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rebalance_wanted.wait(), REBALANCE_MS / 1000)
+                async with asyncio.timeout(REBALANCE_MS / 1000):
+                    await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
             for topic in self._topics():
                 try:
@@ -265,13 +266,13 @@ class Consumer(Subscriber):
         if topic not in self._subscriptions:
             return []
         route = await self._instance.route(topic)
-        if route is None:
+        if route is None or not route.brokers:
             return None
-        queues = readable_queues(route, topic)
+        queues = await self._instance.queues_to_read(topic)
         if self._is_broadcasting:
             return queues
-        address = random.choice([*masters(route).values()])
-        members = await self._instance.wire.ask(address, fetching.members(self.group), ANSWER_MS)
+        name = random.choice(route.brokers).broker_name
+        members = await self._instance.ask_reader(name, fetching.members(self.group), ANSWER_MS)
         return allocate(self.options.strategy, queues, members, self.client_id) if members else None
 
     async def _may_take(self, new: Collection[MessageQueue]) -> Collection[MessageQueue]:
@@ -300,12 +301,11 @@ class Consumer(Subscriber):
             case Start.FIRST:
                 return 0
             case Start.MAX:
-                return await self._instance.ask(queue.broker_name, fetching.max_offset(queue), ANSWER_MS)
+                return await self._ask_of(queue, fetching.max_offset(queue))
             case Start.TIME:
                 since = self.options.consume_timestamp
                 since = self._clock() - 1_800_000 if since is None else since
-                question = questions.offset_at(queue.topic, queue.queue_id, since)
-                return await self._instance.ask(queue.broker_name, question, ANSWER_MS)
+                return await self._ask_of(queue, questions.offset_at(queue.topic, queue.queue_id, since))
 
     # Pulling
 
@@ -318,8 +318,10 @@ class Consumer(Subscriber):
         """See to messages that have come, which are among those that wait; ``held`` knows what is pulled next."""
 
     @abstractmethod
-    def _question(self, held: HeldQueue, subscription: Subscription) -> questions.Question[fetching.Fetched]:
-        """Return what to ask for the next messages."""
+    def _question(
+        self, held: HeldQueue, subscription: Subscription, *, of_master: bool
+    ) -> questions.Question[fetching.Fetched]:
+        """Return what to ask for the next messages; slaves are told no offsets on the way."""
 
     def _subscription_of(self, queue: MessageQueue) -> Subscription | None:
         return self._subscriptions.get(queue.topic)
@@ -331,14 +333,16 @@ class Consumer(Subscriber):
             if self._is_full(held):
                 held.has_room.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(held.has_room.wait(), _LOOK_AGAIN_S)
+                    async with asyncio.timeout(_LOOK_AGAIN_S):
+                        await held.has_room.wait()
                 continue
             subscription = self._subscription_of(queue)
             if subscription is None:
                 return
-            question = self._question(held, subscription)
             try:
-                fetched = await self._instance.ask(queue.broker_name, question, fetching.HELD_ANSWER_MS)
+                broker_id, address = self._instance.broker_to_read(queue.broker_name, held.wished_broker_id)
+                question = self._question(held, subscription, of_master=broker_id == MASTER)
+                fetched = await self._instance.wire.ask(address, question, fetching.HELD_ANSWER_MS)
             except questions.RefusedError as error:
                 log.warning("pull of %s: %s", queue, error)
                 await asyncio.sleep(_AFTER_BUSY_S if error.code == ResponseCode.SYSTEM_BUSY else _AFTER_ERROR_S)
@@ -352,16 +356,13 @@ class Consumer(Subscriber):
             if fetched.code == ResponseCode.PULL_OFFSET_MOVED:
                 await self._moved(held, fetched.next_offset)
                 return
-            held.next_offset = fetched.next_offset
-            messages = self._messages(queue, fetched.records, subscription)
+            held.next_offset, held.wished_broker_id = fetched.next_offset, fetched.suggested_broker_id
+            received = consuming.messages_of(fetched.records, queue, subscription)
+            messages = [consuming.original(one, self.group) for one in received]
             waiting.put(messages)
             self._took(held, messages)
             if self._pull_interval:
                 await asyncio.sleep(self._pull_interval / 1000)
-
-    def _messages(self, queue: MessageQueue, records: bytes, subscription: Subscription) -> list[ConsumerMessage]:
-        messages = [parse_message(record, queue.broker_name) for record, _ in records_of(records)]
-        return [consuming.original(one, self.group) for one in messages if consuming.is_wanted(subscription, one)]
 
     async def _moved(self, held: HeldQueue, offset: int) -> None:
         """Begin anew where the broker says: what was asked for is not there any more, or not yet."""

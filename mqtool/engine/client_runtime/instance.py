@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from mqtool.engine.client import questions
 from mqtool.engine.client.questions import Question
-from mqtool.engine.client.routes import masters, writable_queues
+from mqtool.engine.client.routes import MASTER, broker_to_read, masters, readable_queues, writable_queues
 from mqtool.engine.client_runtime.wire import OnRequest, Wire
 from mqtool.engine.remoting.client import Answering, own_address, split_addresses
 from mqtool.engine.remoting.server import wall_clock
@@ -143,6 +143,15 @@ class Instance:
             raise NotFoundError(f"the topic {topic} has no queue that a broker lets be written to")
         return queues
 
+    async def queues_to_read(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that can be read, in order; none where there is no such topic.
+
+        Raises:
+            UnavailableError: no name server answers.
+        """
+        route = await self.route(topic)
+        return readable_queues(route, topic) if route else []
+
     async def _ask_route(self, topic: str) -> TopicRoute | None:
         route = await self.wire.ask_name_server(questions.route(topic))
         if route:
@@ -172,11 +181,26 @@ class Instance:
                 return address
         raise UnavailableError(f"the broker {broker_name} is in no route any more")
 
+    def broker_to_read(self, broker_name: str, wished_id: int = MASTER) -> tuple[int, str]:
+        """Return id and address of a broker of a name that can be read: the one wished for, if it is there.
+
+        Raises:
+            UnavailableError: no route names any.
+        """
+        for route in self._known():
+            if found := broker_to_read(route, broker_name, wished_id):
+                return found
+        raise UnavailableError(f"the broker {broker_name} is in no route any more")
+
     # Brokers
 
     async def ask(self, broker_name: str, question: Question[T], timeout_ms: int) -> T:
         """Ask the master of a name; raises what ``Wire.ask`` does."""
         return await self.wire.ask(self.address_of(broker_name), question, timeout_ms)
+
+    async def ask_reader(self, broker_name: str, question: Question[T], timeout_ms: int) -> T:
+        """Ask the master of a name, or a slave where there is no master; raises what ``Wire.ask`` does."""
+        return await self.wire.ask(self.broker_to_read(broker_name)[1], question, timeout_ms)
 
     async def tell(self, broker_name: str, command: RemotingCommand) -> None:
         """Send the master of a name what wants no answer; raises what ``Wire.tell`` does."""

@@ -5,19 +5,17 @@
 
 import asyncio
 import contextlib
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mqtool.engine.client import consuming, fetching, questions
+from mqtool.engine.client import consuming, fetching
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import check_topic, with_namespace, without_namespace
 from mqtool.engine.client.questions import Question
-from mqtool.engine.client.routes import readable_queues
-from mqtool.engine.client_runtime.consumer import ANSWER_MS, Consumer, ConsumerOptions, HeldQueue
+from mqtool.engine.client_runtime.consumer import Consumer, ConsumerOptions, HeldQueue
 from mqtool.engine.remoting.server import wall_clock
-from mqtool.errors import MqtoolError, NotFoundError, UsageError
+from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
 
 OnQueues = Callable[[str, list[MessageQueue]], None]
@@ -112,18 +110,6 @@ class LitePullConsumer(Consumer):
         """Return the queues that this consumer has, or will have in a moment."""
         return self.queues() if self._assigned is None else sorted(self._assigned)
 
-    async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
-        """Return all queues of a topic that can be read.
-
-        Raises:
-            NotFoundError: there is no such topic.
-            UnavailableError: no name server answers.
-        """
-        queues = await self._queues_of(with_namespace(topic, self.options.namespace))
-        if not queues:
-            raise NotFoundError(f"there is no topic {topic}, or nobody may read it")
-        return queues
-
     async def register_topic_message_queue_change_listener(self, topic: str, listener: OnQueues) -> None:
         """Have a function told when the queues of a topic are others than now.
 
@@ -134,17 +120,13 @@ class LitePullConsumer(Consumer):
         check_topic(topic)
         self._check_running()
         name = with_namespace(topic, self.options.namespace)
-        self._instance.keep(self._watch(name, listener, await self._queues_of(name)))
-
-    async def _queues_of(self, name: str) -> list[MessageQueue]:
-        route = await self._instance.route(name)
-        return sorted(readable_queues(route, name)) if route else []
+        self._instance.keep(self._watch(name, listener, await self._instance.queues_to_read(name)))
 
     async def _watch(self, name: str, listener: OnQueues, before: list[MessageQueue]) -> None:
         while True:
             await asyncio.sleep(self.options.topic_metadata_check_interval_millis / 1000)
             with contextlib.suppress(MqtoolError):  # the name servers may be back next time
-                queues = await self._queues_of(name)
+                queues = await self._instance.queues_to_read(name)
                 if queues != before:
                     before = queues
                     listener(without_namespace(name, self.options.namespace), queues)
@@ -202,17 +184,13 @@ class LitePullConsumer(Consumer):
         if offset is not None:
             self._given_up_to[held.queue] = offset
         held.has_room.set()
-        return [self._as_users_know_it(message) for message in messages]
+        return consuming.as_users_know(messages, self.options.namespace)
 
     def _drop_what_is_over(self) -> bool:
         """Drop what came of queues that were let go since; tell whether anything is left."""
         while self._batches and self._batches[0][0].waiting.is_dropped:
             self._batches.popleft()
         return bool(self._batches)
-
-    def _as_users_know_it(self, message: ConsumerMessage) -> ConsumerMessage:
-        namespace = self.options.namespace
-        return dataclasses.replace(message, topic=without_namespace(message.topic, namespace)) if namespace else message
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Report what was consumed.
@@ -244,7 +222,7 @@ class LitePullConsumer(Consumer):
         self._check_running()
         if queue not in self.assignment():
             raise UsageError(f"{queue} is not this consumer's, or not yet: see assignment()")
-        begin, end = await self._ends(queue)
+        begin, end = await self.min_offset(queue), await self.max_offset(queue)
         if not begin <= offset <= end:
             raise UsageError(f"{queue} has offsets from {begin} to {end}, not {offset}")
         self._given_up_to[queue] = self._sought[queue] = offset
@@ -254,25 +232,11 @@ class LitePullConsumer(Consumer):
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on with the first message of a queue."""
-        await self.seek(queue, (await self._ends(queue))[0])
+        await self.seek(queue, await self.min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with what comes to a queue from now on."""
-        await self.seek(queue, (await self._ends(queue))[1])
-
-    async def _ends(self, queue: MessageQueue) -> tuple[int, int]:
-        await self._instance.route(queue.topic)
-        begin = await self._instance.ask(
-            queue.broker_name, questions.min_offset(queue.topic, queue.queue_id), ANSWER_MS
-        )
-        return begin, await self._instance.ask(queue.broker_name, fetching.max_offset(queue), ANSWER_MS)
-
-    async def offset_for_timestamp(self, queue: MessageQueue, timestamp: int) -> int:
-        """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
-        self._check_running()
-        await self._instance.route(queue.topic)
-        question = questions.offset_at(queue.topic, queue.queue_id, timestamp)
-        return await self._instance.ask(queue.broker_name, question, ANSWER_MS)
+        await self.seek(queue, await self.max_offset(queue))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Pull no more of some queues; ``poll`` still gives what was pulled."""
@@ -316,7 +280,7 @@ class LitePullConsumer(Consumer):
             or consuming.is_full(held.waiting, self.options.thresholds, is_orderly=False)
         )
 
-    def _question(self, held: HeldQueue, subscription: Subscription) -> Question[fetching.Fetched]:
+    def _question(self, held: HeldQueue, subscription: Subscription, *, of_master: bool) -> Question[fetching.Fetched]:  # noqa: ARG002
         most = self.options.pull_batch_size
         return fetching.pull(self.group, held.queue, held.next_offset, most, subscription, with_subscription=True)
 

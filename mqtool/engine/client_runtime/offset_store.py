@@ -68,7 +68,9 @@ class BrokerOffsets(_Noted):
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Ask the broker."""
-        return await self._instance.ask(queue.broker_name, fetching.committed_offset(self._group, queue), _ANSWER_MS)
+        return await self._instance.ask_reader(
+            queue.broker_name, fetching.committed_offset(self._group, queue), _ANSWER_MS
+        )
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Tell the brokers; one that cannot be reached is told next time."""
@@ -77,7 +79,8 @@ class BrokerOffsets(_Noted):
             if offset is None:
                 continue
             try:
-                await self._instance.tell(queue.broker_name, fetching.commit(self._group, queue, offset))
+                _, address = self._instance.broker_to_read(queue.broker_name)
+                await self._instance.wire.tell(address, fetching.commit(self._group, queue, offset))
             except MqtoolError as error:
                 log.warning("the offset of %s: %s", queue, error)
 

@@ -4,12 +4,14 @@
 """
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mqtool.engine.client import consuming, popping
 from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.routes import masters
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.subscriber import Subscriber
@@ -136,7 +138,7 @@ class PopConsumer(Subscriber):
                 if task in done:
                     del self._under_way[place]
                     if messages := task.result():
-                        return messages
+                        return consuming.as_users_know(messages, self.options.namespace)
             if loop.time() >= end:
                 return []
 
@@ -165,7 +167,7 @@ class PopConsumer(Subscriber):
         wanted = [one for one in messages if consuming.is_wanted(subscription, one)]
         for one in messages:
             if one not in wanted:  # another tag of the same code: nobody else in the group wants it
-                await self.ack(one)
+                await self._ack(one)
         return wanted
 
     async def ack(self, message: ConsumerMessage) -> bool:
@@ -176,7 +178,13 @@ class PopConsumer(Subscriber):
             MqtoolError: its broker refuses, or cannot be reached.
         """
         self._check_running()
+        return await self._ack(self._as_brokers_know(message))
+
+    async def _ack(self, message: ConsumerMessage) -> bool:
         return await self._instance.ask(message.broker_name, popping.acknowledge(self.group, message), _ANSWER_MS)
+
+    def _as_brokers_know(self, message: ConsumerMessage) -> ConsumerMessage:
+        return dataclasses.replace(message, topic=with_namespace(message.topic, self.options.namespace))
 
     async def change_invisible_time(self, message: ConsumerMessage, invisible_ms: int) -> ConsumerMessage | None:
         """Have a message hidden for so long from now on, and return it with the receipt that counts then.
@@ -189,5 +197,6 @@ class PopConsumer(Subscriber):
             MqtoolError: its broker refuses, or cannot be reached.
         """
         self._check_running()
-        question = popping.change_invisible_time(self.group, message, invisible_ms)
-        return await self._instance.ask(message.broker_name, question, _ANSWER_MS)
+        question = popping.change_invisible_time(self.group, self._as_brokers_know(message), invisible_ms)
+        changed = await self._instance.ask(message.broker_name, question, _ANSWER_MS)
+        return consuming.as_users_know([changed], self.options.namespace)[0] if changed else None

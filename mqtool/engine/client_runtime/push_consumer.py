@@ -19,7 +19,8 @@ from mqtool.engine.client_runtime.consume_services import (
     OrderlyService,
     PushConsumerOptions,
 )
-from mqtool.engine.client_runtime.consumer import ANSWER_MS, Consumer, HeldQueue
+from mqtool.engine.client_runtime.consumer import Consumer, HeldQueue
+from mqtool.engine.client_runtime.reader import ANSWER_MS
 from mqtool.engine.remoting.server import wall_clock
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
@@ -137,8 +138,8 @@ class PushConsumer(Consumer):
         thresholds = self.options.thresholds.shared(max(1, count))
         return consuming.is_full(held.waiting, thresholds, is_orderly=self.options.orderly)
 
-    def _question(self, held: HeldQueue, subscription: Subscription) -> Question[fetching.Fetched]:
-        committed = None if self._is_broadcasting else self._offsets.known(held.queue)
+    def _question(self, held: HeldQueue, subscription: Subscription, *, of_master: bool) -> Question[fetching.Fetched]:
+        committed = self._offsets.known(held.queue) if of_master and not self._is_broadcasting else None
         return fetching.pull(
             self.group,
             held.queue,

@@ -128,7 +128,8 @@ class RemotingClient:
         made = asyncio.get_running_loop().create_connection(
             lambda: _ClientConnection(address, self._on_request), host.strip("[]"), int(port), ssl=self._tls
         )
-        _, connection = await asyncio.wait_for(made, CONNECT_MS / 1000)
+        async with asyncio.timeout(CONNECT_MS / 1000):
+            _, connection = await made
         return connection
 
     def _prefer_another(self) -> None:

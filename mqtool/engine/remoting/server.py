@@ -145,7 +145,8 @@ class RemotingServer:
             connection.transport.close()
         if self._connections:
             try:
-                await asyncio.wait_for(self._all_gone.wait(), _STOP_SECONDS)
+                async with asyncio.timeout(_STOP_SECONDS):
+                    await self._all_gone.wait()
             except TimeoutError:
                 for connection in [*self._connections.values()]:
                     connection.transport.abort()

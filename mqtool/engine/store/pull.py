@@ -17,6 +17,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import consume_queue
 from mqtool.formats import kernels as plain
+from mqtool.formats.codes import PullStatus
 from mqtool.formats.filters import Sql92Filter, TagFilter
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_at
@@ -26,15 +27,6 @@ UNITS = 4096
 """How many units are looked at together."""
 RECORDS = 256
 """How many messages are looked up together."""
-
-
-class PullStatus(enum.StrEnum):
-    """What a client tells its user."""
-
-    FOUND = "FOUND"
-    NO_NEW_MSG = "NO_NEW_MSG"
-    NO_MATCHED_MSG = "NO_MATCHED_MSG"
-    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
 
 
 class StoreStatus(enum.StrEnum):

@@ -1,5 +1,6 @@
 """Consumers that are asked for messages: their share of topics, or the queues that are assigned to them."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,6 +73,21 @@ def test_members_share_the_queues(broker: mqtool.Broker) -> None:
     with subscribed(broker) as one, subscribed(broker) as other:
         until(lambda: len(one.queues()) == len(other.queues()) == 2)
         assert not {*one.queues()} & {*other.queues()}
+
+
+def test_members_that_come_and_go_at_once_all_end(broker: mqtool.Broker) -> None:
+    async def come_and_go() -> None:
+        consumer = mqtool.aio.LitePullConsumer("G", broker.name_server_address)
+        consumer.subscribe("Orders")
+        async with consumer:
+            pass
+
+    async def together() -> None:
+        async with asyncio.timeout(60):  # one of six did not, where it was told of another in its last turn
+            await asyncio.gather(*(come_and_go() for _ in range(6)))
+
+    send(broker, BODIES[:1])
+    asyncio.run(together())
 
 
 @pytest.mark.parametrize("expression", ["A || C", "a > 3"])

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from mqtool.engine.store.consume_queue import ConsumeQueue, used_units
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.engine.store.pull import PullResult, PullStatus, StoreStatus, Subscription, pull
+from mqtool.engine.store.pull import PullResult, StoreStatus, Subscription, pull
 from mqtool.engine.store.queue_view import FileQueueView, open_queue, queue_keys
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 from mqtool.formats import consume_queue
+from mqtool.formats.codes import PullStatus
 from mqtool.formats.filters import TagFilter, parse_tags
 from mqtool.formats.hashing import java_hash
 from tests import damage

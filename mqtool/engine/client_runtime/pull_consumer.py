@@ -1,0 +1,193 @@
+"""A consumer that pulls by offset, for asyncio: it keeps no place in a queue and shares nothing with others.
+
+(Rules: remoting.md 3.3, 5. RocketMQ: ``DefaultMQPullConsumer``.)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mqtool.engine.client import consuming, fetching, questions
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client.names import DEFAULT_CONSUMER
+from mqtool.engine.client.routes import MASTER
+from mqtool.engine.client_runtime.instance import ClientOptions
+from mqtool.engine.client_runtime.reader import Reader
+from mqtool.engine.remoting.server import wall_clock
+from mqtool.errors import UsageError
+from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue
+from mqtool.formats.codes import PullStatus, ResponseCode
+
+_STATUSES = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullConsumerOptions(ClientOptions):
+    """How a pull consumer pulls; names and defaults are those of the Java client.
+
+    Attributes:
+        consumer_pull_timeout_millis: how long the answer to a pull may take.
+        broker_suspend_max_time_millis: how long a broker holds a pull that waits for messages, ..
+        consumer_timeout_millis_when_suspend: .. and how long its answer may take.
+    """
+
+    consumer_pull_timeout_millis: int = 10_000
+    broker_suspend_max_time_millis: int = 20_000
+    consumer_timeout_millis_when_suspend: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The answer to a pull: messages, and where to pull next.
+
+    With OFFSET_ILLEGAL, ``next_offset`` is the nearest that there is.
+    """
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[ConsumerMessage]
+
+
+class PullConsumer(Reader):
+    """Gives messages of any queue from any offset; who uses it keeps the offsets, or has the brokers keep them."""
+
+    options: PullConsumerOptions
+    _kind = "consumer"
+    _reserved = DEFAULT_CONSUMER
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | Sequence[str] | None = None,
+        options: PullConsumerOptions | None = None,
+        clock: Callable[[], int] = wall_clock,
+    ) -> None:
+        """Make a consumer; start it, then pull.
+
+        Args:
+            group: for which offsets are kept.
+            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            options: how it pulls.
+            clock: tells the time in ms since 1970.
+
+        Raises:
+            UsageError: the group's name, the addresses or the options make no sense.
+        """
+        super().__init__(group, name_servers, options or PullConsumerOptions(), clock)
+        self._instance.producers_only = False
+        self._instance.heartbeat = self._heartbeat
+        self._wished: dict[MessageQueue, int] = {}  # the id of the broker that a queue is to be pulled from
+        self._greeted: set[str] = set()
+
+    async def start(self) -> None:
+        """Begin; brokers learn of this consumer when it first asks for their queues.
+
+        Raises:
+            UsageError: it is running already.
+        """
+        self._check_stopped()
+        self._is_running = True
+        self._instance.start()
+
+    async def shutdown(self) -> None:
+        """Leave the group."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        await self._instance.unregister(consumer_group=self.group)
+        await self._instance.stop()
+
+    def _heartbeat(self) -> Heartbeat:
+        data = ConsumerData(self.group, "CONSUME_ACTIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", ())
+        return Heartbeat(self.client_id, (), (data,))
+
+    # Messages
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, max_nums: int = 32, expression: str = "*", *, is_sql92: bool = False
+    ) -> PullResult:
+        """Return messages of a queue from an offset on, at once, whether there are any or not.
+
+        Args:
+            queue: one of ``fetch_message_queues``.
+            offset: the first.
+            max_nums: how many at most.
+            expression: which are wanted: tags with ``||``, or SQL92.
+            is_sql92: says which of both.
+
+        Raises:
+            UsageError: the consumer is not running.
+            FilterError: the expression has no tag.
+            MqtoolError: its broker refuses, or cannot be reached.
+        """
+        timeout_ms = self.options.consumer_pull_timeout_millis
+        return await self._pull(
+            queue, offset, max_nums, expression, is_sql92=is_sql92, hold_ms=0, timeout_ms=timeout_ms
+        )
+
+    async def pull_block_if_not_found(
+        self, queue: MessageQueue, offset: int, max_nums: int = 32, expression: str = "*", *, is_sql92: bool = False
+    ) -> PullResult:
+        """Return messages of a queue from an offset on, and wait for some where there are none; else as ``pull``."""
+        hold_ms = self.options.broker_suspend_max_time_millis
+        timeout_ms = self.options.consumer_timeout_millis_when_suspend
+        return await self._pull(
+            queue, offset, max_nums, expression, is_sql92=is_sql92, hold_ms=hold_ms, timeout_ms=timeout_ms
+        )
+
+    async def _pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_nums: int,
+        expression: str,
+        *,
+        is_sql92: bool,
+        hold_ms: int,
+        timeout_ms: int,
+    ) -> PullResult:
+        self._check_running()
+        if offset < 0 or max_nums < 1:
+            raise UsageError(f"nothing can be pulled from offset {offset} on, {max_nums} at most")
+        make = consuming.subscribe_by_sql if is_sql92 else consuming.subscribe
+        subscription = make(queue.topic, expression, self._clock())
+        question = fetching.pull(
+            self.group, queue, offset, max_nums, subscription, hold_ms=hold_ms, with_subscription=True
+        )
+        await self._instance.route(queue.topic)
+        _, address = self._instance.broker_to_read(queue.broker_name, self._wished.get(queue, MASTER))
+        fetched = await self._instance.wire.ask(address, question, timeout_ms)
+        self._wished[queue] = fetched.suggested_broker_id
+        wanted = consuming.messages_of(fetched.records, queue, subscription)
+        messages = consuming.as_users_know(wanted, self.options.namespace)
+        status = _STATUSES[ResponseCode(fetched.code)]
+        if status is PullStatus.FOUND and not messages:  # other tags of the same code
+            status = PullStatus.NO_MATCHED_MSG
+        return PullResult(status, fetched.next_offset, fetched.min_offset, fetched.max_offset, messages)
+
+    # Offsets of the group
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return what the group consumes next of a queue, None where nothing was committed yet."""
+        self._check_running()
+        return await self._ask_of(queue, fetching.committed_offset(self.group, queue))
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Have the broker note what the group consumes next of a queue.
+
+        Raises:
+            UsageError: the consumer is not running.
+            MqtoolError: its broker refuses, or cannot be reached.
+        """
+        self._check_running()
+        if queue.broker_name not in self._greeted:
+            await self._instance.route(queue.topic)
+            await self._instance.send_heartbeats()  # by one of them a broker makes the group
+            self._greeted.add(queue.broker_name)
+        await self._ask_of(queue, questions.set_offset(self.group, queue.topic, queue.queue_id, offset))

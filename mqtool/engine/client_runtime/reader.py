@@ -1,0 +1,52 @@
+"""What consumers have in common that read queues themselves: which queues there are, and where they begin and end.
+
+(Rules: remoting.md 3.4. RocketMQ: ``MQAdminImpl``.)
+"""
+
+from typing import TypeVar
+
+from mqtool.engine.client import fetching, questions
+from mqtool.engine.client.names import with_namespace
+from mqtool.engine.client.questions import Question
+from mqtool.engine.client_runtime.client import Client
+from mqtool.errors import NotFoundError
+from mqtool.formats.bodies import MessageQueue
+
+T = TypeVar("T")
+ANSWER_MS = 3000
+
+
+class Reader(Client):
+    """A client that reads queues."""
+
+    async def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
+        """Return all queues of a topic that can be read.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            UnavailableError: no name server answers.
+        """
+        queues = await self._instance.queues_to_read(with_namespace(topic, self.options.namespace))
+        if not queues:
+            raise NotFoundError(f"there is no topic {topic}, or nobody may read it")
+        return queues
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the first message that a queue has."""
+        self._check_running()
+        return await self._ask_of(queue, questions.min_offset(queue.topic, queue.queue_id))
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset behind the last message of a queue."""
+        self._check_running()
+        return await self._ask_of(queue, fetching.max_offset(queue))
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp: int) -> int:
+        """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
+        self._check_running()
+        return await self._ask_of(queue, questions.offset_at(queue.topic, queue.queue_id, timestamp))
+
+    async def _ask_of(self, queue: MessageQueue, question: Question[T]) -> T:
+        """Ask about a queue; raises what ``Wire.ask`` does."""
+        await self._instance.route(queue.topic)
+        return await self._instance.ask_reader(queue.broker_name, question, ANSWER_MS)
