@@ -89,9 +89,19 @@ async def running_broker(
 
     Its store is ``store``, or a new one in ``folder``; ``settings`` are more lines of its configuration.
     """
+    async with broker_process(version, folder, name_server, port, store, settings) as process:
+        yield f"127.0.0.1:{port}"
+        process.terminate()
+        await process.communicate()
+
+
+@contextlib.asynccontextmanager
+async def broker_process(
+    version: str, folder: Path, name_server: str, port: int, store: Path | None = None, settings: str = ""
+) -> AsyncIterator[Process]:
+    """Run a broker as ``running_broker`` does, and give its process, to be killed."""
     folder.mkdir()
     config = folder / "broker.conf"
-    address = f"127.0.0.1:{port}"
     config.write_text(
         f"brokerClusterName=DefaultCluster\nbrokerName=broker-java\nbrokerId=0\nbrokerIP1=127.0.0.1\nlistenPort={port}\n"
         f"storePathRootDir={store or folder / 'store'}\n"
@@ -101,9 +111,7 @@ async def running_broker(
     arguments = ["org.apache.rocketmq.broker.BrokerStartup", "-n", name_server, "-c", str(config)]
     async with _jvm(version, folder, arguments) as process:
         await _said(process, b"boot success", f"the broker of {version}")
-        yield address
-        process.terminate()
-        await process.communicate()
+        yield process
 
 
 async def _said(process: Process, word: bytes, who: str) -> None:
@@ -200,7 +208,20 @@ class Client:
 @contextlib.asynccontextmanager
 async def pop_client(version: str, folder: Path, *arguments: str) -> AsyncIterator[Client]:
     """Start ``PopClient.java`` with its arguments, and wait until it consumes."""
-    source = Path(__file__).with_name("PopClient.java")
+    async with _client("PopClient.java", version, folder, *arguments) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def group_client(version: str, folder: Path, *arguments: str) -> AsyncIterator[Client]:
+    """Start ``GroupClient.java`` with its arguments, and wait until it consumes."""
+    async with _client("GroupClient.java", version, folder, *arguments) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def _client(source_name: str, version: str, folder: Path, *arguments: str) -> AsyncIterator[Client]:
+    source = Path(__file__).with_name(source_name)
     async with _jvm(version, folder, [str(source), *arguments]) as process:
         client = Client(process)
         assert await client.said() == "started"
