@@ -125,9 +125,9 @@ class Clients:
     def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:  # noqa: ARG002
         """Forget a client whose connection has ended."""
         producers, consumers = self._groups_of.pop(peer, ((), ()))
-        for group in list(producers):
+        for group in sorted(producers):
             self.unregister_producer(group, peer)
-        return [note for group in list(consumers) for note in self.unregister_consumer(group, peer)]
+        return [note for group in sorted(consumers) for note in self.unregister_consumer(group, peer)]
 
     def heard_all(self, now: int) -> None:
         """Take note that all are still there: the time has jumped, and none of them could say so."""

@@ -38,6 +38,8 @@ from mqtool.formats.remoting import RemotingCommand
 log = logging.getLogger(__name__)
 
 REBALANCE_MS = 20_000
+LISTENERS_END_S = 30.0
+"""How long who leaves waits for listeners that are at work."""
 _AFTER_ERROR_S = 3.0
 _AFTER_BUSY_S = 0.02
 _AFTER_MOVED_S = 10.0
@@ -143,6 +145,7 @@ class Consumer(Subscriber, Reader):
         self._held: dict[MessageQueue, HeldQueue] = {}
         self._offsets: OffsetStore
         self._rebalance_wanted: asyncio.Event
+        self._rebalancing: asyncio.Task[None]
         self._started_at = 0
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
@@ -185,8 +188,14 @@ class Consumer(Subscriber, Reader):
         await self._check_subscriptions()
         self._instance.start()
         await self._instance.send_heartbeats()
-        self._instance.keep(self._rebalance_on())
+        self._rebalancing = self._instance.keep(self._rebalance_on())
         self._rebalance_wanted.set()
+
+    async def _keep_share(self) -> None:
+        """Let no queue go and take none over from now on; one that is just changing hands is seen to."""
+        self._is_running = False
+        self._rebalance_wanted.set()
+        await asyncio.wait([self._rebalancing], timeout=LISTENERS_END_S)
 
     async def _leave(self) -> None:
         self._held.clear()
@@ -228,12 +237,12 @@ class Consumer(Subscriber, Reader):
         self._rebalance_wanted.set()
 
     async def _rebalance_on(self) -> None:
-        while True:
+        while self._is_running:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REBALANCE_MS / 1000):
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
-            for topic in self._topics():
+            for topic in sorted(self._topics()):
                 try:
                     await self._rebalance(topic)
                 except MqtoolError as error:
@@ -245,14 +254,19 @@ class Consumer(Subscriber, Reader):
     async def _rebalance(self, topic: str) -> None:
         held = [queue for queue in self._held if queue.topic == topic]
         due = await self._due(topic)
-        if due is None:
+        if due is None or not self._is_running:
             return
         lost, new = consuming.changes(held, due)
         now = self._clock()
-        lost += [queue for queue in held if queue not in lost and self._held[queue].waiting.is_stuck(now)]
-        for queue in lost:
+        lost += [queue for queue, one in self._held.items() if queue in held and one.waiting.is_stuck(now)]
+        for queue in dict.fromkeys(lost):
             await self._let_go(queue)
-        begun = [await self._take_over(queue) for queue in await self._may_take(new)]
+        begun = []
+        for queue in await self._may_take(new):
+            try:
+                begun.append(await self._take_over(queue))
+            except MqtoolError as error:  # next time; those that are begun go on
+                log.warning("%s is not taken over now: %s", queue, error)
         if lost or new:
             # By a newer version the broker sees that its subscription is that of this share.
             if subscription := self._subscriptions.get(topic):
@@ -273,14 +287,19 @@ class Consumer(Subscriber, Reader):
             return queues
         name = random.choice(route.brokers).broker_name
         members = await self._instance.ask_reader(name, fetching.members(self.group), ANSWER_MS)
-        return allocate(self.options.strategy, queues, members, self.client_id) if members else None
+        if not members:
+            return None
+        share = allocate(self.options.strategy, queues, members, self.client_id)
+        return [queue for queue in share if queue.topic == topic]  # a configuration names those of all topics
 
     async def _may_take(self, new: Collection[MessageQueue]) -> Collection[MessageQueue]:
         """Return those of this member's new queues that it may begin with now."""
         return new
 
     async def _let_go(self, queue: MessageQueue) -> None:
-        held = self._held.pop(queue)
+        held = self._held.pop(queue, None)
+        if held is None:  # somebody else has dropped it meanwhile
+            return
         held.drop()
         if self._is_orderly:  # another member must not begin before
             await held.is_idle.wait()

@@ -214,12 +214,12 @@ class Instance:
 
     async def send_heartbeats(self) -> None:
         """Tell all brokers that this client is there."""
-        await asyncio.gather(*(self._tell_of_us(address) for address in self.addresses()))
+        await asyncio.gather(*(self._tell_of_us(address) for address in sorted(self.addresses())))
 
     def _tell_new(self) -> None:
         new = self.addresses() - self._told
         self._told |= new
-        for address in new:
+        for address in sorted(new):
             self.keep(self._tell_of_us(address))
 
     async def _tell_of_us(self, address: str) -> None:
@@ -233,7 +233,7 @@ class Instance:
             with contextlib.suppress(MqtoolError):  # they notice it by the connection, too
                 await self.wire.ask(address, questions.unregister(self.client_id, producer_group, consumer_group))
 
-        await asyncio.gather(*(tell(address) for address in self.addresses()))
+        await asyncio.gather(*(tell(address) for address in sorted(self.addresses())))
 
     def _asked(self, address: str, command: RemotingCommand) -> Answering:
         handler = self.on_request.get(command.code)

@@ -149,7 +149,7 @@ class LitePullConsumer(Consumer):
         """End pulling, and leave the group; what was given since the last commit comes again."""
         if not self._is_running:
             return
-        self._is_running = False
+        await self._keep_share()
         held = [*self._held.values()]
         for one in held:
             one.drop()

@@ -20,6 +20,7 @@ from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.bodies import ConsumerData, Heartbeat
 
 _ANSWER_MS = 5000
+_AFTER_NOTHING_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,11 @@ class PopConsumer(Subscriber):
             in_order=options.orderly,
         )
         question = popping.pop(header, broker_name)
+        end = asyncio.get_running_loop().time() + wait_ms / 1000
         messages = await self._instance.ask(broker_name, question, wait_ms + _ANSWER_MS)
+        early = end - asyncio.get_running_loop().time()
+        if not messages and early > 0:  # too many wait there, or its clock is ahead of ours
+            await asyncio.sleep(min(early, _AFTER_NOTHING_S))
         wanted = [one for one in messages if consuming.is_wanted(subscription, one)]
         for one in messages:
             if one not in wanted:  # another tag of the same code: nobody else in the group wants it

@@ -19,7 +19,7 @@ from mqtool.engine.client_runtime.consume_services import (
     OrderlyService,
     PushConsumerOptions,
 )
-from mqtool.engine.client_runtime.consumer import Consumer, HeldQueue
+from mqtool.engine.client_runtime.consumer import LISTENERS_END_S, Consumer, HeldQueue
 from mqtool.engine.client_runtime.reader import ANSWER_MS
 from mqtool.engine.remoting.server import wall_clock
 from mqtool.errors import MqtoolError, UsageError
@@ -32,7 +32,6 @@ from mqtool.formats.topics import RETRY_PREFIX
 log = logging.getLogger(__name__)
 
 LOCK_MS = 20_000
-_LISTENERS_END_S = 30.0
 
 
 class PushConsumer(Consumer):
@@ -93,13 +92,13 @@ class PushConsumer(Consumer):
         """Let listeners that are at work end, report what was consumed, and leave the group."""
         if not self._is_running:
             return
-        self._is_running = False
+        await self._keep_share()
         held = [*self._held.values()]
         self._service.may_consume.clear()
         for one in held:
             one.stop_pulling()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LISTENERS_END_S):
+            async with asyncio.timeout(LISTENERS_END_S):
                 for one in held:
                     await one.is_idle.wait()
         await self._offsets.persist([one.queue for one in held])
@@ -153,7 +152,7 @@ class PushConsumer(Consumer):
     def _took(self, held: HeldQueue, messages: list[ConsumerMessage]) -> None:
         if messages:
             self._service.submit(held, messages)
-        elif not held.waiting:
+        elif not held.waiting.count:  # nor is a listener at work with any
             self._offsets.update(held.queue, held.next_offset, increase_only=True)
 
     # Locks

@@ -194,7 +194,7 @@ class _ClientConnection(asyncio.Protocol):
     def forget(self, opaque: int) -> None:
         """Expect an answer no longer."""
         answer = self._answers.pop(opaque)
-        if not answer.cancel():
+        if not (answer.cancel() or answer.cancelled()):
             answer.exception()  # so that nobody complains of one that was not looked at
 
     async def write(self, command: RemotingCommand) -> None:

@@ -1,0 +1,191 @@
+"""Clients in virtual time: what goes wrong only when two things happen at once, each at its moment."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from mqtool.aio import PopConsumer, Producer, PushConsumer
+from mqtool.engine.client.consuming import ConsumeFrom
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client.outgoing import ProducerMessage
+from mqtool.engine.client.rebalance import by_configuration
+from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
+from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
+from mqtool.formats.bodies import MessageQueue
+from mqtool.formats.codes import RequestCode, ResponseCode
+from tests.simulation.network import NetworkLoop
+from tests.simulation.world import BrokerHost, NameServerHost, World, simulate
+
+SETTINGS = {"defaultTopicQueueNums": "2"}
+QUEUE = MessageQueue("T", "b", 0)
+
+
+class Small:
+    """A name server, a broker, and clients of theirs."""
+
+    def __init__(self, folder: Path, loop: NetworkLoop, skew_ms: int) -> None:
+        self.loop = loop
+        self.world = World(1, folder, loop)
+        self.names = NameServerHost(self.world, "n", "10.0.0.1")
+        self.broker = BrokerHost(self.world, "b", "10.0.0.2", [self.names.address], SETTINGS, skew_ms)
+        self.clock = self.world.clock()
+
+    def committed(self) -> int:
+        """Return what the group G has committed of the queue."""
+        return self.broker.rules.offsets.get("G", "T", 0)
+
+    def push(self, name: str, listener: Any, expression: str = "*", **options: Any) -> PushConsumer:
+        """Return a consumer of the group G."""
+        given = PushConsumerOptions(consume_from_where=ConsumeFrom.FIRST_OFFSET, instance_name=name, **options)
+        consumer = PushConsumer("G", listener, self.names.address, given, self.clock)
+        consumer.subscribe("T", expression)
+        return consumer
+
+
+def in_virtual_time(folder: Path, work: Callable[[Small], Coroutine[Any, Any, None]], *, skew_ms: int = 0) -> None:
+    """Do something with a broker whose clock is ahead by so much."""
+
+    async def main(loop: NetworkLoop) -> None:
+        small = Small(folder, loop, skew_ms)
+        await small.names.start()
+        await small.broker.start()
+        await work(small)
+        await small.broker.stop()
+        await small.names.stop()
+        await small.world.finish()
+
+    simulate(1, main)
+
+
+def test_nothing_is_committed_beyond_a_message_that_an_orderly_listener_is_at(tmp_path: Path) -> None:
+    async def work(small: Small) -> None:
+        goes_on = asyncio.Event()
+        got: list[bytes] = []
+
+        async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            got.extend(one.body for one in messages)
+            await goes_on.wait()
+
+        consumer = small.push("c", listen, "wanted", orderly=True)
+        async with Producer("P", small.names.address, clock=small.clock) as producer, consumer:
+            await producer.send(ProducerMessage("T", b"first", tags="wanted"), QUEUE)
+            await asyncio.sleep(60)
+            for _ in range(5):  # the pull that passes over them finds nothing that waits
+                await producer.send(ProducerMessage("T", b"other", tags="unwanted"), QUEUE)
+            await asyncio.sleep(60)
+            assert got == [b"first"]
+            assert small.committed() in (-1, 0)
+            goes_on.set()
+            await asyncio.sleep(60)
+            assert small.committed() == 6
+
+    in_virtual_time(tmp_path, work)
+
+
+def test_who_leaves_takes_no_queue_over_any_more(tmp_path: Path) -> None:
+    async def work(small: Small) -> None:
+        got: list[bytes] = []
+
+        async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            got.extend(one.body for one in messages)
+            await asyncio.sleep(10)
+
+        one, other = small.push("1", listen, orderly=True), small.push("2", listen, orderly=True)
+        async with Producer("P", small.names.address, clock=small.clock) as producer:
+            await producer.send(ProducerMessage("T", b"first"), QUEUE)
+            await one.start()
+            await other.start()
+            await asyncio.sleep(60)
+            assert got == [b"first"]
+            await producer.send(ProducerMessage("T", b"second"), QUEUE)
+            await asyncio.sleep(1)
+            # While the listener of one is still at work the other leaves, and its queue has nobody then.
+            await asyncio.gather(one.shutdown(), other.shutdown())
+            assert got == [b"first", b"second"]
+            assert not small.broker.rules.locks.is_any_held("G", small.broker.clock())
+            assert small.committed() == 2
+
+    in_virtual_time(tmp_path, work)
+
+
+def test_a_queue_that_cannot_be_taken_over_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    async def work(small: Small) -> None:
+        got: list[bytes] = []
+
+        async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            got.extend(one.body for one in messages)
+
+        handle = small.broker.rules.handle
+
+        def refuse(command: Any, peer: Any, now: int) -> Any:
+            if command.code == RequestCode.QUERY_CONSUMER_OFFSET and command.ext_fields["queueId"] == "1":
+                return ((peer, command.answer(ResponseCode.SYSTEM_ERROR)),)
+            return handle(command, peer, now)
+
+        small.broker.rules.handle = refuse  # type: ignore[method-assign]
+        async with Producer("P", small.names.address, clock=small.clock) as producer:
+            await producer.send(ProducerMessage("T", b"first"), QUEUE)
+            await producer.send(ProducerMessage("T", b"second"), QUEUE._replace(queue_id=1))
+            async with small.push("c", listen):
+                await asyncio.sleep(10)
+                assert got == [b"first"]
+                small.broker.rules.handle = handle  # type: ignore[method-assign]
+                await asyncio.sleep(30)
+                assert got == [b"first", b"second"]
+
+    in_virtual_time(tmp_path, work)
+
+
+def test_queues_that_are_configured_are_taken_over_once(tmp_path: Path) -> None:
+    async def work(small: Small) -> None:
+        got: list[bytes] = []
+
+        async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            got.extend(one.body for one in messages)
+
+        asked = []
+        handle = small.broker.rules.handle
+
+        def count(command: Any, peer: Any, now: int) -> Any:
+            asked.append(command.code)
+            return handle(command, peer, now)
+
+        consumer = small.push("c", listen, strategy=by_configuration([QUEUE, MessageQueue("%RETRY%G", "b", 0)]))
+        async with Producer("P", small.names.address, clock=small.clock) as producer:
+            await producer.send(ProducerMessage("T", b"first"), QUEUE)
+            async with consumer:
+                await asyncio.sleep(60)
+                small.broker.rules.handle = count  # type: ignore[method-assign]
+                await asyncio.sleep(150)
+                assert asked.count(RequestCode.PULL_MESSAGE) == 20  # two queues, each for 15 s
+                assert RequestCode.QUERY_CONSUMER_OFFSET not in asked
+                assert len(consumer.queues()) == 2
+        assert got == [b"first"]
+
+    in_virtual_time(tmp_path, work)
+
+
+def test_a_pop_does_not_hurry_where_the_clock_of_a_broker_is_ahead(tmp_path: Path) -> None:
+    async def work(small: Small) -> None:
+        asked = []
+        handle = small.broker.rules.handle
+
+        def count(command: Any, peer: Any, now: int) -> Any:
+            asked.append(command.code)
+            return handle(command, peer, now)
+
+        small.broker.rules.handle = count  # type: ignore[method-assign]
+        options = PopConsumerOptions(instance_name="c")
+        async with Producer("P", small.names.address, clock=small.clock) as producer:
+            await producer.send(ProducerMessage("T", b"first"), QUEUE)
+            consumer = PopConsumer("G", small.names.address, options, small.clock)
+            consumer.subscribe("T")
+            async with consumer:
+                [message] = await consumer.pop()
+                assert await consumer.ack(message)
+                for _ in range(20):
+                    assert await consumer.pop(3000) == []
+        assert asked.count(RequestCode.POP_MESSAGE) < 20 * 20
+
+    in_virtual_time(tmp_path, work, skew_ms=2900)
