@@ -13,7 +13,7 @@ from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.stored_message import parse_stored
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, it would take four times as long to make
 class ConsumerMessage:
     """A message that a broker has stored; times are in ms since 1970, ``body`` is as the producer gave it."""
 
