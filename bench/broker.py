@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.table import HELPER, Row
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.new_message import NewMessage
 from tests.differential.java_store import OPENS, JavaMissingError, class_path

@@ -10,9 +10,11 @@
 """
 
 import datetime
+import functools
 import struct
 
 _KEY = struct.Struct(">4sHIIH")
+_DAY = 86_400_000
 
 
 def build_unique_key(address: bytes, process: int, maker: int, now: int, count: int) -> str:
@@ -22,12 +24,16 @@ def build_unique_key(address: bytes, process: int, maker: int, now: int, count: 
     '7F000001000718B4AAC247B760000003'
     """
     return (
-        _KEY.pack(address[:4], process & 0xFFFF, maker & 0xFFFFFFFF, (now - _month(now)) & 0xFFFFFFFF, count & 0xFFFF)
+        _KEY.pack(
+            address[:4], process & 0xFFFF, maker & 0xFFFFFFFF, (now - _month(now // _DAY)) & 0xFFFFFFFF, count & 0xFFFF
+        )
         .hex()
         .upper()
     )
 
 
-def _month(now: int) -> int:
-    moment = datetime.datetime.fromtimestamp(now // 1000, datetime.UTC)
+@functools.lru_cache(2)
+def _month(day: int) -> int:
+    """Return when the month of a day since 1970 began."""
+    moment = datetime.datetime.fromtimestamp(day * _DAY // 1000, datetime.UTC)
     return int(datetime.datetime(moment.year, moment.month, 1, tzinfo=datetime.UTC).timestamp()) * 1000

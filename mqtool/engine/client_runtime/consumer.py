@@ -27,13 +27,14 @@ from mqtool.engine.client.routes import masters, readable_queues
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from mqtool.engine.client_runtime.subscriber import Subscriber
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UnavailableError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
 from mqtool.formats.message import records_of
 from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -361,7 +362,11 @@ class Consumer(Subscriber):
 
     def _messages(self, queue: MessageQueue, records: bytes, subscription: Subscription) -> list[ConsumerMessage]:
         messages = [parse_message(record, queue.broker_name) for record, _ in records_of(records)]
-        return [consuming.original(one, self.group) for one in messages if consuming.is_wanted(subscription, one)]
+        if subscription.tags:
+            messages = [one for one in messages if consuming.is_wanted(subscription, one)]
+        if queue.topic.startswith(RETRY_PREFIX):
+            messages = [consuming.original(one, self.group) for one in messages]
+        return messages
 
     async def _moved(self, held: HeldQueue, offset: int) -> None:
         """Begin anew where the broker says: what was asked for is not there any more, or not yet."""

@@ -16,7 +16,7 @@ from mqtool.engine.client.names import check_topic, with_namespace, without_name
 from mqtool.engine.client.questions import Question
 from mqtool.engine.client.routes import readable_queues
 from mqtool.engine.client_runtime.consumer import ANSWER_MS, Consumer, ConsumerOptions, HeldQueue
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, NotFoundError, UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
 

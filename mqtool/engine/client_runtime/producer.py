@@ -9,10 +9,8 @@ import itertools
 import logging
 import os
 import random
-import secrets
-import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqtool.engine.client import questions, sending
@@ -32,7 +30,7 @@ from mqtool.engine.client.queue_choice import InTurn, Selector
 from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.instance import ClientOptions
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue
 from mqtool.formats.codes import RequestCode
@@ -120,7 +118,7 @@ class Producer(Client):
         self._faults = faults if self.options.send_latency_fault_enable else None
         self._turns: dict[str, InTurn] = {}
         self._address = parse_host(f"{self._instance.host}:0")[0]
-        self._maker = secrets.randbits(32)
+        self._maker = random.SystemRandom().getrandbits(32)
         self._counter = itertools.count()
         self._room = _Room(
             self.options.back_pressure_for_async_send_num, self.options.back_pressure_for_async_send_size
@@ -282,6 +280,8 @@ class Producer(Client):
             UnavailableError: no reply came in time.
             MqtoolError: as ``send``.
         """
+        import uuid
+
         timeout_ms = self.options.send_msg_timeout if timeout_ms is None else timeout_ms
         correlation_id = str(uuid.uuid4())
         more = sending.request_properties(correlation_id, self.client_id, timeout_ms)
@@ -310,7 +310,7 @@ class Producer(Client):
             MqtoolError: as ``send``; that producer is not there any more, perhaps.
         """
         message = sending.reply_to(request, body)
-        packed = replace(self._pack(message), is_reply=True)
+        packed = self._pack(message)._replace(is_reply=True)
         return await self._send(packed, message, None, None, None, timeout_ms)
 
     def _replied(self, _address: str, command: RemotingCommand) -> RemotingCommand:
@@ -386,7 +386,7 @@ class Producer(Client):
         if not self.options.namespace:
             return result
         topic = without_namespace(result.queue.topic, self.options.namespace)
-        return replace(result, queue=result.queue._replace(topic=topic))
+        return result._replace(queue=result.queue._replace(topic=topic))
 
     def _failed(self, broker_name: str) -> None:
         if self._faults:
@@ -500,7 +500,7 @@ class TransactionProducer(Producer):
             await self._instance.tell(sent.queue.broker_name, end)
         except UnavailableError as error:  # it asks again
             log.warning("the end of the transaction of %s: %s", sent.message_id, error)
-        return replace(sent, transaction_state=state)
+        return sent._replace(transaction_state=state)
 
     def _asked(self, address: str, command: RemotingCommand) -> None:
         self._instance.keep(self._answer(address, command))

@@ -20,7 +20,7 @@ from mqtool.engine.client_runtime.consume_services import (
     PushConsumerOptions,
 )
 from mqtool.engine.client_runtime.consumer import ANSWER_MS, Consumer, HeldQueue
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode
