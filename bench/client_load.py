@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import mqtool
 from mqtool import ConsumeFrom, ProducerMessage, ProducerOptions, PushConsumerOptions, SendResult, SendStatus
+from mqtool.engine.client_runtime.blocking.background import new_loop
 
 _groups = itertools.count(1)
 
@@ -100,4 +101,5 @@ def _push(name_server: str, topic: str, count: int) -> _Run:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())

@@ -105,12 +105,18 @@ def records_of(data: bytes) -> Iterator[tuple[bytes, int]]:
     Raises:
         FormatError: a record is cut off.
     """
-    at, end = 0, len(data)
-    while at < end:
-        size = _SIZE.unpack_from(data, at)[0] if at + commit_log.MIN_SIZE <= end else 0
-        if not commit_log.MIN_SIZE <= size <= end - at:
+    for at, end in record_ends(data):
+        yield data[at:end], _POSITION.unpack_from(data, at + _PHYSICAL_OFFSET_AT)[0]
+
+
+def record_ends(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each of such records begins and ends; raises what ``records_of`` does."""
+    at, size_of_all = 0, len(data)
+    while at < size_of_all:
+        size = _SIZE.unpack_from(data, at)[0] if at + commit_log.MIN_SIZE <= size_of_all else 0
+        if not commit_log.MIN_SIZE <= size <= size_of_all - at:
             raise FormatError("a record of an answer is cut off", offset=at)
-        yield data[at : at + size], _POSITION.unpack_from(data, at + _PHYSICAL_OFFSET_AT)[0]
+        yield at, at + size
         at += size
 
 

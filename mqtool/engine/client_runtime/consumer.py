@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from mqtool.engine.client import consuming, fetching, introspection, questions
 from mqtool.engine.client.consuming import ConsumeFrom, MessageModel, Start, Thresholds
-from mqtool.engine.client.incoming import ConsumerMessage, parse_message
+from mqtool.engine.client.incoming import ConsumerMessage, parse_messages
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.engine.client.rebalance import Strategy, allocate, averagely
@@ -32,7 +32,6 @@ from mqtool.errors import MqtoolError, UnavailableError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
-from mqtool.formats.message import records_of
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.topics import RETRY_PREFIX
 
@@ -361,7 +360,7 @@ class Consumer(Subscriber):
                 await asyncio.sleep(self._pull_interval / 1000)
 
     def _messages(self, queue: MessageQueue, records: bytes, subscription: Subscription) -> list[ConsumerMessage]:
-        messages = [parse_message(record, queue.broker_name) for record, _ in records_of(records)]
+        messages = parse_messages(records, queue.broker_name)
         if subscription.tags:
             messages = [one for one in messages if consuming.is_wanted(subscription, one)]
         if queue.topic.startswith(RETRY_PREFIX):

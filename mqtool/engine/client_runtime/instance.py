@@ -128,6 +128,10 @@ class Instance:
         """Return the route of a topic, asked for when it is not known; None where there is no such topic."""
         return self._routes.get(topic) or await self._ask_route(topic)
 
+    def known_to_write(self, topic: str) -> list[MessageQueue] | None:
+        """Return the queues that a route has named before, None where nobody was asked yet."""
+        return self._to_write.get(topic)
+
     async def queues_to_write(self, topic: str, default_queue_count: int) -> list[MessageQueue]:
         """Return the queues that a topic has, or will have when the first message to it makes it.
 
@@ -135,7 +139,7 @@ class Instance:
             UnavailableError: no name server answers.
             NotFoundError: there is no such topic, and none is made; or no queue of it can be written to.
         """
-        if queues := self._to_write.get(topic, []):
+        if queues := self._to_write.get(topic):
             return queues
         if route := self._routes.get(topic):
             queues = self._to_write[topic] = writable_queues(route, topic)

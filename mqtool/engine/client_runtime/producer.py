@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,7 +38,7 @@ from mqtool.formats.compression import Compression
 from mqtool.formats.headers import CheckTransaction, parse_header
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.remoting import RemotingCommand
-from mqtool.formats.unique_key import build_unique_key
+from mqtool.formats.unique_key import maker_part, message_part
 
 if TYPE_CHECKING:
     from mqtool.engine.client.incoming import ConsumerMessage
@@ -117,8 +117,8 @@ class Producer(Client):
         faults = FaultLatency(self.options.latency_max, self.options.not_available_duration)
         self._faults = faults if self.options.send_latency_fault_enable else None
         self._turns: dict[str, InTurn] = {}
-        self._address = parse_host(f"{self._instance.host}:0")[0]
-        self._maker = random.SystemRandom().getrandbits(32)
+        address, _ = parse_host(f"{self._instance.host}:0")
+        self._maker = maker_part(address, os.getpid(), random.SystemRandom().getrandbits(32))
         self._counter = itertools.count()
         self._room = _Room(
             self.options.back_pressure_for_async_send_num, self.options.back_pressure_for_async_send_size
@@ -342,7 +342,8 @@ class Producer(Client):
         options, instance = self.options, self._instance
         timeout_ms = options.send_msg_timeout if timeout_ms is None else timeout_ms
         start = instance.clock()
-        queues = await self._queues(message.topic)
+        self._check_running()
+        queues = instance.known_to_write(packed.topic) or await self._queues(message.topic)
         choose = self._chooser(message, queue, selector, arg)
         if queue or selector:
             chosen = choose(queues, None)
@@ -381,10 +382,12 @@ class Producer(Client):
             return kept
         raise SendError(message.topic, brokers, errors, instance.clock() - start)
 
-    async def _ask(self, packed: Packed, queue: MessageQueue, timeout_ms: int) -> SendResult:
-        result = await self._instance.ask(queue.broker_name, self._question(packed, queue), timeout_ms)
-        if not self.options.namespace:
-            return result
+    def _ask(self, packed: Packed, queue: MessageQueue, timeout_ms: int) -> Awaitable[SendResult]:
+        answer = self._instance.ask(queue.broker_name, self._question(packed, queue), timeout_ms)
+        return self._as_users_know_it(answer) if self.options.namespace else answer
+
+    async def _as_users_know_it(self, answer: Awaitable[SendResult]) -> SendResult:
+        result = await answer
         topic = without_namespace(result.queue.topic, self.options.namespace)
         return result._replace(queue=result.queue._replace(topic=topic))
 
@@ -434,8 +437,7 @@ class Producer(Client):
         )
 
     def _unique_key(self) -> str:
-        now, count = self._instance.clock(), next(self._counter)
-        return build_unique_key(self._address, os.getpid(), self._maker, now, count)
+        return self._maker + message_part(self._instance.clock(), next(self._counter))
 
 
 class TransactionListener(Protocol):

@@ -78,7 +78,9 @@ class RemotingClient:
         command.opaque = next(self._opaques) & _MAX_OPAQUE
         answer = connection.expect(command.opaque, timeout_ms)
         try:
-            await connection.write(self._signed(command))
+            if connection.is_paused:
+                await connection.until_writable()
+            connection.write(self._signed(command))
             return await answer
         finally:
             connection.forget(command.opaque)
@@ -92,7 +94,8 @@ class RemotingClient:
         connection = await self._connected()
         command.opaque = next(self._opaques) & _MAX_OPAQUE
         command.flag |= ONEWAY
-        await connection.write(self._signed(command))
+        await connection.until_writable()
+        connection.write(self._signed(command))
 
     async def close(self) -> None:
         """End the connection once what was sent has left."""
@@ -239,10 +242,21 @@ class _ClientConnection(asyncio.Protocol):
         if overdue:
             self._on_silence(self)
 
-    async def write(self, command: RemotingCommand) -> None:
-        """Write a command with the others of this turn, once the server has read enough of what came before."""
-        if not self._writable.is_set():
-            await self._writable.wait()
+    @property
+    def is_paused(self) -> bool:
+        """Whether the server has yet to read what came before."""
+        return not self._writable.is_set()
+
+    async def until_writable(self) -> None:
+        """Wait until the server has read enough of what came before."""
+        await self._writable.wait()
+
+    def write(self, command: RemotingCommand) -> None:
+        """Write a command with the others of this turn.
+
+        Raises:
+            UnavailableError: the connection was lost.
+        """
         if self.is_lost:
             raise UnavailableError(f"{self.address} closed the connection")
         if not self._unsent:
@@ -281,5 +295,7 @@ class _ClientConnection(asyncio.Protocol):
         except MqtoolError as error:
             log.warning("request %d of %s: %s", command.code, self.address, error)
             answer = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        if answer and not command.is_oneway and not self.is_lost:
-            await self.write(answer)
+        if answer and not command.is_oneway:
+            await self.until_writable()
+            if not self.is_lost:
+                self.write(answer)

@@ -44,12 +44,13 @@ class Background:
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = _new_loop()
+                self._loop = new_loop()
                 threading.Thread(target=self._loop.run_forever, name="mqtool clients", daemon=True).start()
             return self._loop
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop, that of uvloop where it is installed."""
     with contextlib.suppress(ImportError):
         import uvloop
 
