@@ -33,7 +33,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * and the 99th of a hundred latencies in microseconds (of a send, or a pull; 0 for a push).
  */
 public class BrokerLoad {
-    private static final int LARGEST_RUN = 1 << 22;
+    private static final int LARGEST_RUN = 1 << 19;
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
     private static final AtomicLong FAILURES = new AtomicLong();
     private static int groups = 0;

@@ -1,4 +1,4 @@
-"""The benchmark's tables: ``python -m bench [--keep DIR] [--only files|broker]``.
+"""The benchmark's tables: ``python -m bench [--keep DIR] [--only files|broker|client]``.
 
 Every ratio is taken within one run: the limit is the same core summing the same mapped files as int64, start-up is
 held against an interpreter that does nothing. Each figure is the best of several runs, and each run maps the files
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.broker import VERSION, measure_broker
+from bench.client import measure_client
 from bench.mends import measure_mends
 from bench.stores import make_store
 from bench.table import HELPER, Row, rate
@@ -132,14 +133,16 @@ def measure_start(root: Path) -> list[Row]:
 
 @click.command()
 @click.option("--keep", type=click.Path(path_type=Path), help="Make the stores here and leave them for the next run.")
-@click.option("--only", type=click.Choice(["files", "broker"]), help="One of the two tables.")
+@click.option("--only", type=click.Choice(["files", "broker", "client"]), help="One of the tables.")
 def main(keep: Path | None, only: str | None) -> None:
     """Make stores, measure, and print the tables."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # no user's start compiles Python again
-    if only != "broker":
+    if only in (None, "files"):
         show(measure_files(keep), "store", "figure")
-    if only != "files":
+    if only in (None, "broker"):
         show(measure_broker(), f"Java {VERSION}", "mqtool")
+    if only in (None, "client"):
+        show(measure_client(), f"Java {VERSION}", "mqtool")
 
 
 def measure_files(keep: Path | None) -> list[Row]:
@@ -162,7 +165,7 @@ def measure_files(keep: Path | None) -> list[Row]:
     return rows
 
 
-def show(rows: list[Row], second: str, third: str) -> None:
+def show(rows: Iterable[Row], second: str, third: str) -> None:
     """Print a table, whose second and third columns have these names."""
     table = Table("what", second, third, "ratio", "goal")
     for row in rows:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.table import HELPER, Row
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.new_message import NewMessage
 from tests.differential.java_store import OPENS, JavaMissingError, class_path
@@ -67,7 +67,7 @@ class Round(NamedTuple):
     messages: int
     rate: float  # messages a second
     latency: float  # the 99th of a hundred, in ms; 0 where none is taken
-    processor: float  # microseconds of the broker a message
+    processor: float  # microseconds of the watched process a message
     failures: int
 
 
@@ -85,13 +85,13 @@ def measure_broker() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="mqtool-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         try:
-            jars = _compile(folder)
+            jars = compile_java(folder)
         except JavaMissingError as error:
             return [Row(f"serve: not compared, {error}", "", "", "", "")]
         return [*_measure_pairs(folder, jars), _measure_append(folder, jars)]
 
 
-def _compile(folder: Path) -> str:
+def compile_java(folder: Path) -> str:
     jars = class_path(VERSION, str(_HERE / "pom.xml"))
     sources = [str(_HERE / name) for name in ("BrokerLoad.java", "StoreAppend.java")]
     subprocess.run(["javac", "-nowarn", "-XDsuppressNotes", "-cp", jars, "-d", str(folder), *sources], check=True)
@@ -103,64 +103,65 @@ def _compile(folder: Path) -> str:
 
 def _measure_pairs(folder: Path, jars: str) -> Iterator[Row]:
     with ExitStack() as stack:
-        theirs = stack.enter_context(_java_pair(folder / "java", jars))
-        ours = stack.enter_context(_our_pair(folder / "ours"))
-        yield Row("ready", f"{theirs.ready:.2f} s", f"{ours.ready:.2f} s", _ratio(ours.ready, theirs.ready), "≤ 0.1")
-        yield Row("in memory, idle", _mib(theirs.idle), _mib(ours.idle), _ratio(ours.idle, theirs.idle), "≤ 0.25")
-        client = stack.enter_context(_client(folder, jars))
+        theirs = stack.enter_context(java_pair(folder / "java", jars))
+        ours = stack.enter_context(our_pair(folder / "ours"))
+        yield Row("ready", f"{theirs.ready:.2f} s", f"{ours.ready:.2f} s", ratio(ours.ready, theirs.ready), "≤ 0.1")
+        yield Row("in memory, idle", mib(theirs.idle), mib(ours.idle), ratio(ours.idle, theirs.idle), "≤ 0.25")
+        client = stack.enter_context(java_client(folder, jars))
         pairs = theirs, ours
         for pair in pairs:
             stored = 0
             while stored < BACKLOG:
-                stored += _ask(client, pair, _FILL, ROUND_MS).messages
+                stored += ask(client, pair, _FILL, ROUND_MS, pair.processes[-1]).messages
             for load in LOADS:
-                _ask(client, pair, load, ROUND_MS)
+                ask(client, pair, load, ROUND_MS, pair.processes[-1])
         most = [0, 0]
         for load in LOADS:
             rounds: tuple[list[Round], list[Round]] = ([], [])
             for _ in range(ROUNDS):
                 for number, pair in enumerate(pairs):
-                    rounds[number].append(_ask(client, pair, load, ROUND_MS))
+                    rounds[number].append(ask(client, pair, load, ROUND_MS, pair.processes[-1]))
                     most[number] = max(most[number], _memory(pair.processes))
             yield from _rows_of(load, *rounds)
-        yield Row("in memory, most under load", _mib(most[0]), _mib(most[1]), _ratio(most[1], most[0]), "≤ 0.25")
+        yield Row("in memory, most under load", mib(most[0]), mib(most[1]), ratio(most[1], most[0]), "≤ 0.25")
 
 
 def _rows_of(load: Load, theirs: list[Round], ours: list[Round]) -> Iterator[Row]:
     best = [max(one.rate for one in rounds) for rounds in (theirs, ours)]
-    yield Row(load.what, f"{best[0]:,.0f}/s", f"{best[1]:,.0f}/s", _ratio(best[1], best[0]), "≥ 1")
+    yield Row(load.what, f"{best[0]:,.0f}/s", f"{best[1]:,.0f}/s", ratio(best[1], best[0]), "≥ 1")
     if theirs[0].latency:
         slow = [statistics.median(one.latency for one in rounds) for rounds in (theirs, ours)]
-        yield Row("  99 of 100 within", f"{slow[0]:.2f} ms", f"{slow[1]:.2f} ms", _ratio(slow[1], slow[0]), "≤ 1")
+        yield Row("  99 of 100 within", f"{slow[0]:.2f} ms", f"{slow[1]:.2f} ms", ratio(slow[1], slow[0]), "≤ 1")
     spent = [statistics.median(one.processor for one in rounds) for rounds in (theirs, ours)]
-    yield Row("  processor a message", f"{spent[0]:.1f} µs", f"{spent[1]:.1f} µs", _ratio(spent[1], spent[0]), "≤ 1")
+    yield Row("  processor a message", f"{spent[0]:.1f} µs", f"{spent[1]:.1f} µs", ratio(spent[1], spent[0]), "≤ 1")
     failed = [sum(one.failures for one in rounds) for rounds in (theirs, ours)]
     if any(failed):
         yield Row("  failed", f"{failed[0]:,}", f"{failed[1]:,}", "", "0")
 
 
-def _ask(client: "subprocess.Popen[str]", pair: Pair, load: Load, milliseconds: int) -> Round:
+def ask(client: "subprocess.Popen[str]", pair: Pair, load: Load, milliseconds: int, watched: int) -> Round:
+    """Have a client do one thing for a while; ``watched`` is the process whose time counts."""
     assert client.stdin
     assert client.stdout
-    before = _processor(pair.processes[-1])
+    before = processor(watched)
     print(load.kind, pair.name_server, load.topic, load.size, load.number, milliseconds, file=client.stdin, flush=True)
     words = client.stdout.readline().split()
     if not words:
         raise AssertionError(f"the client ended while it did {load}")
     messages = int(words[0])
-    spent = (_processor(pair.processes[-1]) - before) * 1e6 / messages
+    spent = (processor(watched) - before) * 1e6 / messages
     return Round(messages, messages / float(words[1]), int(words[3]) / 1000, spent, int(words[2]))
 
 
 @contextmanager
-def _client(folder: Path, jars: str) -> Iterator["subprocess.Popen[str]"]:
+def java_client(folder: Path, jars: str) -> Iterator["subprocess.Popen[str]"]:
     words = ["java", "-Xmx1g", f"-Drocketmq.client.logRoot={folder}", "-cp", jars, "BrokerLoad"]
-    with _running(words, dict(os.environ)) as client:
+    with running(words, dict(os.environ)) as client:
         yield client
 
 
 @contextmanager
-def _java_pair(folder: Path, jars: str) -> Iterator[Pair]:
+def java_pair(folder: Path, jars: str) -> Iterator[Pair]:
     (folder / "conf").mkdir(parents=True)
     for name in _LOGGING_FILES:
         (folder / "conf" / name).write_text(_LOGGING)
@@ -177,7 +178,7 @@ def _java_pair(folder: Path, jars: str) -> Iterator[Pair]:
         both = []
         for name, main in (("namesrv", "namesrv.NamesrvStartup"), ("broker", "broker.BrokerStartup")):
             words = [*java, f"org.apache.rocketmq.{main}", "-c", str(folder / f"{name}.conf")]
-            both.append(stack.enter_context(_running(words, home)))
+            both.append(stack.enter_context(running(words, home)))
         for one in both:
             _read_until(one, "boot success")
         yield _pair(name_server, both, start)
@@ -188,10 +189,10 @@ def _java(folder: Path, jars: str) -> list[str]:
 
 
 @contextmanager
-def _our_pair(folder: Path) -> Iterator[Pair]:
+def our_pair(folder: Path) -> Iterator[Pair]:
     words = [*HELPER, "serve", "--namesrv-port", "0", "--port", "0", "-s", str(folder / "store")]
     start = time.perf_counter()
-    with _running(words, dict(os.environ)) as process:
+    with running(words, dict(os.environ)) as process:
         said = _read_until(process, "ready")
         yield _pair(said.split("name server ")[1].split(",")[0], [process], start)
 
@@ -204,7 +205,7 @@ def _pair(name_server: str, both: "list[subprocess.Popen[str]]", start: float) -
 
 
 @contextmanager
-def _running(words: list[str], environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+def running(words: list[str], environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(
         words,
         stdin=subprocess.PIPE,
@@ -248,7 +249,7 @@ def _children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def _processor(process: int) -> float:
+def processor(process: int) -> float:
     """Return the seconds of processor time that a process has taken."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
@@ -273,8 +274,7 @@ def _measure_append(folder: Path, jars: str) -> Row:
     said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
     theirs = max(float(line) for line in said[-ROUNDS:])  # what comes before is of its logger
     ours = _append(folder / "our-store")
-    ratio = _ratio(ours, theirs)
-    return Row("append 1 KiB, the store alone", f"{theirs:,.0f}/s", f"{ours:,.0f}/s", ratio, "≥ 0.5")
+    return Row("append 1 KiB, the store alone", f"{theirs:,.0f}/s", f"{ours:,.0f}/s", ratio(ours, theirs), "≥ 0.5")
 
 
 def _append(root: Path) -> float:
@@ -292,9 +292,9 @@ def _append(root: Path) -> float:
     return best
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
     return f"{size / (1 << 20):.0f} MiB"
 
 
-def _ratio(ours: float, theirs: float) -> str:
+def ratio(ours: float, theirs: float) -> str:
     return f"{ours / theirs:.2f}"

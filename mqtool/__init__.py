@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from mqtool.engine.client.outgoing import ProducerMessage
     from mqtool.engine.client.queue_choice import select_at_random, select_by_hash
     from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
-    from mqtool.engine.client_runtime.blocking import (
+    from mqtool.engine.client_runtime.blocking.consumers import (
         LitePullConsumer,
         PopConsumer,
-        Producer,
         PullConsumer,
         PushConsumer,
-        TransactionProducer,
     )
+    from mqtool.engine.client_runtime.blocking.producers import Producer, TransactionProducer
     from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions
     from mqtool.engine.client_runtime.only_once import BoundedMemory, OnlyOnce, SqliteMemory
@@ -103,7 +102,7 @@ _HOMES = {
     "ConsumeStatus": "mqtool.engine.client.consuming",
     "ConsumerMessage": "mqtool.engine.client.incoming",
     "Finding": "mqtool.engine.repair.findings",
-    "LitePullConsumer": "mqtool.engine.client_runtime.blocking",
+    "LitePullConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "LitePullConsumerOptions": "mqtool.engine.client_runtime.lite_pull_consumer",
     "Message": "mqtool.formats.message",
     "MessageModel": "mqtool.engine.client.consuming",
@@ -111,16 +110,16 @@ _HOMES = {
     "MessageTable": "mqtool.formats.scan",
     "MqtoolError": "mqtool.errors",
     "OnlyOnce": "mqtool.engine.client_runtime.only_once",
-    "PopConsumer": "mqtool.engine.client_runtime.blocking",
+    "PopConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "PopConsumerOptions": "mqtool.engine.client_runtime.pop_consumer",
-    "Producer": "mqtool.engine.client_runtime.blocking",
+    "Producer": "mqtool.engine.client_runtime.blocking.producers",
     "ProducerMessage": "mqtool.engine.client.outgoing",
     "ProducerOptions": "mqtool.engine.client_runtime.producer",
-    "PullConsumer": "mqtool.engine.client_runtime.blocking",
+    "PullConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "PullConsumerOptions": "mqtool.engine.client_runtime.pull_consumer",
     "PullResult": "mqtool.engine.client_runtime.pull_consumer",
     "PullStatus": "mqtool.formats.codes",
-    "PushConsumer": "mqtool.engine.client_runtime.blocking",
+    "PushConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "PushConsumerOptions": "mqtool.engine.client_runtime.consume_services",
     "SendError": "mqtool.engine.client.sending",
     "SendResult": "mqtool.engine.client.sending",
@@ -129,7 +128,7 @@ _HOMES = {
     "SqliteMemory": "mqtool.engine.client_runtime.only_once",
     "StoreReader": "mqtool.engine.store.reader",
     "Thresholds": "mqtool.engine.client.consuming",
-    "TransactionProducer": "mqtool.engine.client_runtime.blocking",
+    "TransactionProducer": "mqtool.engine.client_runtime.blocking.producers",
     "TransactionState": "mqtool.engine.client.sending",
     "VirtualClock": "mqtool.engine.virtual_clock",
     "select_at_random": "mqtool.engine.client.queue_choice",

@@ -41,6 +41,7 @@ COMMANDS = {
     "serve": Entry("serve", "Run a name server and a broker."),
     "send": Entry("send", "Send messages to a broker."),
     "consume": Entry("consume", "Consume messages as a member of a group."),
+    "bench": Entry("bench", "Put a load on brokers and tell how they bear it."),
     "topic": Entry("topic", "List, show, make and delete topics."),
     "group": Entry("group", "List, show, make and delete groups of consumers."),
     "offset": Entry("offset", "List and set how far groups have read."),

@@ -78,6 +78,7 @@ OUTSIDE = {
     "mqtool.engine.replication": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.remoting": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.remoting.tls": ("socket", "asyncio", *_CLOCK),
+    "mqtool.engine.remoting.clock": _SOCKETS,
     "mqtool.engine.remoting.server": (),
     "mqtool.engine.remoting.client": (),
 }

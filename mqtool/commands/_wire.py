@@ -1,5 +1,6 @@
 """Options of commands that talk to brokers: which, as whom, over TLS or not; and of those that can use a store."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Awaitable, Callable
@@ -49,32 +50,45 @@ class Brokers:
             UnavailableError: nobody answers.
             MqtoolError: what the work raises.
         """
-        from mqtool.engine.client_runtime import Wire
         from mqtool.engine.cluster import run
+
+        async def connected() -> T:
+            async with self.wire() as wire:
+                return await work(wire)
+
+        return run(connected())
+
+    def wire(self) -> "Wire":
+        """Return connections to them, none of which is made yet."""
+        from mqtool.engine.client_runtime import Wire
         from mqtool.engine.remoting.tls import client_context
         from mqtool.formats.signing import Credentials
 
         context = client_context(self.authorities) if self.tls else None
         credentials = Credentials(self.access_key, self.secret_key) if self.access_key and self.secret_key else None
+        return Wire(self.name_servers, credentials, context)
 
-        async def connected() -> T:
-            async with Wire(self.name_servers, credentials, context) as wire:
-                return await work(wire)
+    def elsewhere(self, option: str, addresses: str) -> "Brokers":
+        """Return the brokers that another option names, to connect to in the same way."""
+        return dataclasses.replace(self, name_servers=_addresses(option, addresses))
 
-        return run(connected())
+
+def _addresses(option: str, text: str) -> tuple[str, ...]:
+    from mqtool.engine.remoting.client import split_addresses
+
+    addresses = split_addresses(text)
+    if not addresses:
+        raise UsageError(f"{option} names no name server")
+    return tuple(addresses)
 
 
 def _brokers(
     namesrv: str, access_key: str | None, secret_key: str | None, tls: bool, authorities: Path | None
 ) -> Brokers:
-    from mqtool.engine.remoting.client import split_addresses
-
-    addresses = split_addresses(namesrv)
-    if not addresses:
-        raise UsageError("-n names no name server")
+    addresses = _addresses("-n", namesrv)
     if bool(access_key) != bool(secret_key):
         raise UsageError("--access-key and --secret-key belong together: give both")
-    return Brokers(tuple(addresses), access_key, secret_key, tls or authorities is not None, authorities)
+    return Brokers(addresses, access_key, secret_key, tls or authorities is not None, authorities)
 
 
 def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:

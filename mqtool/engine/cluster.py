@@ -21,7 +21,8 @@ from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.client import RemotingClient, own_address
-from mqtool.engine.remoting.server import RemotingServer, wall_clock
+from mqtool.engine.remoting.clock import wall_clock
+from mqtool.engine.remoting.server import RemotingServer
 from mqtool.engine.remoting.tls import TlsSettings
 from mqtool.engine.virtual_clock import VirtualClock
 from mqtool.errors import MqtoolError, RecoveryNeededError, Status

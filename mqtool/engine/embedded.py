@@ -15,7 +15,7 @@ from typing import Self
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig, run
 from mqtool.engine.name_server.settings import NameServerSettings
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.tls import TlsSettings
 from mqtool.engine.store.paths import STORE_SETTINGS
 

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mqtool.engine.broker.metrics import Gauge, gauges
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import NotPermittedError, UnavailableError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 
 
 class VirtualClock:

@@ -663,7 +663,8 @@ class _Plan(NamedTuple):
     read: Callable[[Mapping[str, str], Callable[[str], str | None]], tuple[Any, ...]]
     required: tuple[str, ...]
     parsed: list[tuple[str, Callable[[str], Any]]]  # name and how
-    names: tuple[str, ...]
+    build: Callable[[tuple[Any, ...]], dict[str, str]]  # what is None is still there
+    optional: tuple[str, ...]
 
 
 def parse_header(kind: type[Header], ext_fields: Mapping[str, str], *, short: bool = False) -> Header:
@@ -701,15 +702,12 @@ def build_header(header: NamedTuple, *, short: bool = False) -> dict[str, str]:
     >>> build_header(SendResponse("AC10", 3, 7))
     {'msgId': 'AC10', 'queueId': '3', 'queueOffset': '7'}
     """
-    return {
-        name: value if type(value) is str else _text(value)
-        for name, value in zip(_plan(type(header), short).names, header, strict=True)
-        if value is not None
-    }
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if type(value) is bool else str(value)
+    plan = _plan(type(header), short)
+    fields = plan.build(header)
+    for name in plan.optional:
+        if fields[name] is None:
+            del fields[name]
+    return fields
 
 
 @functools.cache
@@ -717,7 +715,11 @@ def _plan(kind: type[NamedTuple], short: bool) -> _Plan:
     fields = [_field(name, annotation) for name, annotation in kind.__annotations__.items()]
     names = tuple(_SEND_V2) if short else tuple(field.name for field in fields)
     parsed = [(name, field.parse) for name, field in zip(names, fields, strict=True) if field.parse]
-    return _Plan(_reader(kind, names, fields), names[: len(fields) - len(kind._field_defaults)], parsed, names)
+    optional = tuple(
+        name for name, own in zip(names, kind._fields, strict=True) if kind._field_defaults.get(own, 0) is None
+    )
+    required = names[: len(fields) - len(kind._field_defaults)]
+    return _Plan(_reader(kind, names, fields), required, parsed, _builder(names, fields, optional), optional)
 
 
 def _reader(kind: type[NamedTuple], names: Sequence[str], fields: Sequence[_Field]) -> Any:
@@ -737,6 +739,21 @@ def _reader(kind: type[NamedTuple], names: Sequence[str], fields: Sequence[_Fiel
         else:
             values.append(f"get({name!r}, default{at})")
     return eval(f"lambda fields, get: ({''.join(f'{value}, ' for value in values)})", known)
+
+
+def _builder(names: Sequence[str], fields: Sequence[_Field], optional: Sequence[str]) -> Any:
+    """Return a function that makes ext fields of a header, for the same reason."""
+    members = []
+    for at, (name, field) in enumerate(zip(names, fields, strict=True)):
+        value = f"header[{at}]"
+        if field.parse is _boolean:
+            text = f"('true' if {value} else 'false')"
+        else:
+            text = f"str({value})" if field.parse else value
+        if name in optional and field.parse:
+            text = f"None if {value} is None else {text}"
+        members.append(f"{name!r}: {text}")
+    return eval(f"lambda header: {{{', '.join(members)}}}")
 
 
 def _field(name: str, annotation: Any) -> _Field:

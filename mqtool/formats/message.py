@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.scan import HOSTS, NARROW, WIDE, MessageTable, gather
 
+_SIZE, _POSITION = struct.Struct(">i"), struct.Struct(">q")
 _PHYSICAL_OFFSET_AT = int(commit_log.HEAD_DTYPES[0].fields["physical_offset"][1])  # type: ignore[index]
 
 
@@ -103,12 +105,18 @@ def records_of(data: bytes) -> Iterator[tuple[bytes, int]]:
     Raises:
         FormatError: a record is cut off.
     """
-    at = 0
-    while at < len(data):
-        size = kernels.int32(data, at) if at + commit_log.MIN_SIZE <= len(data) else 0
-        if not commit_log.MIN_SIZE <= size <= len(data) - at:
+    for at, end in record_ends(data):
+        yield data[at:end], _POSITION.unpack_from(data, at + _PHYSICAL_OFFSET_AT)[0]
+
+
+def record_ends(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each of such records begins and ends; raises what ``records_of`` does."""
+    at, size_of_all = 0, len(data)
+    while at < size_of_all:
+        size = _SIZE.unpack_from(data, at)[0] if at + commit_log.MIN_SIZE <= size_of_all else 0
+        if not commit_log.MIN_SIZE <= size <= size_of_all - at:
             raise FormatError("a record of an answer is cut off", offset=at)
-        yield data[at : at + size], kernels.int64(data, at + _PHYSICAL_OFFSET_AT)
+        yield at, at + size
         at += size
 
 

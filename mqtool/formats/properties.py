@@ -44,7 +44,12 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 def build_properties(pairs: dict[str, str]) -> bytes:
     """Return the text as RocketMQ 5.2 and later writes it, each pair ended by a separator."""
-    return "".join(f"{name}{NAME_SEPARATOR}{value}{PAIR_SEPARATOR}" for name, value in pairs.items()).encode()
+    return join_properties(pairs).encode()
+
+
+def join_properties(pairs: dict[str, str]) -> str:
+    """Return the same before it is bytes, as requests have it."""
+    return "".join([f"{name}{NAME_SEPARATOR}{value}{PAIR_SEPARATOR}" for name, value in pairs.items()])
 
 
 def split_keys(keys: str) -> list[str]:

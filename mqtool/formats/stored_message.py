@@ -5,7 +5,7 @@
 """
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
@@ -27,23 +27,58 @@ class StoredMessage(NamedTuple):
     store_timestamp: int
 
 
+class Parts(NamedTuple):
+    """A record taken apart; ``head`` has the numbers and hosts before the body, in the order of the schema."""
+
+    head: tuple[Any, ...]
+    body: bytes
+    topic: str
+    properties: bytes
+
+
+def take_apart(data: bytes, at: int, end: int) -> Parts:
+    """Return the parts of the record that lies in ``data`` between two places.
+
+    Raises:
+        FormatError: the bytes are no message record.
+    """
+    try:
+        return _take_apart(data, at, end)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise FormatError("a message record whose parts do not fit together", offset=0) from error
+
+
+def _take_apart(data: bytes, at: int, end: int) -> Parts:
+    form = _HEADS[commit_log.head_form(_INT.unpack_from(data, at + _SYS_FLAG_AT)[0])]
+    head = form.unpack_from(data, at)
+    size, magic_code, body_size = head[0], head[1], head[-1]
+    body_at = at + form.size
+    topic_at = body_end = body_at + body_size
+    if magic_code == commit_log.MAGIC_V2:
+        (topic_size,) = _SHORT.unpack_from(data, topic_at)
+        topic_at += _SHORT.size
+    else:
+        topic_size = data[topic_at] if topic_at < end else -1
+        topic_at += 1
+    properties_at = topic_at + topic_size
+    (properties_size,) = _SHORT.unpack_from(data, properties_at)
+    properties_at += _SHORT.size
+    if min(body_size, topic_size, properties_size) < 0 or not at + size == end == properties_at + properties_size:
+        raise FormatError("a message record whose sizes do not add up", offset=at)
+    topic = data[topic_at : topic_at + topic_size].decode("utf-8", "surrogateescape")
+    return Parts(head, data[body_at:body_end], topic, data[properties_at:end])
+
+
 def parse_stored(record: bytes | memoryview) -> StoredMessage:
     """Return the message of one whole record.
 
     Raises:
         FormatError: the bytes are no message record.
     """
-    try:
-        return _parse(bytes(record))
-    except (struct.error, UnicodeDecodeError) as error:
-        raise FormatError("a message record whose parts do not fit together", offset=0) from error
-
-
-def _parse(record: bytes) -> StoredMessage:
-    head = _HEADS[commit_log.head_form(_INT.unpack_from(record, _SYS_FLAG_AT)[0])]
+    head, body, topic, properties = take_apart(bytes(record), 0, len(record))
     (
         size,
-        magic_code,
+        _,
         _,
         queue_id,
         flag,
@@ -58,25 +93,13 @@ def _parse(record: bytes) -> StoredMessage:
         store_port,
         reconsume_times,
         prepared_transaction_offset,
-        body_size,
-    ) = head.unpack_from(record)
-    topic_at = head.size + body_size
-    if magic_code == commit_log.MAGIC_V2:
-        (topic_size,) = _SHORT.unpack_from(record, topic_at)
-        topic_at += _SHORT.size
-    else:
-        topic_size = record[topic_at] if topic_at < len(record) else -1
-        topic_at += 1
-    properties_at = topic_at + topic_size
-    (properties_size,) = _SHORT.unpack_from(record, properties_at)
-    properties_at += _SHORT.size
-    if min(body_size, topic_size, properties_size) < 0 or not size == len(record) == properties_at + properties_size:
-        raise FormatError("a message record whose sizes do not add up", offset=0)
+        _,
+    ) = head
     message = NewMessage(
-        topic=record[topic_at : topic_at + topic_size].decode("utf-8", "surrogateescape"),
+        topic=topic,
         queue_id=queue_id,
-        body=record[head.size : head.size + body_size],
-        properties=record[properties_at:],
+        body=body,
+        properties=properties,
         flag=flag,
         sys_flag=sys_flag,
         born_timestamp=born_timestamp,

@@ -10,9 +10,11 @@
 """
 
 import datetime
+import functools
 import struct
 
-_KEY = struct.Struct(">4sHIIH")
+_MAKER = struct.Struct(">4sHI")
+_DAY = 86_400_000
 
 
 def build_unique_key(address: bytes, process: int, maker: int, now: int, count: int) -> str:
@@ -21,13 +23,21 @@ def build_unique_key(address: bytes, process: int, maker: int, now: int, count: 
     >>> build_unique_key(bytes([127, 0, 0, 1]), 7, 0x18B4AAC2, 1_700_000_000_000, 3)
     '7F000001000718B4AAC247B760000003'
     """
-    return (
-        _KEY.pack(address[:4], process & 0xFFFF, maker & 0xFFFFFFFF, (now - _month(now)) & 0xFFFFFFFF, count & 0xFFFF)
-        .hex()
-        .upper()
-    )
+    return maker_part(address, process, maker) + message_part(now, count)
 
 
-def _month(now: int) -> int:
-    moment = datetime.datetime.fromtimestamp(now // 1000, datetime.UTC)
+def maker_part(address: bytes, process: int, maker: int) -> str:
+    """Return the first 20 digits, which all keys of a maker share."""
+    return _MAKER.pack(address[:4], process & 0xFFFF, maker & 0xFFFFFFFF).hex().upper()
+
+
+def message_part(now: int, count: int) -> str:
+    """Return the other 12."""
+    return f"{now - _month(now // _DAY) & 0xFFFFFFFF:08X}{count & 0xFFFF:04X}"
+
+
+@functools.lru_cache(2)
+def _month(day: int) -> int:
+    """Return when the month of a day since 1970 began."""
+    moment = datetime.datetime.fromtimestamp(day * _DAY // 1000, datetime.UTC)
     return int(datetime.datetime(moment.year, moment.month, 1, tzinfo=datetime.UTC).timestamp()) * 1000

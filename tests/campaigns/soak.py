@@ -26,7 +26,7 @@ from typing import Any
 
 from mqtool.engine.client import questions
 from mqtool.engine.remoting.client import RemotingClient
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.paths import StoreConfig

@@ -8,9 +8,24 @@ from mqtool.errors import Status
 from tests.commands.running import run
 from tests.golden import golden_store
 
-SHARED = ("topic", "queue", "tag", "key", "from", "to", "since", "until", "limit", "body", "jobs", "store", "output")
+SHARED = (
+    "rate",
+    "topic",
+    "queue",
+    "tag",
+    "key",
+    "from",
+    "to",
+    "since",
+    "until",
+    "limit",
+    "body",
+    "jobs",
+    "store",
+    "output",
+)
 OWN = {("pull", "topic"), ("pull", "queue"), ("pull", "tag"), ("pull", "since")}  # one queue, seen by a consumer
-OWN |= {("consume", "topic")}  # those of a group, by name
+OWN |= {("consume", "topic"), ("bench", "topic")}  # those of a group, by name; one to be made
 OWN |= {("apply", "store"), ("undo", "store"), ("export", "output")}  # a plan names its store; rows are no tables
 OWN |= {("send", name) for name in ("topic", "queue", "tag", "key")} | {("serve", "store")}  # what is made, not chosen
 

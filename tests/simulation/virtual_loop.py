@@ -184,6 +184,20 @@ class ThreadPool:
                 work.result()
 
 
+class ListenerThreads:
+    """Stands for the threads of that name: a listener has returned after a while."""
+
+    def __init__(self, listener: Callable[..., Any], _most: int, _name: str) -> None:
+        self._listener = listener
+
+    def call(self, *args: Any) -> Any:
+        """Have the listener called."""
+        return asyncio.get_running_loop().run_in_executor(None, self._listener, *args)
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+
 class _Work:
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function

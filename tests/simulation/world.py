@@ -24,7 +24,7 @@ from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.client_runtime import consume_services, instance
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
 from tests.simulation.network import NetworkLoop
-from tests.simulation.virtual_loop import CURRENT, Process, ThreadPool
+from tests.simulation.virtual_loop import CURRENT, ListenerThreads, Process, ThreadPool
 
 NOON = 1_767_268_800_000
 """When every simulation begins, in ms: hours away from when stores clean up."""
@@ -218,7 +218,7 @@ def nothing_by_chance(seed: int) -> Iterator[None]:
         for owner, name, value in (
             (instance, "own_address", own_address),
             (cluster, "ThreadPoolExecutor", ThreadPool),
-            (consume_services, "ThreadPoolExecutor", ThreadPool),
+            (consume_services, "ListenerThreads", ListenerThreads),
             (os, "getpid", lambda: 1),
             (secrets, "randbits", chance.getrandbits),
             (uuid, "uuid4", lambda: uuid.UUID(int=chance.getrandbits(128))),

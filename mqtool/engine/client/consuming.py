@@ -10,12 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqtool.engine.client.incoming import ConsumerMessage, parse_message
+from mqtool.engine.client.incoming import ConsumerMessage, parse_messages
 from mqtool.engine.client.names import without_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.formats.bodies import MessageQueue, Subscription
 from mqtool.formats.filters import parse_tags
-from mqtool.formats.message import records_of
 from mqtool.formats.topics import RETRY_PREFIX
 
 UNLIMITED = 0x7FFFFFFF
@@ -131,8 +130,8 @@ def messages_of(records: bytes, queue: MessageQueue, subscription: Subscription)
     Raises:
         FormatError: the bytes are no records.
     """
-    messages = (parse_message(record, queue.broker_name) for record, _ in records_of(records))
-    return [message for message in messages if is_wanted(subscription, message)]
+    messages = parse_messages(records, queue.broker_name)
+    return [message for message in messages if is_wanted(subscription, message)] if subscription.tags else messages
 
 
 def original(message: ConsumerMessage, group: str) -> ConsumerMessage:

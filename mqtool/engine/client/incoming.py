@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from mqtool.formats.compression import decompress
 from mqtool.formats.headers import PushReply, parse_header
 from mqtool.formats.hosts import host_text, offset_message_id
+from mqtool.formats.message import record_ends
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.remoting import RemotingCommand
-from mqtool.formats.stored_message import parse_stored
+from mqtool.formats.stored_message import take_apart
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, it would take four times as long to make
 class ConsumerMessage:
     """A message that a broker has stored; times are in ms since 1970, ``body`` is as the producer gave it."""
 
@@ -59,23 +60,50 @@ def parse_message(record: bytes | memoryview, broker_name: str = "") -> Consumer
     Raises:
         FormatError: the bytes are none, or its body cannot be decompressed.
     """
-    stored = parse_stored(record)
-    message = stored.message
+    return _message(bytes(record), 0, len(record), broker_name)
+
+
+def parse_messages(records: bytes, broker_name: str) -> list[ConsumerMessage]:
+    """Return the messages of an answer to a pull, one record behind the other; raises what ``parse_message`` does."""
+    return [_message(records, at, end, broker_name) for at, end in record_ends(records)]
+
+
+def _message(data: bytes, at: int, end: int, broker_name: str) -> ConsumerMessage:
+    head, body, topic, properties = take_apart(data, at, end)
+    (
+        _,
+        _,
+        _,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_address,
+        born_port,
+        store_timestamp,
+        store_address,
+        store_port,
+        reconsume_times,
+        _,
+        _,
+    ) = head
     return ConsumerMessage(
-        message.topic,
-        decompress(message.body, message.sys_flag),
-        parse_properties(message.properties),
+        topic,
+        decompress(body, sys_flag),
+        parse_properties(properties),
         broker_name,
-        message.queue_id,
-        stored.queue_offset,
-        stored.physical_offset,
-        message.flag,
-        message.sys_flag,
-        message.reconsume_times,
-        message.born_timestamp,
-        host_text(*message.born_host),
-        stored.store_timestamp,
-        host_text(*message.store_host),
+        queue_id,
+        queue_offset,
+        physical_offset,
+        flag,
+        sys_flag,
+        reconsume_times,
+        born_timestamp,
+        host_text(born_address, born_port),
+        store_timestamp,
+        host_text(store_address, store_port),
     )
 
 

@@ -3,6 +3,7 @@
 (Rules: remoting.md 4.1. RocketMQ: ``Validators``, ``TopicValidator``, ``NamespaceUtil``.)
 """
 
+import functools
 import re
 
 from mqtool.errors import UsageError
@@ -27,6 +28,7 @@ def check_topic(topic: str) -> None:
     _check("topic", topic, MOST_TOPIC)
 
 
+@functools.lru_cache(1024)  # with every message, and topics are few
 def check_topic_to_send(topic: str) -> None:
     """Raise UsageError if no producer may send to a topic of this name."""
     check_topic(topic)
@@ -56,8 +58,10 @@ def with_namespace(name: str, namespace: str) -> str:
     >>> with_namespace("%RETRY%group", "shop")
     '%RETRY%shop%group'
     """
+    if not namespace:
+        return name
     prefix, bare = _split(name)
-    if not namespace or bare.startswith(namespace + _SEPARATOR):
+    if bare.startswith(namespace + _SEPARATOR):
         return name
     return f"{prefix}{namespace}{_SEPARATOR}{bare}"
 
@@ -68,8 +72,10 @@ def without_namespace(name: str, namespace: str) -> str:
     >>> without_namespace("shop%Orders", "shop")
     'Orders'
     """
+    if not namespace:
+        return name
     prefix, bare = _split(name)
-    return prefix + bare.removeprefix(namespace + _SEPARATOR) if namespace else name
+    return prefix + bare.removeprefix(namespace + _SEPARATOR)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -5,13 +5,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mqtool.engine.client.names import check_topic_to_send
 from mqtool.errors import UsageError
 from mqtool.formats.client_batch import build_element
 from mqtool.formats.codes import SysFlag
 from mqtool.formats.compression import Compression, compress
-from mqtool.formats.properties import KEY_SEPARATOR, NAME_SEPARATOR, PAIR_SEPARATOR, build_properties
+from mqtool.formats.properties import KEY_SEPARATOR, NAME_SEPARATOR, PAIR_SEPARATOR, build_properties, join_properties
 from mqtool.formats.topics import RETRY_PREFIX
 
 UNIQUE_KEY = "UNIQ_KEY"
@@ -49,18 +50,20 @@ class ProducerMessage:
 
     def pairs(self) -> dict[str, str]:
         """Return all properties that go with the message."""
-        keys = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
-        own = {
-            "TAGS": self.tags,
-            "KEYS": keys,
-            "DELAY": str(self.delay_level or ""),
-            "TIMER_DELAY_MS": str(self.delay_ms or ""),
-            "TIMER_DELIVER_MS": str(self.deliver_at or ""),
-            "__SHARDINGKEY": self.shard_key,
-            UNIQUE_KEY: self.unique_key,
-        }
-        wait = "true" if self.wait_store_ok else "false"
-        return {**self.properties, **{name: value for name, value in own.items() if value}, "WAIT": wait}
+        pairs = {**self.properties}
+        if self.tags:
+            pairs["TAGS"] = self.tags
+        if keys := self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys):
+            pairs["KEYS"] = keys
+        if self.is_delayed:
+            delays = {"DELAY": self.delay_level, "TIMER_DELAY_MS": self.delay_ms, "TIMER_DELIVER_MS": self.deliver_at}
+            pairs |= {name: str(delay) for name, delay in delays.items() if delay}
+        if self.shard_key:
+            pairs["__SHARDINGKEY"] = self.shard_key
+        if self.unique_key:
+            pairs[UNIQUE_KEY] = self.unique_key
+        pairs["WAIT"] = "true" if self.wait_store_ok else "false"
+        return pairs
 
 
 def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
@@ -71,22 +74,27 @@ def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_
     if len(message.body) > max_message_size:
         size = f"{len(message.body):,} bytes"
         raise UsageError(f"the body of a message to {message.topic} has {size}; {max_message_size:,} are the most")
-    if sum(map(bool, (message.delay_level, message.delay_ms, message.deliver_at))) > 1:
-        raise UsageError("delay_level, delay_ms and deliver_at exclude each other: give one")
-    if min(message.delay_level, message.delay_ms, message.deliver_at) < 0:
-        raise UsageError("a message cannot be delivered before it is sent")
+    if message.is_delayed:
+        delays = (message.delay_level, message.delay_ms, message.deliver_at)
+        if sum(map(bool, delays)) > 1:
+            raise UsageError("delay_level, delay_ms and deliver_at exclude each other: give one")
+        if min(delays) < 0:
+            raise UsageError("a message cannot be delivered before it is sent")
     for name, value in message.properties.items():
         if name in _OURS:
             raise UsageError(f"{name} is no property of an application: the message has a field for it")
         if not name or not value:
             raise UsageError("a property needs a name and a value")
-    for name, value in message.pairs().items():
-        if any(separator in text for separator in (NAME_SEPARATOR, PAIR_SEPARATOR) for text in (name, value)):
-            raise UsageError(f"the characters 1 and 2 separate properties: {name!r} cannot have them")
+    keys = (message.keys,) if isinstance(message.keys, str) else message.keys
+    texts = "".join((message.tags, message.shard_key, *keys, *message.properties, *message.properties.values()))
+    if NAME_SEPARATOR in texts or PAIR_SEPARATOR in texts:
+        name = next(
+            name for name, value in message.pairs().items() if {NAME_SEPARATOR, PAIR_SEPARATOR} & {*name, *value}
+        )
+        raise UsageError(f"the characters 1 and 2 separate properties: {name!r} cannot have them")
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """What of a request is the same to whichever queue it goes."""
 
     topic: str
@@ -123,7 +131,9 @@ def pack(
     Raises:
         UsageError: it has too many properties.
     """
-    pairs = {**message.pairs(), **(more or {})}
+    pairs = message.pairs()
+    if more:
+        pairs |= more
     body, sys_flag = message.body, 0
     if len(body) >= compress_over:
         body, sys_flag = compress(body, compression, level)
@@ -134,12 +144,12 @@ def pack(
         times = int(pairs.pop("RECONSUME_TIME", 0))
         most = int(pairs.pop("MAX_RECONSUME_TIMES", 0)) or None
     properties = _text(topic, pairs)
-    return Packed(topic, body, properties.decode(), int(sys_flag), message.flag, times, most, False, message.unique_key)
+    return Packed(topic, body, properties, int(sys_flag), message.flag, times, most, False, message.unique_key)
 
 
 def pack_batch(messages: Sequence[ProducerMessage], topic: str, unique_key: str) -> Packed:
     """Return the request that a batch becomes; all messages are checked, and have their unique keys."""
-    body = b"".join(build_element(one.flag, one.body, _text(topic, one.pairs())) for one in messages)
+    body = b"".join(build_element(one.flag, one.body, _text(topic, one.pairs()).encode()) for one in messages)
     wait = "true" if messages[0].wait_store_ok else "false"
     properties = build_properties({UNIQUE_KEY: unique_key, "WAIT": wait}).decode()
     return Packed(topic, body, properties, is_batch=True, unique_key=",".join(one.unique_key for one in messages))
@@ -178,9 +188,11 @@ def split_by_size(
         yield batch
 
 
-def _text(topic: str, pairs: dict[str, str]) -> bytes:
-    properties = build_properties(pairs)
-    if len(properties) > _MOST_PROPERTIES:
-        size = f"{len(properties):,} bytes"
-        raise UsageError(f"the properties of a message to {topic} take {size}; {_MOST_PROPERTIES:,} are the most")
+def _text(topic: str, pairs: dict[str, str]) -> str:
+    properties = join_properties(pairs)
+    size = len(properties) if properties.isascii() else len(properties.encode())
+    if size > _MOST_PROPERTIES:
+        raise UsageError(
+            f"the properties of a message to {topic} take {size:,} bytes; {_MOST_PROPERTIES:,} are the most"
+        )
     return properties

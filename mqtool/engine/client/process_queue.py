@@ -81,8 +81,12 @@ class ProcessQueue(Generic[Message]):
         return True
 
     def _insert(self, message: Message) -> None:
-        self._waiting[message.queue_offset] = message
-        bisect.insort(self._offsets, message.queue_offset)
+        offset, offsets = message.queue_offset, self._offsets
+        self._waiting[offset] = message
+        if offsets and offset < offsets[-1]:
+            bisect.insort(offsets, offset)
+        else:
+            offsets.append(offset)
 
     def remove(self, messages: Iterable[Message], now: int) -> int | None:
         """Finish messages.

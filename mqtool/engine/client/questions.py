@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from mqtool.errors import FormatError, MqtoolError, Status
@@ -79,8 +78,7 @@ class RefusedError(MqtoolError):
         super().__init__(f"{address} refuses: {(remark or f'response code {code}').strip()}")
 
 
-@dataclass(frozen=True, slots=True)
-class Question(Generic[T]):
+class Question(NamedTuple, Generic[T]):
     """A request, to be sent once; the codes that answer it; and what such an answer says."""
 
     command: RemotingCommand

@@ -49,6 +49,9 @@ class InTurn:
 
     def choose(self, queues: Sequence[MessageQueue], failed_broker: str | None, now: int) -> MessageQueue:
         """Return the next queue; ``failed_broker`` is the one that the message was sent to before, without success."""
+        if not failed_broker and not self._faults:
+            self._index += 1
+            return queues[self._index % len(queues)]
         brokers = {queue.broker_name for queue in queues}
         if self._faults:
             available = {name for name in brokers if self._faults.is_available(name, now)}

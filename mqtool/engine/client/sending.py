@@ -5,8 +5,7 @@
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.client.outgoing import Packed, ProducerMessage
 from mqtool.engine.client.questions import DEFAULT_TOPIC, Question
@@ -54,6 +53,10 @@ class SendStatus(enum.Enum):
     FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
+_STATUSES = {int(status.value): status for status in SendStatus}
+_STORED = tuple(_STATUSES)
+
+
 class TransactionState(enum.Enum):
     """What a producer says of its local transaction; the value is that of the request."""
 
@@ -62,8 +65,7 @@ class TransactionState(enum.Enum):
     UNKNOWN = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(NamedTuple):
     """Where a message is stored.
 
     ``message_id`` is the unique key, of a batch all of them with commas; ``offset_message_id`` is made by the broker.
@@ -122,16 +124,16 @@ def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queu
     def read(answer: RemotingCommand) -> SendResult:
         stored = parse_header(SendResponse, answer.ext_fields)
         return SendResult(
-            SendStatus(answer.code),
+            _STATUSES[answer.code],
             packed.unique_key,
-            queue._replace(queue_id=stored.queue_id),
+            MessageQueue(queue.topic, queue.broker_name, stored.queue_id),
             stored.queue_offset,
             stored.msg_id,
             stored.transaction_id,
             stored.recall_handle,
         )
 
-    return Question(command, read, [int(status.value) for status in SendStatus])
+    return Question(command, read, _STORED)
 
 
 # Recalls

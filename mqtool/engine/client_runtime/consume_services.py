@@ -11,7 +11,6 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client_runtime.consumer import ConsumerOptions, HeldQueue
 from mqtool.engine.client_runtime.instance import Instance
+from mqtool.engine.client_runtime.listener_threads import ListenerThreads
 from mqtool.engine.client_runtime.offset_store import OffsetStore
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import MessageQueue
@@ -105,7 +105,7 @@ class ConsumeService(ABC):
         self._clock = instance.clock
         self._is_broadcasting = options.message_model is MessageModel.BROADCASTING
         is_coroutine = inspect.iscoroutinefunction(listener)
-        self._pool = None if is_coroutine else ThreadPoolExecutor(options.consume_thread_max, f"mqtool {group}")
+        self._threads = None if is_coroutine else ListenerThreads(listener, options.consume_thread_max, group)
         self.may_consume = asyncio.Event()
         self.may_consume.set()
         self.counts: dict[str, Counts] = {}
@@ -124,8 +124,8 @@ class ConsumeService(ABC):
 
     def stop(self) -> None:
         """Let listeners that are at work end by themselves."""
-        if self._pool:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._threads:
+            self._threads.stop()
 
     def rates(self, topic: str, running_ms: int) -> dict[str, float | int]:
         """Return what listeners did with a topic since the start, by Java's names."""
@@ -168,10 +168,7 @@ class ConsumeService(ABC):
         return status
 
     async def _call(self, messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
-        if self._pool is None:
-            status = await self._listener(messages, context)
-        else:
-            status = await asyncio.get_running_loop().run_in_executor(self._pool, self._listener, messages, context)
+        status = await (self._threads.call if self._threads else self._listener)(messages, context)
         return ConsumeStatus.LATER if status is ConsumeStatus.LATER else ConsumeStatus.SUCCESS
 
     def _shown(self, messages: Sequence[ConsumerMessage]) -> Sequence[ConsumerMessage]:

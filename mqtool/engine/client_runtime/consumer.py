@@ -28,12 +28,13 @@ from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from mqtool.engine.client_runtime.reader import ANSWER_MS, Reader
 from mqtool.engine.client_runtime.subscriber import Subscriber
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UnavailableError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
 from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -376,8 +377,9 @@ class Consumer(Subscriber, Reader):
                 await self._moved(held, fetched.next_offset)
                 return
             held.next_offset, held.wished_broker_id = fetched.next_offset, fetched.suggested_broker_id
-            received = consuming.messages_of(fetched.records, queue, subscription)
-            messages = [consuming.original(one, self.group) for one in received]
+            messages = consuming.messages_of(fetched.records, queue, subscription)
+            if queue.topic.startswith(RETRY_PREFIX):
+                messages = [consuming.original(one, self.group) for one in messages]
             waiting.put(messages)
             self._took(held, messages)
             if self._pull_interval:

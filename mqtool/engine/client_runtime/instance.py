@@ -8,22 +8,23 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqtool.engine.client import questions
 from mqtool.engine.client.questions import Question
 from mqtool.engine.client.routes import MASTER, broker_to_read, masters, readable_queues, writable_queues
 from mqtool.engine.client_runtime.wire import OnRequest, Wire
 from mqtool.engine.remoting.client import Answering, own_address, split_addresses
-from mqtool.engine.remoting.server import wall_clock
-from mqtool.engine.remoting.tls import client_context
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue, TopicRoute
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import Credentials
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class ClientOptions:
     access_key: str = ""
     secret_key: str = ""
     tls: bool = False
-    authorities: Path | None = None
+    authorities: "Path | None" = None
     poll_name_server_interval_ms: int = 30_000
     heartbeat_broker_interval_ms: int = 30_000
 
@@ -75,7 +76,11 @@ class Instance:
         name = options.instance_name or f"{os.getpid()}#{time.monotonic_ns()}"
         self.client_id = "@".join(filter(None, (self.host, name, options.unit_name)))
         credentials = Credentials(options.access_key, options.secret_key) if options.access_key else None
-        context = client_context(options.authorities) if options.tls or options.authorities else None
+        context = None
+        if options.tls or options.authorities:
+            from mqtool.engine.remoting.tls import client_context
+
+            context = client_context(options.authorities)
         self.wire = Wire(addresses, credentials, context, self._asked)
         self.on_request: dict[int, OnRequest] = {}
         """What brokers may ask, by code."""
@@ -84,6 +89,9 @@ class Instance:
         """Whether slaves need not know of this client."""
         self._routes: dict[str, TopicRoute] = {}
         self._stand_ins: dict[str, TopicRoute] = {}  # for topics that there are not yet
+        # What routes say, as every send asks for it: made anew when a route comes.
+        self._to_write: dict[str, list[MessageQueue]] = {}
+        self._masters: dict[str, str] = {}
         self._told: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -120,6 +128,10 @@ class Instance:
         """Return the route of a topic, asked for when it is not known; None where there is no such topic."""
         return self._routes.get(topic) or await self._ask_route(topic)
 
+    def known_to_write(self, topic: str) -> list[MessageQueue] | None:
+        """Return the queues that a route has named before, None where nobody was asked yet."""
+        return self._to_write.get(topic)
+
     async def queues_to_write(self, topic: str, default_queue_count: int) -> list[MessageQueue]:
         """Return the queues that a topic has, or will have when the first message to it makes it.
 
@@ -127,14 +139,17 @@ class Instance:
             UnavailableError: no name server answers.
             NotFoundError: there is no such topic, and none is made; or no queue of it can be written to.
         """
+        if queues := self._to_write.get(topic):
+            return queues
         if route := self._routes.get(topic):
-            queues = writable_queues(route, topic)
+            queues = self._to_write[topic] = writable_queues(route, topic)
         elif stand_in := self._stand_ins.get(topic):
             queues = writable_queues(stand_in, topic, default_queue_count)
         elif route := await self._ask_route(topic):
             queues = writable_queues(route, topic)
         elif stand_in := await self.wire.ask_name_server(questions.route(questions.DEFAULT_TOPIC)):
             self._stand_ins[topic] = stand_in
+            self._masters.clear()
             self._tell_new()
             queues = writable_queues(stand_in, topic, default_queue_count)
         else:
@@ -157,6 +172,8 @@ class Instance:
         if route:
             self._routes[topic] = route
             self._stand_ins.pop(topic, None)
+            self._to_write.pop(topic, None)
+            self._masters.clear()
             self._tell_new()
         return route
 
@@ -176,9 +193,11 @@ class Instance:
         Raises:
             UnavailableError: no route names it any more.
         """
-        for route in self._known():
-            if address := masters(route).get(broker_name):
-                return address
+        if not self._masters:
+            for route in self._known():
+                self._masters = masters(route) | self._masters  # the first that names a broker counts
+        if address := self._masters.get(broker_name):
+            return address
         raise UnavailableError(f"the broker {broker_name} is in no route any more")
 
     def broker_to_read(self, broker_name: str, wished_id: int = MASTER) -> tuple[int, str]:
@@ -194,17 +213,17 @@ class Instance:
 
     # Brokers
 
-    async def ask(self, broker_name: str, question: Question[T], timeout_ms: int) -> T:
+    def ask(self, broker_name: str, question: Question[T], timeout_ms: int) -> Awaitable[T]:
         """Ask the master of a name; raises what ``Wire.ask`` does."""
-        return await self.wire.ask(self.address_of(broker_name), question, timeout_ms)
+        return self.wire.ask(self.address_of(broker_name), question, timeout_ms)
 
-    async def ask_reader(self, broker_name: str, question: Question[T], timeout_ms: int) -> T:
+    def ask_reader(self, broker_name: str, question: Question[T], timeout_ms: int) -> Awaitable[T]:
         """Ask the master of a name, or a slave where there is no master; raises what ``Wire.ask`` does."""
-        return await self.wire.ask(self.broker_to_read(broker_name)[1], question, timeout_ms)
+        return self.wire.ask(self.broker_to_read(broker_name)[1], question, timeout_ms)
 
-    async def tell(self, broker_name: str, command: RemotingCommand) -> None:
+    def tell(self, broker_name: str, command: RemotingCommand) -> Awaitable[None]:
         """Send the master of a name what wants no answer; raises what ``Wire.tell`` does."""
-        await self.wire.tell(self.address_of(broker_name), command)
+        return self.wire.tell(self.address_of(broker_name), command)
 
     def addresses(self) -> set[str]:
         """Return all brokers that are to know of this client."""

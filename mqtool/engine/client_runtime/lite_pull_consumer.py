@@ -14,7 +14,7 @@ from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import check_topic, with_namespace, without_namespace
 from mqtool.engine.client.questions import Question
 from mqtool.engine.client_runtime.consumer import Consumer, ConsumerOptions, HeldQueue
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, Listener
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import ReadError, WriteError
 
 Key = Callable[[ConsumerMessage], str | None]

@@ -15,7 +15,7 @@ from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.routes import masters
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.subscriber import Subscriber
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.bodies import ConsumerData, Heartbeat
 

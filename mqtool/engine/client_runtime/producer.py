@@ -9,10 +9,8 @@ import itertools
 import logging
 import os
 import random
-import secrets
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqtool.engine.client import questions, sending
@@ -32,7 +30,7 @@ from mqtool.engine.client.queue_choice import InTurn, Selector
 from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.instance import ClientOptions
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue
 from mqtool.formats.codes import RequestCode
@@ -40,7 +38,7 @@ from mqtool.formats.compression import Compression
 from mqtool.formats.headers import CheckTransaction, parse_header
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.remoting import RemotingCommand
-from mqtool.formats.unique_key import build_unique_key
+from mqtool.formats.unique_key import maker_part, message_part
 
 if TYPE_CHECKING:
     from mqtool.engine.client.incoming import ConsumerMessage
@@ -119,8 +117,8 @@ class Producer(Client):
         faults = FaultLatency(self.options.latency_max, self.options.not_available_duration)
         self._faults = faults if self.options.send_latency_fault_enable else None
         self._turns: dict[str, InTurn] = {}
-        self._address = parse_host(f"{self._instance.host}:0")[0]
-        self._maker = secrets.randbits(32)
+        address, _ = parse_host(f"{self._instance.host}:0")
+        self._maker = maker_part(address, os.getpid(), random.SystemRandom().getrandbits(32))
         self._counter = itertools.count()
         self._room = _Room(
             self.options.back_pressure_for_async_send_num, self.options.back_pressure_for_async_send_size
@@ -282,6 +280,8 @@ class Producer(Client):
             UnavailableError: no reply came in time.
             MqtoolError: as ``send``.
         """
+        import uuid
+
         timeout_ms = self.options.send_msg_timeout if timeout_ms is None else timeout_ms
         correlation_id = str(uuid.uuid4())
         more = sending.request_properties(correlation_id, self.client_id, timeout_ms)
@@ -310,7 +310,7 @@ class Producer(Client):
             MqtoolError: as ``send``; that producer is not there any more, perhaps.
         """
         message = sending.reply_to(request, body)
-        packed = replace(self._pack(message), is_reply=True)
+        packed = self._pack(message)._replace(is_reply=True)
         return await self._send(packed, message, None, None, None, timeout_ms)
 
     def _replied(self, _address: str, command: RemotingCommand) -> RemotingCommand:
@@ -342,7 +342,8 @@ class Producer(Client):
         options, instance = self.options, self._instance
         timeout_ms = options.send_msg_timeout if timeout_ms is None else timeout_ms
         start = instance.clock()
-        queues = await self._queues(message.topic)
+        self._check_running()
+        queues = instance.known_to_write(packed.topic) or await self._queues(message.topic)
         choose = self._chooser(message, queue, selector, arg)
         if queue or selector:
             chosen = choose(queues, None)
@@ -381,12 +382,14 @@ class Producer(Client):
             return kept
         raise SendError(message.topic, brokers, errors, instance.clock() - start)
 
-    async def _ask(self, packed: Packed, queue: MessageQueue, timeout_ms: int) -> SendResult:
-        result = await self._instance.ask(queue.broker_name, self._question(packed, queue), timeout_ms)
-        if not self.options.namespace:
-            return result
+    def _ask(self, packed: Packed, queue: MessageQueue, timeout_ms: int) -> Awaitable[SendResult]:
+        answer = self._instance.ask(queue.broker_name, self._question(packed, queue), timeout_ms)
+        return self._as_users_know_it(answer) if self.options.namespace else answer
+
+    async def _as_users_know_it(self, answer: Awaitable[SendResult]) -> SendResult:
+        result = await answer
         topic = without_namespace(result.queue.topic, self.options.namespace)
-        return replace(result, queue=result.queue._replace(topic=topic))
+        return result._replace(queue=result.queue._replace(topic=topic))
 
     def _failed(self, broker_name: str) -> None:
         if self._faults:
@@ -434,8 +437,7 @@ class Producer(Client):
         )
 
     def _unique_key(self) -> str:
-        now, count = self._instance.clock(), next(self._counter)
-        return build_unique_key(self._address, os.getpid(), self._maker, now, count)
+        return self._maker + message_part(self._instance.clock(), next(self._counter))
 
 
 class TransactionListener(Protocol):
@@ -500,7 +502,7 @@ class TransactionProducer(Producer):
             await self._instance.tell(sent.queue.broker_name, end)
         except UnavailableError as error:  # it asks again
             log.warning("the end of the transaction of %s: %s", sent.message_id, error)
-        return replace(sent, transaction_state=state)
+        return sent._replace(transaction_state=state)
 
     def _asked(self, address: str, command: RemotingCommand) -> None:
         self._instance.keep(self._answer(address, command))

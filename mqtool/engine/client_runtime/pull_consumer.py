@@ -12,7 +12,7 @@ from mqtool.engine.client.names import DEFAULT_CONSUMER
 from mqtool.engine.client.routes import MASTER
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.reader import Reader
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import UsageError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue
 from mqtool.formats.codes import PullStatus, ResponseCode

@@ -21,7 +21,7 @@ from mqtool.engine.client_runtime.consume_services import (
 )
 from mqtool.engine.client_runtime.consumer import LISTENERS_END_S, Consumer, HeldQueue
 from mqtool.engine.client_runtime.reader import ANSWER_MS
-from mqtool.engine.remoting.server import wall_clock
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode

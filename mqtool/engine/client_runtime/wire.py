@@ -66,7 +66,7 @@ class Wire:
                 raise UnavailableError(f"{refused.address} answers, but not as a name server does") from refused
             raise
 
-    async def ask(self, address: str, question: Question[T], timeout_ms: int = ANSWER_MS) -> T:
+    def ask(self, address: str, question: Question[T], timeout_ms: int = ANSWER_MS) -> Awaitable[T]:
         """Ask the server at an address, and return what its answer says.
 
         Raises:
@@ -74,21 +74,22 @@ class Wire:
             RefusedError: it answers that it does not do that.
             MqtoolError: the answer cannot be read.
         """
-        return await _ask(self._at(address), question, timeout_ms)
+        return _ask(self._at(address), question, timeout_ms)
 
-    async def tell(self, address: str, command: RemotingCommand) -> None:
+    def tell(self, address: str, command: RemotingCommand) -> Awaitable[None]:
         """Send the server at an address what wants no answer.
 
         Raises:
             UnavailableError: it cannot be reached.
         """
-        await self._at(address).tell(command)
+        return self._at(address).tell(command)
 
     def _at(self, address: str) -> RemotingClient:
-        if address not in self._clients:
+        client = self._clients.get(address)
+        if client is None:
             on_request = functools.partial(self._on_request, address) if self._on_request else None
-            self._clients[address] = RemotingClient([address], self._tls, on_request, self._credentials)
-        return self._clients[address]
+            client = self._clients[address] = RemotingClient([address], self._tls, on_request, self._credentials)
+        return client
 
 
 async def _ask(client: RemotingClient, question: Question[T], timeout_ms: int) -> T:

@@ -4,16 +4,17 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.remoting.reasons import reason_of
 from mqtool.errors import FormatError, MqtoolError, UnavailableError
 from mqtool.formats.codes import ResponseCode
-from mqtool.formats.remoting import ONEWAY, RemotingCommand, frame_buffers
+from mqtool.formats.remoting import ONEWAY, Buffer, RemotingCommand, frame_buffers
 from mqtool.formats.signing import Credentials
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ TIMEOUT_MS = 3000
 """What Java clients allow themselves."""
 
 _MAX_OPAQUE = 0x7FFFFFFF
+_MOST_UNSENT = 1 << 16  # bytes that wait for the end of a turn; with more the transport tells whether to pause
 
 Answering = RemotingCommand | Coroutine[Any, Any, RemotingCommand | None] | None
 OnRequest = Callable[[RemotingCommand], Answering]
@@ -70,15 +72,17 @@ class RemotingClient:
         Raises:
             UnavailableError: no server can be reached, the connection was lost, or no answer came in time.
         """
-        connection = await self._connected()
+        connection = self._connection
+        if connection is None or connection.is_lost:
+            connection = await self._connected()
         command.opaque = next(self._opaques) & _MAX_OPAQUE
-        answer = connection.expect(command.opaque)
-        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._give_up, connection, answer, timeout_ms)
+        answer = connection.expect(command.opaque, timeout_ms)
         try:
-            await connection.write(self._signed(command))
+            if connection.is_paused:
+                await connection.until_writable()
+            connection.write(self._signed(command))
             return await answer
         finally:
-            timer.cancel()
             connection.forget(command.opaque)
 
     async def tell(self, command: RemotingCommand) -> None:
@@ -90,7 +94,8 @@ class RemotingClient:
         connection = await self._connected()
         command.opaque = next(self._opaques) & _MAX_OPAQUE
         command.flag |= ONEWAY
-        await connection.write(self._signed(command))
+        await connection.until_writable()
+        connection.write(self._signed(command))
 
     async def close(self) -> None:
         """End the connection once what was sent has left."""
@@ -126,7 +131,10 @@ class RemotingClient:
         if not colon or not port.isdecimal():
             raise UnavailableError(f"{address} is no address of the form host:port")
         made = asyncio.get_running_loop().create_connection(
-            lambda: _ClientConnection(address, self._on_request), host.strip("[]"), int(port), ssl=self._tls
+            lambda: _ClientConnection(address, self._on_request, self._fell_silent),
+            host.strip("[]"),
+            int(port),
+            ssl=self._tls,
         )
         async with asyncio.timeout(CONNECT_MS / 1000):
             _, connection = await made
@@ -135,23 +143,40 @@ class RemotingClient:
     def _prefer_another(self) -> None:
         self.addresses.append(self.addresses.pop(0))
 
-    def _give_up(
-        self, connection: "_ClientConnection", answer: "asyncio.Future[RemotingCommand]", timeout_ms: int
-    ) -> None:
-        if not answer.done():
-            answer.set_exception(UnavailableError(f"{connection.address} did not answer within {timeout_ms:,} ms"))
-            if len(self.addresses) > 1:
-                connection.transport.abort()
-                self._prefer_another()
+    def _fell_silent(self, connection: "_ClientConnection") -> None:
+        """Turn to another server, where there is one, from one that did not answer in time."""
+        if len(self.addresses) > 1:
+            connection.transport.abort()
+            self._prefer_another()
+
+
+class _Expected(NamedTuple):
+    """What becomes an answer, and until when it may come."""
+
+    answer: "asyncio.Future[RemotingCommand]"
+    deadline: float  # of the loop's clock
+    timeout_ms: int
 
 
 class _ClientConnection(asyncio.Protocol):
-    def __init__(self, address: str, on_request: OnRequest | None) -> None:
+    """One connection, as long as it lasts.
+
+    What is written in one turn of the loop goes out at its end in one piece: a system call takes longer than all else
+    that a request needs. For the same reason one timer looks after all answers, the one that is due first.
+    """
+
+    def __init__(
+        self, address: str, on_request: OnRequest | None, on_silence: "Callable[[_ClientConnection], None]"
+    ) -> None:
         self.address = address
         self.is_lost = False
         self._on_request = on_request
+        self._on_silence = on_silence
         self._frames = Connection()
-        self._answers: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._expected: dict[int, _Expected] = {}
+        self._next_look = math.inf
+        self._unsent: list[Buffer] = []
+        self._unsent_size = 0
         self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -180,40 +205,85 @@ class _ClientConnection(asyncio.Protocol):
         self.is_lost = True
         self._writable.set()
         self._gone.set()
-        for answer in self._answers.values():
+        for answer, _, _ in self._expected.values():
             if not answer.done():
                 answer.set_exception(
                     UnavailableError(f"{self.address} closed the connection{f': {exc}' if exc else ''}")
                 )
 
-    def expect(self, opaque: int) -> "asyncio.Future[RemotingCommand]":
-        """Return what becomes the answer to a request."""
-        answer = self._answers[opaque] = self._loop.create_future()
+    def expect(self, opaque: int, timeout_ms: int) -> "asyncio.Future[RemotingCommand]":
+        """Return what becomes the answer to a request, or an UnavailableError where none comes in time."""
+        answer, deadline = self._loop.create_future(), self._loop.time() + timeout_ms / 1000
+        self._expected[opaque] = _Expected(answer, deadline, timeout_ms)
+        if deadline < self._next_look:
+            self._look_at(deadline)
         return answer
 
     def forget(self, opaque: int) -> None:
         """Expect an answer no longer."""
-        answer = self._answers.pop(opaque)
+        answer = self._expected.pop(opaque).answer
         if not (answer.cancel() or answer.cancelled()):
             answer.exception()  # so that nobody complains of one that was not looked at
 
-    async def write(self, command: RemotingCommand) -> None:
-        """Write a command, once the server has read enough of what came before."""
+    def _look_at(self, deadline: float) -> None:
+        self._next_look = deadline
+        self._loop.call_at(deadline, self._look, deadline)
+
+    def _look(self, deadline: float) -> None:
+        """Give up what is overdue."""
+        if self.is_lost or deadline != self._next_look:  # an earlier look has been set since
+            return
+        self._next_look = math.inf
+        overdue = [one for one in self._expected.values() if one.deadline <= deadline and not one.answer.done()]
+        for answer, _, timeout_ms in overdue:
+            answer.set_exception(UnavailableError(f"{self.address} did not answer within {timeout_ms:,} ms"))
+        left = [one.deadline for one in self._expected.values() if not one.answer.done()]
+        if left:
+            self._look_at(min(left))
+        if overdue:
+            self._on_silence(self)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the server has yet to read what came before."""
+        return not self._writable.is_set()
+
+    async def until_writable(self) -> None:
+        """Wait until the server has read enough of what came before."""
         await self._writable.wait()
+
+    def write(self, command: RemotingCommand) -> None:
+        """Write a command with the others of this turn.
+
+        Raises:
+            UnavailableError: the connection was lost.
+        """
         if self.is_lost:
             raise UnavailableError(f"{self.address} closed the connection")
-        self.transport.writelines(frame_buffers(command))
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        buffers = frame_buffers(command)
+        self._unsent += buffers
+        self._unsent_size += sum(map(len, buffers))
+        if self._unsent_size >= _MOST_UNSENT:
+            self._send()
+
+    def _send(self) -> None:
+        unsent, self._unsent, self._unsent_size = self._unsent, [], 0
+        if unsent and not self.is_lost:
+            self.transport.writelines(unsent)
 
     async def close(self) -> None:
         """End the connection."""
+        self._send()
         self.transport.close()
         await self._gone.wait()
 
     def _take(self, command: RemotingCommand) -> None:
         if command.is_response:
-            answer = self._answers.get(command.opaque)
-            if answer and not answer.done():
-                answer.set_result(command)
+            expected = self._expected.get(command.opaque)
+            if expected and not expected.answer.done():
+                expected.answer.set_result(command)
         elif self._on_request:
             answering = asyncio.create_task(self._answer(command, self._on_request))
             self._answering.add(answering)
@@ -226,5 +296,7 @@ class _ClientConnection(asyncio.Protocol):
         except MqtoolError as error:
             log.warning("request %d of %s: %s", command.code, self.address, error)
             answer = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        if answer and not command.is_oneway and not self.is_lost:
-            await self.write(answer)
+        if answer and not command.is_oneway:
+            await self.until_writable()
+            if not self.is_lost:
+                self.write(answer)

@@ -6,11 +6,11 @@ import logging
 import resource
 import ssl
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.remoting.reasons import reason_of
 from mqtool.engine.remoting.tls import HANDSHAKE, TlsMode, TlsServerSide, TlsSettings
@@ -73,11 +73,6 @@ def most_connections() -> int:
     """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max((files - _FILES_OF_STORE) // 2, 8) if files != resource.RLIM_INFINITY else sys.maxsize
-
-
-def wall_clock() -> int:
-    """Return the time in ms since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class RemotingServer:

@@ -3,6 +3,8 @@
 import asyncio
 import collections
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +49,18 @@ def test_every_field_of_a_message_arrives(broker: mqtool.Broker) -> None:
     assert {"own": "1", "__SHARDINGKEY": "s", "WAIT": "true"}.items() <= found.properties.items()
     assert (result.message_id, result.offset_message_id) == (found.unique_key, found.message_id)
     assert (result.queue.queue_id, result.queue_offset) == (found.queue_id, found.queue_offset)
+
+
+def test_a_producer_loads_no_slow_library(broker: mqtool.Broker) -> None:
+    program = f"""
+import sys, mqtool
+assert "mqtool.engine" not in sys.modules
+with mqtool.Producer("shop", "{broker.name_server_address}") as producer:
+    producer.send(mqtool.ProducerMessage("Orders", b"hello"))
+assert {{"construct", "numba", "numpy", "lark"}}.isdisjoint(sys.modules), sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert len(stored(broker, "Orders")) == 1
 
 
 @pytest.mark.parametrize("compression", mqtool.Compression)

@@ -484,6 +484,51 @@ async def test_a_server_that_talks_nonsense_is_left() -> None:
     listener.close()
 
 
+@on_a_loop
+async def test_of_several_requests_the_one_that_is_due_first_is_given_up_first() -> None:
+    """One timer looks after all of them: one that may take long must not hold back one that may not."""
+    gone = asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await gone.wait()
+        writer.close()
+
+    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+    client = RemotingClient([f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"])
+    patient = asyncio.create_task(client.invoke(RemotingCommand(ECHO), 600_000))
+
+    spans = (20, 10, 30)
+    given_up = await asyncio.gather(
+        *(client.invoke(RemotingCommand(ECHO), milliseconds) for milliseconds in spans), return_exceptions=True
+    )
+
+    for milliseconds, error in zip(spans, given_up, strict=True):
+        assert str(error).endswith(f"did not answer within {milliseconds} ms")
+    assert not patient.done()
+    gone.set()
+    with pytest.raises(UnavailableError, match="closed the connection"):
+        await patient
+    listener.close()
+
+
+@on_a_loop
+async def test_what_was_told_leaves_before_the_connection_ends() -> None:
+    came = asyncio.get_running_loop().create_future()
+
+    async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set_result(await reader.read())
+        writer.close()
+
+    listener = await asyncio.start_server(read, "127.0.0.1", 0)
+    client = RemotingClient([f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"])
+    for _ in range(3):
+        await client.tell(RemotingCommand(ECHO, body=b"x" * 40_000))
+    await client.close()
+
+    assert (await came).count(b"x" * 40_000) == 3
+    listener.close()
+
+
 @pytest.mark.parametrize("address", ["localhost", "localhost:x", ""])
 @on_a_loop
 async def test_what_is_no_address_is_said(address: str) -> None:

@@ -1,0 +1,1 @@
+"""The same clients for programs without an event loop."""

@@ -1,0 +1,71 @@
+"""Listeners that are no coroutines, at work in threads of their own."""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+_Call = tuple["asyncio.Future[Any]", tuple[Any, ...]]
+
+
+class ListenerThreads:
+    """Calls a listener in threads, of which there are no more than were at work at a time, nor than ``most``.
+
+    An executor of the standard library wakes the event loop once for every call, which takes longer than most listeners
+    do. Here it is woken once for all calls that have ended since it last looked.
+    """
+
+    def __init__(self, listener: Callable[..., Any], most: int, name: str) -> None:
+        self._listener = listener
+        self._most = most
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._threads = 0
+        self._under_way = 0
+        self._due: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._ended: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._is_loop_woken = False
+
+    def call(self, *args: Any) -> "asyncio.Future[Any]":
+        """Have the listener called; what it returns or raises becomes the result."""
+        result: asyncio.Future[Any] = self._loop.create_future()
+        self._under_way += 1
+        if self._threads < min(self._under_way, self._most):
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"mqtool {self._name} {self._threads}", daemon=True).start()
+        self._due.put((result, args))
+        return result
+
+    def stop(self) -> None:
+        """Have the threads end, those at work once their listener has returned."""
+        for _ in range(self._threads):
+            self._due.put(None)
+
+    def _work(self) -> None:
+        while call := self._due.get():
+            result, args = call
+            try:
+                self._ended.append((result, self._listener(*args), None))
+            except StopIteration as error:  # no future takes this one
+                self._ended.append((result, None, RuntimeError(f"the listener raised {error!r}")))
+            except BaseException as error:
+                self._ended.append((result, None, error))
+            if not self._is_loop_woken:
+                self._is_loop_woken = True
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._is_loop_woken = False  # first: what ends from now on wakes the loop again
+        while self._ended:
+            result, value, error = self._ended.popleft()
+            self._under_way -= 1
+            if result.cancelled():
+                continue
+            if error is None:
+                result.set_result(value)
+            else:
+                result.set_exception(error)

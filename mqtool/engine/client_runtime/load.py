@@ -1,0 +1,189 @@
+"""A load on brokers: a producer and consumers in this event loop, and how long what they do takes."""
+
+import asyncio
+import contextlib
+import itertools
+import random
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client.measuring import Tally
+from mqtool.engine.client.outgoing import ProducerMessage
+from mqtool.engine.client.questions import TOOLS_GROUP, RefusedError
+from mqtool.engine.client.sending import SendError, SendStatus
+from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer, LitePullConsumerOptions
+from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
+from mqtool.errors import MqtoolError
+from mqtool.formats.codes import ResponseCode
+
+_STAMP = struct.Struct(">QQ")  # the round; and when a message was due, in ns of a clock that only goes on
+LEAST_SIZE = _STAMP.size
+_GROUP = "mqtool"
+_AT_ONCE = 32
+_POLL_MS = 200
+_LOOK_S = 0.01
+_JOIN_S = 5.0
+_CATCH_UP_S = 5.0
+_AFTER_ERROR_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How much is done at a time.
+
+    Attributes:
+        size: bytes of a body, 16 at least.
+        in_flight: sends under way.
+        consumers: each with connections of its own, and its share of the queues; 0 to send only.
+        rate: messages a second; None: as many as go.
+    """
+
+    size: int = 1024
+    in_flight: int = 64
+    consumers: int = 1
+    rate: float | None = None
+
+
+class Load:
+    """A producer and consumers on a topic, from ``async with`` to the end of its block.
+
+    The consumers read as tools do, in no group's name, begin with what is sent from now on, and commit nothing.
+    """
+
+    def __init__(
+        self, name_servers: Sequence[str], topic: str, options: LoadOptions, client_options: Mapping[str, Any]
+    ) -> None:
+        self.topic = topic
+        self._options = options
+        self._producer = Producer(_GROUP, name_servers, ProducerOptions(**client_options))
+        pulling = LitePullConsumerOptions(**client_options, pull_batch_size=_AT_ONCE, auto_commit=False)
+        self._consumers = [LitePullConsumer(TOOLS_GROUP, name_servers, pulling) for _ in range(options.consumers)]
+        self._rounds = itertools.count(random.getrandbits(63))
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            NotFoundError: there is no such topic, or nobody may write to it, or read it.
+            UnavailableError: no name server answers.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._producer)
+            await self._producer.queues(self.topic)
+            for consumer in self._consumers:
+                await stack.enter_async_context(consumer)
+            await self._share_out()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _share_out(self) -> None:
+        for number, consumer in enumerate(self._consumers):
+            queues = (await consumer.fetch_message_queues(self.topic))[number :: len(self._consumers)]
+            consumer.assign(queues)
+            for queue in queues:
+                await consumer.seek_to_end(queue)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_JOIN_S):
+                while any(consumer.queues() != consumer.assignment() for consumer in self._consumers):
+                    await asyncio.sleep(_LOOK_S)
+
+    async def run(self, tally: Tally, seconds: float, limit: int | None = None) -> None:
+        """Send for a time, or so many messages, and wait for them to come back; ``tally`` counts meanwhile.
+
+        A broker that fails ends nothing: what becomes of each message is counted.
+        """
+        run = _Run(tally, self._options, next(self._rounds), seconds, limit)
+        consuming = [asyncio.create_task(run.consume(consumer)) for consumer in self._consumers]
+        try:
+            await asyncio.gather(*(run.send(self._producer, self.topic) for _ in range(self._options.in_flight)))
+            if consuming:
+                await run.catch_up()
+        finally:
+            for task in consuming:
+                task.cancel()
+            await asyncio.gather(*consuming, return_exceptions=True)
+
+
+class _Run:
+    """One round."""
+
+    def __init__(self, tally: Tally, options: LoadOptions, number: int, seconds: float, limit: int | None) -> None:
+        self._tally = tally
+        self._number = number
+        self._rest = bytes(options.size - LEAST_SIZE)
+        self._rate = options.rate
+        self._start = time.perf_counter()
+        self._end = self._start + seconds
+        self._turns = itertools.count() if limit is None else iter(range(limit))
+
+    async def send(self, producer: Producer, topic: str) -> None:
+        """Send one message after the other, those of whose turn it is, to the end of the round."""
+        sent = self._tally.sent
+        for turn in self._turns:
+            due = time.perf_counter()
+            if self._rate:
+                # From when it was due a message takes its time, not from when there was room for it at last.
+                due, now = self._start + turn / self._rate, due
+                if due >= self._end:
+                    return
+                if due > now:
+                    await asyncio.sleep(due - now)
+            if time.perf_counter() >= self._end:
+                return
+            body = _STAMP.pack(self._number, round(due * 1e9)) + self._rest
+            try:
+                result = await producer.send(ProducerMessage(topic, body))
+            except MqtoolError as error:
+                self._tally.errors[_name_of(error)] += 1
+                await asyncio.sleep(_AFTER_ERROR_S)  # who is gone is not asked without a pause
+                continue
+            now = time.perf_counter()
+            sent.times.add(round((now - due) * 1e6))
+            sent.seconds = now - self._start
+            if result.status is not SendStatus.SEND_OK:
+                self._tally.errors[result.status.name] += 1
+
+    async def consume(self, consumer: LitePullConsumer) -> None:
+        """Take in what comes."""
+        while True:
+            self._take(await consumer.poll(_POLL_MS))
+
+    def _take(self, messages: Sequence[ConsumerMessage]) -> None:
+        consumed, now = self._tally.consumed, time.perf_counter()
+        for message in messages:
+            if len(message.body) >= LEAST_SIZE:
+                number, due = _STAMP.unpack_from(message.body)
+                if number == self._number:  # else it is somebody else's, or of a round that did not wait for it
+                    consumed.times.add(round(now * 1e6 - due / 1e3))
+                    consumed.seconds = now - self._start
+
+    async def catch_up(self) -> None:
+        """Wait until all has come back, or nothing more does."""
+        count, last = -1, 0.0
+        while self._tally.missing:
+            now = time.perf_counter()
+            if self._tally.consumed.times.count != count:
+                count, last = self._tally.consumed.times.count, now
+            if now - last > _CATCH_UP_S:
+                return
+            await asyncio.sleep(_LOOK_S)
+
+
+def _name_of(error: MqtoolError) -> str:
+    """Return what errors of a kind are counted under."""
+    if isinstance(error, SendError) and error.errors:
+        error = error.errors[-1]
+    if isinstance(error, RefusedError):
+        with contextlib.suppress(ValueError):
+            return ResponseCode(error.code).name
+    return str(error)
