@@ -20,7 +20,7 @@ from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client_runtime.consumer import ConsumerOptions, HeldQueue
 from mqtool.engine.client_runtime.instance import Instance
-from mqtool.engine.client_runtime.listener_threads import ListenerThreads
+from mqtool.engine.client_runtime.listener_threads import ListenerThreads, is_coroutine
 from mqtool.engine.client_runtime.offset_store import OffsetStore
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import MessageQueue
@@ -104,8 +104,7 @@ class ConsumeService(ABC):
         self._offsets = offsets
         self._clock = instance.clock
         self._is_broadcasting = options.message_model is MessageModel.BROADCASTING
-        is_coroutine = inspect.iscoroutinefunction(listener)
-        self._threads = None if is_coroutine else ListenerThreads(listener, options.consume_thread_max, group)
+        self._threads = None if is_coroutine(listener) else ListenerThreads(listener, options.consume_thread_max, group)
         self.may_consume = asyncio.Event()
         self.may_consume.set()
         self.counts: dict[str, Counts] = {}
@@ -169,6 +168,8 @@ class ConsumeService(ABC):
 
     async def _call(self, messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
         status = await (self._threads.call if self._threads else self._listener)(messages, context)
+        if inspect.isawaitable(status):  # of a function that is no coroutine itself
+            status = await status
         return ConsumeStatus.LATER if status is ConsumeStatus.LATER else ConsumeStatus.SUCCESS
 
     def _shown(self, messages: Sequence[ConsumerMessage]) -> Sequence[ConsumerMessage]:

@@ -2,11 +2,18 @@
 
 import asyncio
 import contextlib
+import inspect
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+
+def is_coroutine(function: Callable[..., Any]) -> bool:
+    """Tell whether calling this gives a coroutine; objects count by their ``__call__``."""
+    return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
+
 
 _Call = tuple["asyncio.Future[Any]", tuple[Any, ...]]
 

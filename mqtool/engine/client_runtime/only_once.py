@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, Listener
+from mqtool.engine.client_runtime.listener_threads import is_coroutine
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import ReadError, WriteError
 
@@ -154,7 +154,7 @@ class OnlyOnce:
 
     def listener(self, listen: Listener) -> Listener:
         """Return a listener that has another listen to what is new."""
-        if inspect.iscoroutinefunction(listen):
+        if is_coroutine(listen):
 
             @functools.wraps(listen)
             async def listen_later(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:

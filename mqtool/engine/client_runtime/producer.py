@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import inspect
 import itertools
 import logging
 import os
@@ -30,6 +29,7 @@ from mqtool.engine.client.queue_choice import InTurn, Selector
 from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.instance import ClientOptions
+from mqtool.engine.client_runtime.listener_threads import is_coroutine
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue
@@ -524,7 +524,7 @@ class TransactionProducer(Producer):
 
 
 async def _call(function: Callable[..., Any], *args: Any) -> Any:
-    if inspect.iscoroutinefunction(function):
+    if is_coroutine(function):
         return await function(*args)
     return await asyncio.to_thread(function, *args)
 

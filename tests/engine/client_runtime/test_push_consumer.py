@@ -1,5 +1,6 @@
 """Consumers on a broker: every message of their share, again what failed, in order where that is wanted."""
 
+import asyncio
 import collections
 import threading
 import time
@@ -295,3 +296,23 @@ def test_administrators_see_and_move_a_consumer(broker: mqtool.Broker) -> None:
         [reset] = ask(broker.address, RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext_fields=earliest))
         assert reset.code == 0
         assert sorted(listener.wait_for(201)[101:]) == sorted(BODIES)
+
+
+class CoroutineListener:
+    """An object whose call is a coroutine."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    async def __call__(self, messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> None:
+        await asyncio.sleep(0)
+        self.seen += [one.body for one in messages]
+
+
+@pytest.mark.parametrize("kind", ["object", "function that returns a coroutine"])
+def test_a_listener_is_awaited_whatever_makes_it_a_coroutine(kind: str, broker: mqtool.Broker) -> None:
+    listener = CoroutineListener()
+    send(broker, BODIES)
+    with consumer(broker, listener if kind == "object" else lambda *given: listener(*given)):
+        until(lambda: len(listener.seen) >= len(BODIES))
+    assert sorted(listener.seen) == sorted(BODIES)
