@@ -22,6 +22,7 @@ _NUMBER_TYPES = {"i8": nb.int64, "i4": nb.int32, "u4": nb.uint32, "u1": nb.uint8
 
 _INLINE = {
     "separators",
+    "copy",
     "_note_property",
     "_mix",
     "_topic",
@@ -135,6 +136,12 @@ def separators(buffer: Any, start: int, end: int) -> int:
     return marks
 
 
+def copy(buffer: Any, at: int, size: int, out: Any, to: int) -> None:
+    """Do what ``kernels.copy`` does."""
+    for i in range(size):
+        out[to + i] = buffer[at + i]
+
+
 def functions() -> types.ModuleType:
     """Return the copy of ``kernels``, to be called by compiled functions."""
     spec = importlib.util.spec_from_file_location("mqtool.formats.kernels_compiled", plain.__file__)
@@ -148,6 +155,7 @@ def functions() -> types.ModuleType:
     for width in (8, 16, 32, 64):
         setattr(module, f"int{width}", _loader(width))
     module.separators = jit(separators)  # type: ignore[attr-defined]
+    module.copy = jit(copy)  # type: ignore[attr-defined]
     module.lowest_bit = _lowest_bit  # type: ignore[attr-defined]
     module.hash_of_eight = _hash_of_eight  # type: ignore[attr-defined]
     module.prefetch = _prefetch  # type: ignore[attr-defined]

@@ -45,6 +45,8 @@ SIGNATURES = {
     "gather": Signature("u1 i8 i8,2 i8,2 4n n 3n >i4,2 >i8,2 >i8,2 >u1"),
     "intern": Signature("u1 i8 i8 >i4 >i4 >i8", "n"),
     "find_properties": Signature("u1 i8 i8 u1 i8 i8,2 >i8,2 >i8,2"),
+    "list_properties": Signature("u1 i8 i8 >i4 >i8 >i8 >i8 >i8", "n"),
+    "pack": Signature("u1 i8 i8 >i4 >u1"),
     "hashes": Signature("u1 i8 i8 >i8"),
     "key_hashes": Signature("u1 i4 i8 i8 i8 i8 i8 i8 i8 i8 b1 >i8 >i4 >b1", "n"),
     "check_chains": Signature("u1 n n n n n >i4 >i8 >i8", "n"),
