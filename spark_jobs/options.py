@@ -85,8 +85,7 @@ class Options:
     @property
     def mode(self) -> str:
         """What becomes of what is damaged."""
-        text = self.given.get("mode", MODES[0])
-        return choose("mode", text.upper(), MODES)
+        return self.text("mode", MODES[0], MODES)
 
     @property
     def max_partition(self) -> int:

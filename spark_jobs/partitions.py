@@ -28,6 +28,7 @@ STEP = 4 << 20
 SLACK = 64 << 10
 """Bytes read behind them: few records reach further."""
 _PROBE = 128 << 10
+_SIZE_BYTES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +109,29 @@ def begins(log: CommitLog, segment: MappedFile, at: int, magics: Sequence[int] =
     return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).magic_code in magics
 
 
+def log_end(store: Store, reader: StoreReader, known: int | None = None) -> int:
+    """Return the address behind the last whole message of a log, that of a full segment's end where it is full.
+
+    Args:
+        store: that it is of.
+        reader: of it.
+        known: what this function has returned before, so that only what is new is read.
+    """
+    log = reader.commit_log
+    number = last_used(log)
+    if number < 0:
+        return log.min_offset
+    segment = log.segments[number]
+    is_near = known is not None and segment.start_offset <= known <= segment.end_offset
+    at = known - segment.start_offset if is_near and known is not None else 0
+    part = LogRange(
+        store, reader.paths.relative(segment.path), str(segment.path.absolute()), segment.start_offset, segment.size,
+        at, segment.size, log.envelope is not scan.BARE, False, True, segment.size - at,
+    )  # fmt: skip
+    with RangeReader(part) as one:
+        return segment.start_offset + one.end_of_messages(at, is_near)
+
+
 class RangeReader:
     """Reads one range. To be used in a ``with``.
 
@@ -159,6 +183,28 @@ class RangeReader:
                 if table is not None:
                     yield table
         yield from self._tell(followed=False)
+
+    def end_of_messages(self, at: int, is_near: bool) -> int:
+        """Return where the last whole message ends, the end of the segment where it is full.
+
+        Args:
+            at: position of a record, or where the last one ended.
+            is_near: where no record follows soon, none follows: the rest is not looked at.
+        """
+        end = at
+        while at < self.part.size:
+            pieces, at, is_lost = self._walk(at)
+            for piece in pieces:
+                if not isinstance(piece, Gap):
+                    last = len(piece) - 1 - self._is_unfinished(piece)
+                    if last >= 0:
+                        end = int(piece.starts[last]) + int(piece.column("size")[last])
+            if is_lost:
+                again = self._next_record(at, at + STEP if is_near else self.part.size)
+                if again is None:
+                    return end
+                at = again
+        return self.part.size
 
     @property
     def _buffer(self) -> Any:
@@ -219,7 +265,7 @@ class RangeReader:
         gap, self._lost = self._lost, None
         if gap is None:
             return
-        followed = followed or self.part.following or self._record_follows()
+        followed = followed or self.part.following or self._next_record(self.part.stop, self.part.size) is not None
         if followed:
             yield Lost(gap.start, _HOLES[gap.stop])
         elif not self.part.is_live:
@@ -227,20 +273,20 @@ class RangeReader:
             if content is not None:
                 yield self._tail(gap, content)
 
-    def _record_follows(self) -> bool:
-        """Tell whether a record follows behind the range."""
-        at = self.part.stop
+    def _next_record(self, at: int, stop: int) -> int | None:
+        """Return the position of the first record from a place on."""
         while True:
-            content = self.segment.first_content(at, self.part.size)
+            content = self.segment.first_content(at, min(stop, self.part.size))
             if content is None:
-                return False
-            # A record begins with its size, whose first byte is often zero.
-            at = max(at, content - 8)
-            stop = min(at + STEP, self.part.size)
-            self.segment.load(at, stop + SLACK)
-            if scan.resync(self._buffer, self.part.start_offset, at, stop, self.log.envelope) is not None:
-                return True
-            at = stop
+                return None
+            # A record begins with its size, whose first bytes may be zero.
+            at = max(at, content - _SIZE_BYTES)
+            end = min(at + STEP, self.part.size)
+            self.segment.load(at, end + SLACK)
+            found = scan.resync(self._buffer, self.part.start_offset, at, end, self.log.envelope)
+            if found is not None:
+                return found
+            at = end
 
     def _tail(self, gap: Gap, content: int) -> Lost:
         if gap.stop is scan.Stop.BLANK:

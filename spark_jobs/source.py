@@ -9,7 +9,13 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -70,6 +76,9 @@ class RocketMQStore(DataSource):
         includeBody: ``false`` leaves bodies out.
         decompressBody: ``false`` gives bodies as they are stored.
         config: the broker's configuration file; ``set.KEY`` sets one key.
+        startingOffsets: of a stream, ``earliest`` or ``latest``.
+        maxBytesPerTrigger: of a stream, bytes of the log that a micro-batch reads.
+        renumber: of a write, ``true`` numbers the messages of each queue from 0 on.
     """
 
     @classmethod
@@ -84,6 +93,18 @@ class RocketMQStore(DataSource):
     def reader(self, schema: StructType) -> "StoreTableReader":
         """Return what reads a table once."""
         return StoreTableReader(self.read_options(), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return what reads messages as they are appended."""
+        from spark_jobs.stream import StoreStreamReader
+
+        return StoreStreamReader(self.read_options(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what makes a new store."""
+        from spark_jobs.writer import StoreWriter
+
+        return StoreWriter(self.read_options(), schema, overwrite)
 
     def read_options(self) -> Options:
         """Return the options.
@@ -122,6 +143,27 @@ def _names(text: str | None, known: Mapping[str, Any]) -> list[str]:
     return [choose("column", name.strip(), (*known, *LAYOUTS)) for name in text.split(",") if name.strip()]
 
 
+def ask_for(options: Options, schema: StructType) -> Ask:
+    """Return what options and columns ask of a table.
+
+    Raises:
+        UsageError: a column is unknown, or of another type.
+    """
+    known = _columns(options)
+    if choose("table", options.table, TABLES) == "messages":
+        known = {name: (name, column.type) for name, column in messages.BUILDERS.items()} | known
+    held = []
+    for field in schema.fields:
+        name = choose("column", field.name, known)
+        if field.dataType.simpleString() != known[name][1]:
+            raise UsageError(
+                f"the column {name} is {known[name][1]}, not {field.dataType.simpleString()}: cast it in the query"
+            )
+        held.append(known[name][0])
+    is_plain = options.flag("decompressBody", True)
+    return Ask(tuple(schema.names), tuple(held), options.mode, options.max_partition, is_plain)
+
+
 @dataclasses.dataclass
 class StorePartition(InputPartition):
     """One part of a table."""
@@ -136,7 +178,7 @@ class _PushFilters:
     as it is by default. What stands for the method tells that it does not override it.
     """
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda filters: filters))  # 4.1 and later
 
     def __init__(self, reader: "StoreTableReader") -> None:
         self._reader = reader
@@ -150,34 +192,17 @@ class StoreTableReader(DataSourceReader):
     """Reads a table of some stores."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        known = _columns(options)
-        every = dict(known)
-        if choose("table", options.table, TABLES) == "messages":
-            every = {name: (name, column.type) for name, column in messages.BUILDERS.items()} | known
-        for field in schema.fields:
-            name = choose("column", field.name, every)
-            if field.dataType.simpleString() != every[name][1]:
-                raise UsageError(
-                    f"the column {name} is {every[name][1]}, not {field.dataType.simpleString()}: cast it in the query"
-                )
         self.schema = schema
         self.table = choose("table", options.table, TABLES)
         self.stores = options.stores()
-        self._held = {field.name: every[choose("column", field.name, every)][0] for field in schema.fields}
-        self.ask = Ask(
-            tuple(self._held),
-            tuple(self._held.values()),
-            options.mode,
-            options.max_partition,
-            options.flag("decompressBody", True),
-        )
+        self.ask = ask_for(options, schema)
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def narrow(self, filters: Sequence[Any]) -> None:
         """Leave out what filters, all of which hold, leave out for sure."""
-        bounds = self.ask.bounds
+        bounds, held = self.ask.bounds, dict(zip(self.ask.names, self.ask.columns, strict=True))
         for one in filters:
-            bounds = narrowed(bounds, one, self._held)
+            bounds = narrowed(bounds, one, held)
         self.ask = dataclasses.replace(self.ask, bounds=bounds)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -231,12 +256,13 @@ def narrowed(bounds: Bounds, one: Any, held: Mapping[str, str]) -> Bounds:
         before = getattr(bounds, name)
         changes[name] = frozenset(values) if before is None else before & frozenset(values)
     elif column in _RANGES:
-        numbers = [_numbers(value) for value in values]
+        floors, ceilings = zip(*map(_numbers, values), strict=True)
         low, high = _RANGES[column]
         if is_equal or kind in ("GreaterThan", "GreaterThanOrEqual"):
-            changes[low] = max(min(number[0] for number in numbers), _least(getattr(bounds, low)))
+            start = min(floors) + 1 if kind == "GreaterThan" else min(floors if is_equal else ceilings)
+            changes[low] = max(start, _least(getattr(bounds, low)))
         if is_equal or kind in ("LessThan", "LessThanOrEqual"):
-            stop, before = max(number[1] for number in numbers) + 1, getattr(bounds, high)
+            stop, before = max(ceilings) if kind == "LessThan" else max(floors) + 1, getattr(bounds, high)
             changes[high] = stop if before is None else min(stop, before)
     return dataclasses.replace(bounds, **changes)
 

@@ -69,10 +69,15 @@ def path_options(options: Mapping[str, str]) -> list[str]:
 
 def _split(path: str) -> list[str]:
     names = [path] if Path(path).exists() else [name.strip() for name in path.split(",") if name.strip()]
-    return [_plain(name) for name in names]
+    return [plain_path(name) for name in names]
 
 
-def _plain(name: str) -> str:
+def plain_path(name: str) -> str:
+    """Return a path without ``file:``.
+
+    Raises:
+        UsageError: it is of another file system than the executors see.
+    """
     scheme, colon, rest = name.partition(":")
     if not colon or len(scheme) < 2 or not scheme.isalnum() or not rest.startswith("/"):
         return name

@@ -111,8 +111,7 @@ def _message_parts(store: Store, reader: StoreReader, ask: Ask) -> list[LogRange
 
 def read_messages(part: LogRange, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
     """Yield the messages of a range of the log, and rows of what is damaged in it."""
-    wanted = Wanted(ask.columns, part.store.path, part.store.config.settings.get("brokerName"), ask.plain_bodies)
-    batches = Batches(wanted, schema, ask.mode)
+    batches = _batches(part.store, ask, schema)
     try:
         with RangeReader(part) as reader:
             for piece in reader.tables():
@@ -124,6 +123,16 @@ def read_messages(part: LogRange, ask: Ask, schema: Schema) -> Iterator[RecordBa
     except GONE as error:
         ask.gone(error)
         yield from batches.of_damage(part.file, part.start, "LOG-GAP", None)
+
+
+def read_lost(store: Store, file: str, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
+    """Yield the row that tells of a segment whose messages were gone before they were read."""
+    yield from _batches(store, ask, schema).of_damage(file, 0, "LOG-GAP", None)
+
+
+def _batches(store: Store, ask: Ask, schema: Schema) -> Batches:
+    wanted = Wanted(ask.columns, store.path, store.config.settings.get("brokerName"), ask.plain_bodies)
+    return Batches(wanted, schema, ask.mode)
 
 
 # Units of one length

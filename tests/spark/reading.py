@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, Filter
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 
 from spark_jobs.source import RocketMQStore, arrow_schema
 
 
-def reader(store: Path | str, filters: list[Filter] | None = None, **options: object) -> DataSourceReader:
+def reader(store: Path | str, filters: list[Any] | None = None, **options: Any) -> DataSourceReader:
     """Return what reads a table; of an option's name ``_`` stands for a dot."""
     given = {name.replace("_", "."): str(value) for name, value in options.items()}
     source = RocketMQStore(CaseInsensitiveDict({"path": str(store), **given}))
@@ -33,6 +33,6 @@ def batches(one: DataSourceReader) -> Iterator[list[pa.RecordBatch]]:
         yield found
 
 
-def read(store: Path | str, filters: list[Filter] | None = None, **options: object) -> list[dict[str, Any]]:
+def read(store: Path | str, filters: list[Any] | None = None, **options: Any) -> list[dict[str, Any]]:
     """Return the rows of a table."""
     return [row for part in batches(reader(store, filters, **options)) for batch in part for row in batch.to_pylist()]

@@ -145,7 +145,8 @@ def is_whole(table: scan.MessageTable, row: int) -> bool:
         return False
     if one.sizes(plain.BODY)[0] and one.body_crcs()[0] != one.column("body_crc")[0]:
         return False
-    return not one.sizes(plain.PROPERTIES)[0] or one.record(0)[-1] != 0
+    # Bytes are written in order: the last of the properties, or of a topic without any, is there last.
+    return (one.bytes_of(plain.PROPERTIES, 0) or one.bytes_of(plain.TOPIC, 0) or b"x")[-1] != 0
 
 
 def _torn_end(table: scan.MessageTable) -> int | None:
