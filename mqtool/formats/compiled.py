@@ -3,7 +3,6 @@
 A copy of ``kernels`` whose inner loops use instructions of the processor, compiled as one object file of C functions.
 """
 
-import importlib.util
 import types
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from numba.extending import intrinsic
 
 from mqtool.formats import clmul
 from mqtool.formats import kernels as plain
-from mqtool.formats.native import SIGNATURES, Code, Signature, target_machine
+from mqtool.formats.native import SIGNATURES, Code, Signature, source_of, target_machine
 
 _NUMBER_TYPES = {"i8": nb.int64, "i4": nb.int32, "u4": nb.uint32, "u1": nb.uint8, "b1": nb.boolean}
 
@@ -144,11 +143,8 @@ def copy(buffer: Any, at: int, size: int, out: Any, to: int) -> None:
 
 def functions() -> types.ModuleType:
     """Return the copy of ``kernels``, to be called by compiled functions."""
-    spec = importlib.util.spec_from_file_location("mqtool.formats.kernels_compiled", plain.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = types.ModuleType("mqtool.formats.kernels_compiled")
+    exec(compile(source_of("kernels.py"), plain.__file__, "exec"), vars(module))
     for name, value in list(vars(module).items()):
         if isinstance(value, types.FunctionType):
             setattr(module, name, jit(value))

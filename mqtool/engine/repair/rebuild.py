@@ -44,7 +44,7 @@ from mqtool.engine.repair.rebuild_queues import (
     tell,
 )
 from mqtool.engine.repair.verify_index import IndexJudge
-from mqtool.engine.repair.verify_log import LogJudge, Run, last_start
+from mqtool.engine.repair.verify_log import NO_ENTRIES, LogJudge, Run, last_start
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, dispatch
 from mqtool.engine.store.express import Express, express
@@ -66,8 +66,6 @@ _INDEX_TIME_AT = int(checkpoint.CHECKPOINT_DTYPE.fields["index_timestamp"][1])  
 _INDEX_TIME_SIZE = checkpoint.CHECKPOINT_DTYPE["index_timestamp"].itemsize
 
 
-_NONE = np.empty(0, np.int64)
-_NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.astype(np.bool_))
 _HOLES = {"LOG-MAGIC", "LOG-SIZES", "LOG-BLANK"}
 """What ``LogJudge`` finds where a stretch between messages is no record."""
 
@@ -320,7 +318,7 @@ def _express_run(rules: _Rules, segment: MappedFile, found: Express) -> Derived:
         last_timestamp=found.last_timestamp,
         findings=[],
         spans=spans_of(found.units),
-        entries=found.entries if rules.index else _NO_ENTRIES,
+        entries=found.entries if rules.index else NO_ENTRIES,
         pieces=_pieces(rules, found.units),
         inner_batches=set(),
         faulty=0,
@@ -350,7 +348,7 @@ def _derive_run(rules: _Rules, segment: MappedFile, table: MessageTable, in_plac
     sound = table if not table.faults.any() else table.where(table.faults == 0)
     timestamps = table.column("store_timestamp")
     pieces: list[Piece] = []
-    spans, entries, more = [], _NO_ENTRIES, False
+    spans, entries, more = [], NO_ENTRIES, False
     if len(sound):
         derived = dispatch(sound, rules.delay_levels, rules.with_tags)
         spans = spans_of(derived.units)
