@@ -45,7 +45,9 @@ ROOMS = {
     "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.client_runtime": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.commands": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.commands._spark": Row(("mqtool.commands",), when_called=("mqtool.engine", "spark_jobs")),
     "mqtool.commands.spark": Row(("mqtool.commands", "mqtool.engine", "mqtool.formats"), when_called=("spark_jobs",)),
+    "spark_jobs.__init__": Row(when_called=("mqtool.cli",)),
     "spark_jobs": Row(("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats")),
     "pyspark_rocketmq_store": Row(("spark_jobs",)),  # Spark's door to the source
 }
