@@ -5,6 +5,7 @@ records, whatever lies in the bodies. Nothing here knows Spark, and no record is
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
 from mqtool.engine.store.loaded_file import LoadedFile
-from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapped_file import Bytes, MappedFile
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import commit_log, scan
@@ -25,6 +26,8 @@ LOOK_BACK = 5 << 20
 those of 4 MiB is longer."""
 STEP = 4 << 20
 """Bytes that are read and scanned at once, and lie in the processor's cache meanwhile."""
+MAPPED_STEP = 32 << 20
+"""Where nothing is read into memory and only heads are looked at."""
 SLACK = 64 << 10
 """Bytes read behind them: few records reach further."""
 _PROBE = 128 << 10
@@ -132,17 +135,43 @@ def log_end(store: Store, reader: StoreReader, known: int | None = None) -> int:
         return segment.start_offset + one.end_of_messages(at, is_near)
 
 
+class MappedSegment(LoadedFile):
+    """A segment that is mapped all the same, by those who look at little of it.
+
+    A segment that is deleted meanwhile stays whole for them; one that is cut short ends the process, and Spark runs its
+    task again in another.
+    """
+
+    @functools.cached_property
+    def bytes(self) -> Bytes:
+        """The whole file."""
+        return self.map()
+
+    def load(self, start: int, stop: int) -> None:
+        """Do nothing: all of it is there."""
+
+    def release(self, start: int, stop: int) -> None:
+        """Do nothing: what was looked at belongs to the page cache."""
+
+    @property
+    def loaded_stop(self) -> int:
+        """The end of the file."""
+        return self.size
+
+
 class RangeReader:
-    """Reads one range. To be used in a ``with``.
+    """Reads one range. To be used in a ``with``; ``is_mapped``: as ``MappedSegment``.
 
     Raises:
         NotFoundError: its file is gone.
         StoreChangedError: its file has become shorter.
     """
 
-    def __init__(self, part: LogRange) -> None:
+    def __init__(self, part: LogRange, is_mapped: bool = False) -> None:
         self.part = part
-        self.segment = LoadedFile(Path(part.path), part.start_offset, part.size)
+        kind = MappedSegment if is_mapped else LoadedFile
+        self._step = MAPPED_STEP if is_mapped else STEP
+        self.segment = kind(Path(part.path), part.start_offset, part.size)
         self.log = CommitLog([])
         if part.is_dledger:
             self.log.envelope = scan.DLEDGER
@@ -165,7 +194,7 @@ class RangeReader:
         at, is_lost = self._begin()
         while at < part.stop:
             if is_lost:
-                stop = min(at + STEP, part.stop)
+                stop = min(at + self._step, part.stop)
                 self.segment.load(at, stop + SLACK)
                 again = scan.resync(self._buffer, part.start_offset, at, stop, self.log.envelope)
                 at, is_lost = (stop, True) if again is None else (again, False)
@@ -222,7 +251,7 @@ class RangeReader:
     def _walk(self, at: int) -> tuple[list[MessageTable | Gap], int, bool]:
         """Return messages and gaps from a record on, where they end, and whether the last is a gap without an end."""
         segment = self.segment
-        stop = min(at + STEP, self.part.stop)
+        stop = min(at + self._step, self.part.stop)
         segment.load(at, stop + SLACK)
         while True:
             pieces = list(self.log.walk(segment, at, stop, self.kernels))

@@ -21,6 +21,8 @@ from mqtool.errors import MissingExtraError, MqtoolError, Status, UnavailableErr
 
 _ONE_PROCESS = re.compile(r"local(\[.*\])?")
 _ON_THIS_MACHINE = re.compile(r"local(-cluster)?(\[.*\])?")
+_WITHOUT_RETRY = re.compile(r"^(local\[[^],]+)\]$")
+_TRIES = 4  # of a task, as on a cluster: a process that reads a file which is cut short may end
 _SHIPPED = ("mqtool", "spark_jobs", "pyspark_rocketmq_store")
 _QUIET = {
     "spark.ui.enabled": "false",
@@ -101,7 +103,7 @@ def _made(factory: Any, master: str | None, conf: Conf, name: str) -> Any:
     for key, value in {**({} if submitted else _settings(master or "")), **conf}.items():
         builder = builder.config(key, value)
     if master is not None:
-        builder = builder.master(master)
+        builder = builder.master(_WITHOUT_RETRY.sub(rf"\1,{_TRIES}]", master))
     return builder.getOrCreate() if submitted else _started(builder.getOrCreate)
 
 

@@ -99,7 +99,7 @@ def count(item: Item) -> Iterator[pa.RecordBatch]:
     spans: dict[QueueKey, list[list[int]]] = {}
     lost = gone = 0
     try:
-        with RangeReader(item.part) as reader:
+        with RangeReader(item.part, is_mapped=True) as reader:  # which looks at heads only
             for piece in reader.tables():
                 if isinstance(piece, Lost):
                     lost += 1

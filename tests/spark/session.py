@@ -16,14 +16,19 @@ ROOT = Path(__file__).parent.parent.parent
 REQUIRED = "CI" in os.environ or "MQTOOL_REQUIRE_JAVA" in os.environ
 
 
-@functools.cache
-def session() -> SparkSession:
-    """Return the session; without Java the test is skipped, but fails in CI."""
+def need_java() -> None:
+    """Skip the test without Java; in CI it fails."""
     if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         message = "NOT TRIED IN SPARK: there is no java"
         if REQUIRED:
             pytest.fail(message)
         pytest.skip(message)
+
+
+@functools.cache
+def session() -> SparkSession:
+    """Return the session; ``need_java``."""
+    need_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {
@@ -53,3 +58,10 @@ def pushdown(spark: SparkSession, enabled: bool) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(name, before)
+
+
+def end_session() -> None:
+    """End the session, for those who need one of another kind; the next who asks gets a new one."""
+    if session.cache_info().currsize:
+        session().stop()
+        session.cache_clear()

@@ -18,9 +18,8 @@ from spark_jobs import verify
 from spark_jobs.session import session
 from spark_jobs.spread import spread
 from tests.golden import golden_store
-from tests.spark.test_jobs import findings_of, golden, java, wanted_of
-
-__all__ = ["java"]
+from tests.spark.session import end_session, need_java
+from tests.spark.test_jobs import findings_of, golden, wanted_of
 
 pytestmark = [
     pytest.mark.java,
@@ -40,6 +39,8 @@ def mqtool(*words: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # Executors are to run what is shipped to them, not what lies here: they see this folder only by its path.
+    need_java()
+    end_session()
     folder = str(tmp_path_factory.mktemp("executors"))
     with session(CLUSTER, {"spark.executorEnv.XDG_CACHE_HOME": folder}, "tests") as made:
         yield made
@@ -93,6 +94,7 @@ def test_an_executor_that_is_killed_changes_nothing(
 
 
 def test_spark_connect_finds_what_verify_finds(tmp_path: Path) -> None:
+    need_java()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

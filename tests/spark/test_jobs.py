@@ -2,9 +2,6 @@
 
 import collections
 import dataclasses
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,10 @@ from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.search import Query, Search
 from mqtool.engine.store.stats import KEYS, By, Selection, count_messages
 from spark_jobs import compare, export, find, offsets, rebuild, stats, verify
-from spark_jobs.session import session
 from spark_jobs.stores import Store, find_stores
 from tests.damage import cases
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
+from tests.spark.session import session
 
 pytestmark = [
     pytest.mark.java,
@@ -27,23 +24,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
 ]
 
-REQUIRED = "CI" in os.environ or "MQTOOL_REQUIRE_JAVA" in os.environ
 SMALL = 64 << 10
 
 
-@pytest.fixture(scope="module", autouse=True)
-def java() -> None:
-    """Without Java these tests are skipped, but fail in CI."""
-    if shutil.which("java") is None:
-        if REQUIRED:
-            pytest.fail("NOT RUN ON SPARK: there is no java")
-        pytest.skip("NOT RUN ON SPARK: there is no java")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with session("local[2]", {"spark.sql.shuffle.partitions": "2"}, "tests") as made:
-        yield made
+@pytest.fixture
+def spark() -> Any:
+    return session()
 
 
 def golden(name: str) -> Store:
