@@ -23,10 +23,13 @@ _HEAD = struct.Struct(">iiiiiqqiq4siq4siiqi")
 _HOST = bytes([127, 0, 0, 1])
 
 
-def make_store(root: Path, body_size: int, log_size: int) -> Path:
-    """Write a store with bodies of one size; queues and index agree with its log."""
+def make_store(root: Path, body_size: int, log_size: int, span_ms: int | None = None) -> Path:
+    """Write a store with bodies of one size; queues and index agree with its log.
+
+    Messages are stored fifty in a millisecond, or, all of them, in ``span_ms``.
+    """
     (root / "commitlog").mkdir(parents=True)
-    _write_log(root / "commitlog", body_size, log_size)
+    _write_log(root / "commitlog", body_size, log_size, span_ms)
     reader = StoreReader(root)
     kernels = scan.compiled_kernels()
     units: list[Units] = []
@@ -49,7 +52,7 @@ def make_store(root: Path, body_size: int, log_size: int) -> Path:
     return root
 
 
-def _write_log(folder: Path, body_size: int, log_size: int) -> None:
+def _write_log(folder: Path, body_size: int, log_size: int, span_ms: int | None) -> None:
     position = number = 0
     pending = bytearray()
     bodies = [bytes([letter]) * body_size for letter in range(256)]
@@ -68,7 +71,7 @@ def _write_log(folder: Path, body_size: int, log_size: int) -> None:
             pending += struct.pack(">ii", left, commit_log.MAGIC_BLANK) + bytes(left - commit_log.BLANK_SIZE)
             position += left
         else:
-            moment = START_MS + number // 50
+            moment = START_MS + (number // 50 if span_ms is None else position * span_ms // log_size)
             pending += _HEAD.pack(
                 size, commit_log.MAGIC_V1, crc, queue_id, 0, number // (TOPICS * QUEUES), position, 0,
                 moment, _HOST, 40000, moment, _HOST, 10911, 0, 0, body_size,

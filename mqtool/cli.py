@@ -46,6 +46,7 @@ COMMANDS = {
     "group": Entry("group", "List, show, make and delete groups of consumers."),
     "offset": Entry("offset", "List and set how far groups have read."),
     "cluster": Entry("cluster", "List brokers and show how they are."),
+    "spark": Entry("spark", "Ask stores too large for one machine, on Spark."),
 }
 
 

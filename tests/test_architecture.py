@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OURS = ("mqtool", "spark_jobs")
+OURS = ("mqtool", "spark_jobs", "pyspark_rocketmq_store")
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,11 @@ ROOMS = {
     "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.client_runtime": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.commands": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.commands._spark": Row(("mqtool.commands",), when_called=("mqtool.engine", "spark_jobs")),
     "mqtool.commands.spark": Row(("mqtool.commands", "mqtool.engine", "mqtool.formats"), when_called=("spark_jobs",)),
+    "spark_jobs.__init__": Row(when_called=("mqtool.cli",)),
     "spark_jobs": Row(("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats")),
+    "pyspark_rocketmq_store": Row(("spark_jobs",)),  # Spark's door to the source
 }
 
 # Libraries that are slow to load or not always installed, and where they may be imported.
@@ -57,7 +60,7 @@ LIBRARIES = {
     "prometheus_client": Row(("mqtool.engine.metrics",)),
     "lark": Row(("*.sql92",), when_called=OURS),
     "pyarrow": Row(("spark_jobs",), when_called=OURS),
-    "pyspark": Row(("spark_jobs",)),
+    "pyspark": Row(("spark_jobs",)),  # stores.py, partitions.py and tables.py do without
     "rocksdict": Row(when_called=OURS),
     "yaml": Row(when_called=("mqtool.formats.plain_acl",)),
 }

@@ -51,22 +51,27 @@ def _properties(_ctx: click.Context, _param: click.Parameter, values: tuple[str,
     return tuple(found)
 
 
+text_option = click.option(
+    "--text", "texts", multiple=True, metavar="TEXT", help="Only messages with this in the body; repeats: all of them."
+)
+regex_option = click.option(
+    "--regex", "regexes", multiple=True, callback=_regexes, metavar="RE",
+    help="Only messages with a match of this in the body; repeats: all of them.",
+)  # fmt: skip
+property_option = click.option(
+    "--property", "properties", multiple=True, callback=_properties, metavar="NAME[=GLOB]",
+    help="Only messages with this property, of such a value; repeats: all of them.",
+)  # fmt: skip
+
+
 @click.command(short_help="Find messages by key, tag, body, property or time.")
 @topic_filter
 @queue_filter
 @tag_filter
 @key_filter
-@click.option(
-    "--text", "texts", multiple=True, metavar="TEXT", help="Only messages with this in the body; repeats: all of them."
-)
-@click.option(
-    "--regex", "regexes", multiple=True, callback=_regexes, metavar="RE",
-    help="Only messages with a match of this in the body; repeats: all of them.",
-)  # fmt: skip
-@click.option(
-    "--property", "properties", multiple=True, callback=_properties, metavar="NAME[=GLOB]",
-    help="Only messages with this property, of such a value; repeats: all of them.",
-)  # fmt: skip
+@text_option
+@regex_option
+@property_option
 @range_options
 @time_options
 @limit_option

@@ -7,7 +7,7 @@ import click
 
 from mqtool.commands._mend import Mending, mend_options
 from mqtool.commands._options import matching, topic_filter
-from mqtool.commands._output import progress
+from mqtool.commands._output import Output, progress
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -101,12 +101,11 @@ def _build_into(
             f"a broker is at work on this store: messages from {built.end_offset:,} on are left out; "
             "stop it to make all of it"
         )
-    _tell(built, into, mending)
-    return Status.GIVEN_UP if built.unplaced else Status.OK
+    return tell_built(built, into, output)
 
 
-def _tell(built: "Built", into: Path, mending: Mending) -> None:
-    output = mending.output
+def tell_built(built: "Built", into: Path, output: Output) -> int:
+    """List what was made in a folder, and return the status."""
     for (topic, queue_id), queue in sorted(built.queues.items()):
         place = {"topic": topic, "queue_id": queue_id}
         output.row({**place, "min_offset": queue.first, "max_offset": queue.next, "units": queue.units})
@@ -120,3 +119,4 @@ def _tell(built: "Built", into: Path, mending: Mending) -> None:
         f"{into}: {len(built.queues):,} queues with {built.units:,} units, {len(built.index_names):,} index files with "
         f"{built.entries:,} entries"
     )
+    return Status.GIVEN_UP if built.unplaced else Status.OK

@@ -114,15 +114,21 @@ def _write(stats: "Stats", output: Output) -> None:
 
     by, total = stats.tally.by, stats.tally.total()
     span = max(0, total.last_timestamp - total.first_timestamp)
-    output.columns = (*_COLUMNS[by], *_COUNTS, *_TIMES)
-    for key, count in sorted(stats.tally.groups.items(), key=lambda item: _order(by, *item)):
-        output.row(_named(by, key) | _counts(count, HOUR_MS if by is By.HOUR else span))
+    output.columns = columns_of(by)
+    for key, count in sorted(stats.tally.groups.items(), key=lambda item: order_of(by, *item)):
+        output.row(named(by, key) | counts_of(count, HOUR_MS if by is By.HOUR else span))
     if output.is_table and len(stats.tally.groups) > 1:
         row = dict.fromkeys(_COLUMNS[by]) | {_COLUMNS[by][0]: "total"}
-        output.row(row | _counts(total, span))
+        output.row(row | counts_of(total, span))
 
 
-def _order(by: "By", key: "Key", count: "Count") -> tuple[Any, ...]:
+def columns_of(by: str) -> tuple[str, ...]:
+    """Return what a table shows."""
+    return (*_COLUMNS[by], *_COUNTS, *_TIMES)
+
+
+def order_of(by: "By", key: "Key", count: "Count") -> tuple[Any, ...]:
+    """Return what groups are sorted by."""
     from mqtool.engine.store.stats import By
 
     if by is By.TAG:
@@ -130,7 +136,7 @@ def _order(by: "By", key: "Key", count: "Count") -> tuple[Any, ...]:
     return (-count.messages, key) if by in (By.TOPIC, By.HOST) else key
 
 
-def _named(by: "By", key: "Key") -> dict[str, Any]:
+def named(by: "By", key: "Key") -> dict[str, Any]:
     """Return the fields that name a group."""
     from mqtool.engine.store.stats import KEYS, SIZE_CLASSES, By
 
@@ -155,7 +161,8 @@ def _short(size: int) -> str:
     return f"{size} B"
 
 
-def _counts(count: "Count", span_ms: int) -> dict[str, Any]:
+def counts_of(count: "Count", span_ms: int) -> dict[str, Any]:
+    """Return the fields that tell of a group, whose messages were stored in so many milliseconds."""
     rates = (round(number * 1000 / span_ms, 3) if span_ms else None for number in (count.messages, count.size))
     return {
         "message_count": count.messages,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mqtool.engine.repair.findings import Finding
     from mqtool.engine.store.reader import StoreReader
 
-_STYLES = {"error": "red", "warning": "yellow", "note": None}
+STYLES = {"error": "red", "warning": "yellow", "note": None}
 
 
 @click.command(short_help="Check a store and list what is wrong.")
@@ -52,17 +52,18 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
 
             for found in verify_store(store, Level(level), jobs, told):
                 counts[found.severity] += 1
-                output.line(dataclasses.asdict(found), _sentence(found), _STYLES[found.severity])
+                output.line(dataclasses.asdict(found), sentence(found), STYLES[found.severity])
     except KeyboardInterrupt:
         output.remark(f"interrupted after {done:,} of {total:,} bytes of log")
         raise
     for remark in store.remarks:
         output.remark(remark)
-    output.remark(_summary(counts, total))
-    return Status.DAMAGE if counts["error"] else Status.WARNINGS if counts["warning"] else Status.OK
+    output.remark(f"{total:,} bytes of log: {summary(counts)}")
+    return status_of(counts)
 
 
-def _sentence(found: "Finding") -> str:
+def sentence(found: "Finding") -> str:
+    """Return a finding as a line for people."""
     place = found.file or ""
     if found.offset is not None:
         place += f"@{found.offset}"
@@ -75,9 +76,15 @@ def _sentence(found: "Finding") -> str:
     return f"{found.code} {found.severity} {place} {found.message}" + (f" ({'; '.join(facts)})" if facts else "")
 
 
-def _summary(counts: "collections.Counter[str]", total: int) -> str:
-    said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in _STYLES]
-    verdict = f"{total:,} bytes of log: {', '.join(said)}"
+def summary(counts: "collections.Counter[str]") -> str:
+    """Return how many findings there are by severity, and what to do next."""
+    said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in STYLES]
+    verdict = ", ".join(said)
     if counts["error"] or counts["warning"]:
         return f"{verdict}; `mqtool explain CODE` tells what a finding means and what to do"
     return f"{verdict}; the store is sound"
+
+
+def status_of(counts: "collections.Counter[str]") -> Status:
+    """Return the status that findings by severity stand for."""
+    return Status.DAMAGE if counts["error"] else Status.WARNINGS if counts["warning"] else Status.OK

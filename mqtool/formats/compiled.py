@@ -3,7 +3,6 @@
 A copy of ``kernels`` whose inner loops use instructions of the processor, compiled as one object file of C functions.
 """
 
-import importlib.util
 import types
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +15,13 @@ from numba.extending import intrinsic
 
 from mqtool.formats import clmul
 from mqtool.formats import kernels as plain
-from mqtool.formats.native import SIGNATURES, Code, Signature, target_machine
+from mqtool.formats.native import SIGNATURES, Code, Signature, source_of, target_machine
 
 _NUMBER_TYPES = {"i8": nb.int64, "i4": nb.int32, "u4": nb.uint32, "u1": nb.uint8, "b1": nb.boolean}
 
 _INLINE = {
     "separators",
+    "copy",
     "_note_property",
     "_mix",
     "_topic",
@@ -135,19 +135,23 @@ def separators(buffer: Any, start: int, end: int) -> int:
     return marks
 
 
+def copy(buffer: Any, at: int, size: int, out: Any, to: int) -> None:
+    """Do what ``kernels.copy`` does."""
+    for i in range(size):
+        out[to + i] = buffer[at + i]
+
+
 def functions() -> types.ModuleType:
     """Return the copy of ``kernels``, to be called by compiled functions."""
-    spec = importlib.util.spec_from_file_location("mqtool.formats.kernels_compiled", plain.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = types.ModuleType("mqtool.formats.kernels_compiled")
+    exec(compile(source_of("kernels.py"), plain.__file__, "exec"), vars(module))
     for name, value in list(vars(module).items()):
         if isinstance(value, types.FunctionType):
             setattr(module, name, jit(value))
     for width in (8, 16, 32, 64):
         setattr(module, f"int{width}", _loader(width))
     module.separators = jit(separators)  # type: ignore[attr-defined]
+    module.copy = jit(copy)  # type: ignore[attr-defined]
     module.lowest_bit = _lowest_bit  # type: ignore[attr-defined]
     module.hash_of_eight = _hash_of_eight  # type: ignore[attr-defined]
     module.prefetch = _prefetch  # type: ignore[attr-defined]

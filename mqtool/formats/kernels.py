@@ -346,6 +346,102 @@ def _note_property(
             found_sizes[name, row] = close - value_at
 
 
+def list_properties(
+    buffer: Buffer,
+    offsets: Array,
+    sizes: Array,
+    ends: Array,
+    name_at: Array,
+    name_sizes: Array,
+    value_at: Array,
+    value_sizes: Array,
+) -> int:
+    """List all properties of each properties text, in order; of equal names the first place and the last value.
+
+    Args:
+        buffer: the bytes.
+        offsets: position of each text, inside ``buffer``.
+        sizes: its length.
+        ends: receives for each text how many properties it and those before it have.
+        name_at: receives the position of each name.
+        name_sizes: receives its length.
+        value_at: receives the position of each value.
+        value_sizes: receives its length.
+
+    Returns:
+        How many properties there may be at most; where they have no room nothing is sure to be written.
+    """
+    count = 0
+    missing = 0
+    for i in range(len(offsets)):
+        if i + _AHEAD < len(offsets):
+            later = int(offsets[i + _AHEAD])
+            for line in range(3):
+                prefetch(buffer, later + line * 64)
+        first = count
+        at = int(offsets[i])
+        end = at + int(sizes[i])
+        value = -1  # behind the separator, once it is met
+        block = at
+        while block < end:
+            marks = separators(buffer, block, end)
+            if block + 16 >= end and buffer[end - 1] != 2:
+                marks |= 1 << end - block  # the last pair needs no separator
+            while marks:
+                mark = block + lowest_bit(marks)
+                marks &= marks - 1
+                if mark < end and buffer[mark] == 1:
+                    if value < 0:
+                        value = mark + 1
+                    continue
+                if value > at + 1 and mark > value:
+                    size = value - 1 - at
+                    number = first
+                    while number < count and not (
+                        name_sizes[number] == size and equal(buffer, int(name_at[number]), buffer, at, size)
+                    ):
+                        number += 1
+                    if number == len(name_at):
+                        missing += 1
+                    else:
+                        if number == count:
+                            name_at[number] = at
+                            name_sizes[number] = size
+                            count += 1
+                        value_at[number] = value
+                        value_sizes[number] = mark - value
+                at = mark + 1
+                value = -1
+            block += 16
+        ends[i] = count
+    return count + missing
+
+
+def pack(buffer: Buffer, offsets: Array, sizes: Array, ends: Array, out: Array) -> None:
+    """Copy byte strings to a place where they lie end to end.
+
+    Args:
+        buffer: the bytes.
+        offsets: position of each string, inside ``buffer``.
+        sizes: its length.
+        ends: receives where each ends in ``out``.
+        out: receives the bytes; has room for them all.
+    """
+    to = 0
+    for i in range(len(offsets)):
+        if i + _AHEAD < len(offsets):
+            prefetch(buffer, int(offsets[i + _AHEAD]))
+        size = int(sizes[i])
+        copy(buffer, int(offsets[i]), size, out, to)
+        to += size
+        ends[i] = to
+
+
+def copy(buffer: Buffer, at: int, size: int, out: Array, to: int) -> None:
+    """Copy a stretch of the buffer; compiled, a loop takes its place."""
+    out[to : to + size] = buffer[at : at + size]
+
+
 def separators(buffer: Buffer, start: int, end: int) -> int:
     """Return which of sixteen bytes are separators of properties: bit *n* stands for position ``start + n``."""
     marks = 0

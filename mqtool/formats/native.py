@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import os
+import pkgutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +23,6 @@ import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
-_HERE = Path(__file__).parent
 _SOURCES = ("kernels.py", "compiled.py", "clmul.py", "native.py")
 
 # Of mallopt(3).
@@ -45,6 +45,8 @@ SIGNATURES = {
     "gather": Signature("u1 i8 i8,2 i8,2 4n n 3n >i4,2 >i8,2 >i8,2 >u1"),
     "intern": Signature("u1 i8 i8 >i4 >i4 >i8", "n"),
     "find_properties": Signature("u1 i8 i8 u1 i8 i8,2 >i8,2 >i8,2"),
+    "list_properties": Signature("u1 i8 i8 >i4 >i8 >i8 >i8 >i8", "n"),
+    "pack": Signature("u1 i8 i8 >i4 >u1"),
     "hashes": Signature("u1 i8 i8 >i8"),
     "key_hashes": Signature("u1 i4 i8 i8 i8 i8 i8 i8 i8 i8 b1 >i8 >i4 >b1", "n"),
     "check_chains": Signature("u1 n n n n n >i4 >i8 >i8", "n"),
@@ -155,9 +157,16 @@ def _address(array: npt.NDArray[Any]) -> int:
 # The cache
 
 
+def source_of(name: str) -> bytes:
+    """Return the text of a file beside this one; the package may lie in a zip file, as Spark ships it."""
+    text = pkgutil.get_data(__package__, name)
+    assert text is not None
+    return text
+
+
 def _key() -> str:
     parts = [llvmlite.__version__.encode(), *(text.encode() for text in _processor())]
-    parts += [(_HERE / name).read_bytes() for name in _SOURCES]
+    parts += [source_of(name) for name in _SOURCES]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 

@@ -39,7 +39,7 @@ def _positions(names: list[str]) -> Ints:
 
 _NARROW_AT = _positions(NARROW)
 _WIDE_AT = _positions(WIDE)
-_ADDRESS_AT = _positions([f"{host}_address" for host in HOSTS])
+ADDRESS_AT = _positions([f"{host}_address" for host in HOSTS])
 _HEAD_SIZES = tuple(dtype.itemsize for dtype in commit_log.HEAD_DTYPES)
 _FIXED_AT = tuple(int(_NARROW_AT[0, NARROW.index(name)]) for name in ("size", "magic_code", "sys_flag"))
 _PHYSICAL_OFFSET_AT = int(_WIDE_AT[0, WIDE.index("physical_offset")])
@@ -160,7 +160,7 @@ class MessageTable:
     def address(self, host: int, row: int) -> bytes:
         """Return the address in ``HOSTS[host]`` of one message: 4 or 16 bytes."""
         form = commit_log.head_form(int(self.narrow[NARROW.index("sys_flag"), row]))
-        start = int(self.starts[row] + _ADDRESS_AT[form, host])
+        start = int(self.starts[row] + ADDRESS_AT[form, host])
         return bytes(self.buffer[start : start + (16 if form >> host & 1 else 4)])
 
     def record(self, row: int) -> bytes:

@@ -528,6 +528,40 @@ def test_properties_are_found_as_split_finds_them(kernels: Any, lay: Lay, texts:
             assert {name.decode(): value.decode() for name, value in expected.items()} == parse_properties(text)
 
 
+@given(texts=st.lists(builders.properties_texts | builders.odd_properties, max_size=6), room=st.integers(0, 40))
+@example(texts=[b"TAGS\x01first\x02KEYS\x01k\x02TAGS\x01last\x02", b"a\x01b\x01c"], room=9)
+@example(texts=[b"KEYS\x01" + b"k" * 10 + b"\x02", b"KEYS\x01" + b"k" * 11], room=9)
+def test_properties_are_listed_as_split_lists_them(kernels: Any, lay: Lay, texts: list[bytes], room: int) -> None:
+    table = table_of(*pieces_of(texts), plain.PROPERTIES, kernels, lay)
+    offsets, sizes = np.ascontiguousarray(table.extents[4]), np.ascontiguousarray(table.extents[5])
+    ends = np.zeros(len(texts), np.int32)
+    found = [np.zeros(room, np.int64) for _ in range(4)]
+
+    count = kernels.list_properties(table.buffer, offsets, sizes, ends, *found)
+
+    expected = [list(property_values(text).items()) for text in texts]
+    assert count >= sum(map(len, expected))
+    if count > room:
+        return
+    listed = [
+        (bytes(table.buffer[name : name + name_size]), bytes(table.buffer[value : value + value_size]))
+        for name, name_size, value, value_size in zip(*(one[:count].tolist() for one in found), strict=True)
+    ]
+    starts = [0, *ends.tolist()]
+    assert [listed[start:end] for start, end in itertools.pairwise(starts)] == expected
+
+
+@given(texts=st.lists(st.binary(max_size=80), max_size=6))
+def test_byte_strings_are_packed_end_to_end(kernels: Any, lay: Lay, texts: list[bytes]) -> None:
+    joined, offsets, sizes = pieces_of(texts)
+    ends, out = np.zeros(len(texts), np.int32), np.zeros(int(sizes.sum()), np.uint8)
+
+    kernels.pack(lay(joined), offsets, sizes, ends, out)
+
+    assert out.tobytes() == b"".join(texts)
+    assert ends.tolist() == list(itertools.accumulate(map(len, texts)))
+
+
 def test_names_of_properties_must_be_in_order() -> None:
     with pytest.raises(ValueError, match="in order"):
         scan.scan(memoryview(b""), 0).table.properties(["TAGS", "KEYS"])

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mqtool.commands._dump.log import begins, is_whole, tell_gap
+from mqtool.commands._dump.log import begins, tell_gap
 from mqtool.commands._dump.request import Request
-from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log, scan

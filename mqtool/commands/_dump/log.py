@@ -10,7 +10,7 @@ from mqtool.commands._dump.request import Patterns, Request, between
 from mqtool.commands._options import check_has_log, matching
 from mqtool.commands._output import Row
 from mqtool.commands._rows import message_columns, message_row
-from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError
@@ -293,16 +293,6 @@ def tell_gap(ask: Request, gap: Gap) -> None:
     reason = _STOPS.get(gap.stop, "no record fits there")
     place = ask.place(gap.segment.path, gap.start)
     ask.damage(f"{gap.end - gap.start:,} bytes at {gap.start_offset:,} ({place}) are skipped: {reason}")
-
-
-def is_whole(table: MessageTable, row: int) -> bool:
-    """Tell whether nothing of a record is missing, as it would be while a broker writes it."""
-    one = table.where(np.array([row]))
-    if one.faults[0] or one.column("physical_offset")[0] != one.column("position")[0]:
-        return False
-    if one.sizes(plain.BODY)[0] and one.body_crcs()[0] != one.column("body_crc")[0]:
-        return False
-    return not one.sizes(plain.PROPERTIES)[0] or one.record(0)[-1] != 0
 
 
 def end_of(table: MessageTable) -> int:

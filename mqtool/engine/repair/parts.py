@@ -126,16 +126,37 @@ def in_order(
     ahead: int,
 ) -> Iterator[PartReport[Run]]:
     """Judge stretches side by side; yield them in order, each beginning where the one before it ended."""
-    waiting: collections.deque[tuple[Part, Future[PartReport[Run]]]] = collections.deque()
+    return joined(_side_by_side(pool, check, parts, ahead), check)
+
+
+def _side_by_side(
+    pool: ThreadPoolExecutor,
+    check: Callable[[Part, int | None], PartReport[Run]],
+    parts: list[Part],
+    ahead: int,
+) -> Iterator[PartReport[Run]]:
+    waiting: collections.deque[Future[PartReport[Run]]] = collections.deque()
     queue = iter(parts)
-    segment, end, in_gap = None, 0, False
     while True:
         for part in itertools.islice(queue, ahead - len(waiting)):
-            waiting.append((part, pool.submit(check, part, None)))
+            waiting.append(pool.submit(check, part, None))
         if not waiting:
             return
-        part, future = waiting.popleft()
-        report = future.result()
+        yield waiting.popleft().result()
+
+
+def joined(
+    reports: Iterable[PartReport[Run]], check: Callable[[Part, int | None], PartReport[Run]]
+) -> Iterator[PartReport[Run]]:
+    """Yield reports of stretches that were judged each by itself so that each begins where the one before it ended.
+
+    Args:
+        reports: in the order of the log.
+        check: judges a stretch again, from where its first record begins.
+    """
+    segment, end, in_gap = None, 0, False
+    for report in reports:
+        part = report.part
         if part.segment is segment and report.start != end:
             if end >= part.stop:
                 report = PartReport(part, None, end, [])

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from mqtool.engine.repair.rebuild_queues import (
     tell,
 )
 from mqtool.engine.repair.verify_index import IndexJudge
-from mqtool.engine.repair.verify_log import LogJudge, Run, last_start
+from mqtool.engine.repair.verify_log import NO_ENTRIES, LogJudge, Run, last_start
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, dispatch
 from mqtool.engine.store.express import Express, express
@@ -66,8 +66,6 @@ _INDEX_TIME_AT = int(checkpoint.CHECKPOINT_DTYPE.fields["index_timestamp"][1])  
 _INDEX_TIME_SIZE = checkpoint.CHECKPOINT_DTYPE["index_timestamp"].itemsize
 
 
-_NONE = np.empty(0, np.int64)
-_NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.astype(np.bool_))
 _HOLES = {"LOG-MAGIC", "LOG-SIZES", "LOG-BLANK"}
 """What ``LogJudge`` finds where a stretch between messages is no record."""
 
@@ -118,7 +116,9 @@ class Built:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rules:
+class Rules:
+    """What is derived from the log of a store."""
+
     reader: StoreReader
     kernels: Any
     delay_levels: list[int]
@@ -193,19 +193,8 @@ def build(
     Raises:
         WriteError: the disk is full, or fails.
     """
-    total = reader.commit_log.total_size
-    known = batch_topics_of(reader)
-    rules = _Rules(
-        reader=reader,
-        kernels=scan.kernels_for(total),
-        delay_levels=reader.delay_levels,
-        queues=queues,
-        index=index,
-        topics=topics,
-        batch_topics=known,
-        with_times=has_ext(reader),
-        with_tags=index and has_tags(reader, version),
-    )
+    rules = rules_of(reader, queues, index, topics, version)
+    known = set(rules.batch_topics)
     made = make_folders(disk, into)
     built, shown = _build(rules, into, disk, jobs, progress)
     late = shown - known if topics is None else (shown - known) & set(topics)
@@ -222,12 +211,50 @@ def build(
     return built
 
 
-def _build(rules: _Rules, into: Path, disk: Disk, jobs: int, progress: Progress) -> tuple[Built, set[str]]:
+def rules_of(
+    reader: StoreReader, queues: bool, index: bool, topics: Collection[str] | None, version: str | None
+) -> Rules:
+    """Return what to derive for ``build``, with its arguments."""
+    return Rules(
+        reader=reader,
+        kernels=scan.kernels_for(reader.commit_log.total_size),
+        delay_levels=reader.delay_levels,
+        queues=queues,
+        index=index,
+        topics=topics,
+        batch_topics=batch_topics_of(reader),
+        with_times=has_ext(reader),
+        with_tags=index and has_tags(reader, version),
+    )
+
+
+def parts_to_walk(reader: StoreReader, kernels: Any, size: int) -> list[Part]:
+    """Return the stretches of a log, of so many bytes at most."""
+    parts = list(parts_of(reader.commit_log, size))
+    if reader.is_live:  # what a broker writes meanwhile may be there by half
+        parts = parts_below(parts, last_start(reader.commit_log, kernels))
+    return parts
+
+
+def in_turn(log: LogJudge, reports: Iterable[PartReport[Run]]) -> Iterator[Derived | None]:
+    """Yield each run that belongs to the log, in order, and None where a stretch of the log was lost."""
+    segment: MappedFile | None = None
+    for report in reports:
+        for event in log.take(report):
+            if isinstance(event, Derived):
+                if event.faulty > 0 or _is_apart(segment, event.segment):
+                    yield None
+                segment = event.segment
+                yield event
+            elif isinstance(event, Finding) and event.code in _HOLES:
+                yield None
+
+
+def _build(rules: Rules, into: Path, disk: Disk, jobs: int, progress: Progress) -> tuple[Built, set[str]]:
     """Walk over the log once; return what was made, and the topics that turned out to hold inner batches."""
     reader = rules.reader
     log = LogJudge(reader, live=False)
     built, shown = Built(), set[str]()
-    done, segment = 0, None
     with ThreadPoolExecutor(jobs) as pool, ThreadPoolExecutor(1) as beside:
         # Whoever may use one thread only wants things done in order.
         index_work = _Backlog(beside if jobs > 1 else None)
@@ -236,28 +263,19 @@ def _build(rules: _Rules, into: Path, disk: Disk, jobs: int, progress: Progress)
             queues = QueueBuilder(reader, into, disk, Sizes.of(reader), rules.batch_topics, pool, jobs)
         if rules.index:
             index = IndexBuilder(into / "index", disk, shape_of(reader), rules.kernels)
-        parts = list(parts_of(reader.commit_log, part_size(PART, jobs)))
-        if reader.is_live:  # what a broker writes meanwhile may be there by half
-            parts = parts_below(parts, last_start(reader.commit_log, rules.kernels))
-        for report in in_order(pool, functools.partial(_walk, rules), parts, jobs + 2):
-            for event in log.take(report):
-                if isinstance(event, Derived):
-                    is_hole = event.faulty > 0 or _is_apart(segment, event.segment)
-                    segment = event.segment
-                else:
-                    is_hole = isinstance(event, Finding) and event.code in _HOLES
-                if is_hole:
-                    built.holes += 1
-                    if queues:
-                        queues.shake()
-                if isinstance(event, Derived):
-                    shown |= event.inner_batches
-                    if queues:
-                        queues.add(event.pieces)
-                    if index:
-                        index_work.add(functools.partial(index.add, event.entries, event.last_timestamp, event.more))
-            done += report.part.stop - report.part.start
-            progress(done)
+        parts = parts_to_walk(reader, rules.kernels, part_size(PART, jobs))
+        reports = _told(in_order(pool, functools.partial(walk_stretch, rules), parts, jobs + 2), progress)
+        for run in in_turn(log, reports):
+            if run is None:
+                built.holes += 1
+                if queues:
+                    queues.shake()
+                continue
+            shown |= run.inner_batches
+            if queues:
+                queues.add(run.pieces)
+            if index:
+                index_work.add(functools.partial(index.add, run.entries, run.last_timestamp, run.more))
         if index:
             index_work.add(index.finish)
         if queues:
@@ -269,6 +287,14 @@ def _build(rules: _Rules, into: Path, disk: Disk, jobs: int, progress: Progress)
             built.index_timestamp = index.end_timestamp
     built.messages, built.end_offset = log.count, log.end_offset
     return built, shown
+
+
+def _told(reports: Iterable[PartReport[Run]], progress: Progress) -> Iterator[PartReport[Run]]:
+    done = 0
+    for report in reports:
+        yield report
+        done += report.part.stop - report.part.start
+        progress(done)
 
 
 class _Backlog:
@@ -298,7 +324,8 @@ def _is_apart(before: MappedFile | None, after: MappedFile) -> bool:
     return before is not None and before is not after and before.end_offset != after.start_offset
 
 
-def _walk(rules: _Rules, part: Part, start: int | None) -> PartReport[Run]:
+def walk_stretch(rules: Rules, part: Part, start: int | None = None) -> PartReport[Run]:
+    """Derive what the messages that begin in a stretch lead to; ``start``: where its first record begins, if known."""
     log = rules.reader.commit_log
 
     def quick(start: int) -> Iterator[Run]:
@@ -308,7 +335,7 @@ def _walk(rules: _Rules, part: Part, start: int | None) -> PartReport[Run]:
     return walk_part(log, rules.kernels, part, start, lambda table: _derive(rules, part.segment, table), quick)
 
 
-def _express_run(rules: _Rules, segment: MappedFile, found: Express) -> Derived:
+def _express_run(rules: Rules, segment: MappedFile, found: Express) -> Derived:
     return Derived(
         segment=segment,
         start=found.start,
@@ -320,7 +347,7 @@ def _express_run(rules: _Rules, segment: MappedFile, found: Express) -> Derived:
         last_timestamp=found.last_timestamp,
         findings=[],
         spans=spans_of(found.units),
-        entries=found.entries if rules.index else _NO_ENTRIES,
+        entries=found.entries if rules.index else NO_ENTRIES,
         pieces=_pieces(rules, found.units),
         inner_batches=set(),
         faulty=0,
@@ -328,7 +355,7 @@ def _express_run(rules: _Rules, segment: MappedFile, found: Express) -> Derived:
     )
 
 
-def _pieces(rules: _Rules, units: Units) -> list[Piece]:
+def _pieces(rules: Rules, units: Units) -> list[Piece]:
     return pieces_of(units, rules.batch_topics, rules.with_times, rules.topics) if rules.queues else []
 
 
@@ -337,7 +364,7 @@ def _has_more(entries: IndexEntries, count: int) -> bool:
     return not len(entries.rows) or int(entries.rows[-1]) < count - 1
 
 
-def _derive(rules: _Rules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
+def _derive(rules: Rules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
     """Dispatch a table; it is cut where records in place and records from elsewhere meet."""
     placed = table.column("position") == table.column("physical_offset")
     edges = [0, *(np.flatnonzero(placed[1:] != placed[:-1]) + 1).tolist(), len(table)]
@@ -346,11 +373,11 @@ def _derive(rules: _Rules, segment: MappedFile, table: MessageTable) -> Iterator
         yield _derive_run(rules, segment, table if whole else table.where(slice(first, last)), bool(placed[first]))
 
 
-def _derive_run(rules: _Rules, segment: MappedFile, table: MessageTable, in_place: bool) -> Derived:
+def _derive_run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool) -> Derived:
     sound = table if not table.faults.any() else table.where(table.faults == 0)
     timestamps = table.column("store_timestamp")
     pieces: list[Piece] = []
-    spans, entries, more = [], _NO_ENTRIES, False
+    spans, entries, more = [], NO_ENTRIES, False
     if len(sound):
         derived = dispatch(sound, rules.delay_levels, rules.with_tags)
         spans = spans_of(derived.units)

@@ -6,7 +6,7 @@ message. (Rules: store.md 5. RocketMQ: ``IndexService``, ``IndexFile``.)
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,18 @@ def shape_of(reader: StoreReader) -> Shape:
         f"(maxHashSlotNum, maxIndexNum)",
     )
     return shape
+
+
+class Entry(NamedTuple):
+    """What a file takes over from the last entry of the one before it."""
+
+    store_timestamp: int
+    physical_offset: int
+
+
+def name_number(last: int, timestamp: int) -> int:
+    """Return what ``index_name`` takes for a file, from the one of the file before it (-1 for none)."""
+    return max(last + 1, min(timestamp, LAST_NAME_MS))
 
 
 @dataclasses.dataclass
@@ -117,18 +129,22 @@ class IndexBuilder:
         self._close()
         if not self.paths:
             self._disk.make_folder(self.folder)
-        path = self.folder / self._name(timestamp)
+        end = Entry(before.end_timestamp, before.end_offset) if before else None
+        return self.open_file(self.folder / self._name(timestamp), end)
+
+    def open_file(self, path: Path, before: "Entry | None") -> _File:
+        """Begin a file, behind one that ends with the entry ``before``."""
         self._disk.create(path, self.shape.file_size)
         self.paths.append(path)
         self._file = _File(path, np.zeros(self.shape.slots, np.int32))
         if before is not None:
             # A broker begins a file with the end of the one before it: its first entry counts from there.
-            self._file.begin_timestamp = self._file.end_timestamp = before.end_timestamp
-            self._file.begin_offset = self._file.end_offset = before.end_offset
+            self._file.begin_timestamp = self._file.end_timestamp = before.store_timestamp
+            self._file.begin_offset = self._file.end_offset = before.physical_offset
         return self._file
 
     def _name(self, timestamp: int) -> str:
-        self._last_name = max(self._last_name + 1, min(timestamp, LAST_NAME_MS))
+        self._last_name = name_number(self._last_name, timestamp)
         return index_name(self._last_name)
 
     def _append(self, file: _File, entries: IndexEntries, rows: slice) -> None:

@@ -269,19 +269,57 @@ def import_files(
     for path in files:
         if not path.is_file():
             raise NotFoundError(f"{path} is no file: give what `mqtool export` wrote")
-    refuse_lack_of_room(into, sum(path.stat().st_size for path in files) // 2)
+    size = sum(path.stat().st_size for path in files)
+    refuse_lack_of_room(into, size // 2)
+    kernels = scan.kernels_for(size)
+
+    def tables() -> Iterator[tuple[MessageTable, Origin]]:
+        done = 0
+        for path in files:
+            for batch in _batches(path):
+                yield batch.table(kernels), batch.origin
+                progress(done + batch.read)
+            done += path.stat().st_size
+
+    return import_tables(tables(), into, config, disk, renumber, jobs)
+
+
+Origin = Callable[[int], str]
+"""Tells where the message in a row of a table came from."""
+
+
+def import_tables(
+    tables: Iterable[tuple[MessageTable, Origin]],
+    into: Path,
+    config: StoreConfig,
+    disk: Disk,
+    renumber: bool = False,
+    jobs: int = 1,
+) -> Imported:
+    """Make a new store of messages; what fails leaves nothing behind.
+
+    Args:
+        tables: sound messages, the oldest first, whatever addresses they have; none is empty.
+        into: folder of the store, empty or not there yet.
+        config: sizes of its files; RocketMQ's defaults for what is not set.
+        disk: through which everything is written.
+        renumber: give the messages of each queue offsets from 0 on.
+        jobs: threads.
+
+    Raises:
+        BadDataError: there is no message, or the offsets of a queue do not go up.
+        UsageError: ``into`` holds something.
+        WriteError: the disk is full, or fails.
+    """
     file_size = config.size("mappedFileSizeCommitLog") or DEFAULT_SEGMENT
-    count = done = 0
+    count = 0
     with making(into, disk):
         # Brokers take units that fill a queue up for messages where the log begins at 0: it begins with the next file.
         new = NewStore(into, disk, config, file_size, file_size)
-        numbering = _Numbering(config, renumber, scan.kernels_for(sum(path.stat().st_size for path in files)))
-        for path in files:
-            for batch in _batches(path):
-                count += len(batch.lines)
-                numbering.put(new, batch)
-                progress(done + batch.read)
-            done += path.stat().st_size
+        numbering = _Numbering(config, renumber)
+        for table, origin in tables:
+            count += len(table)
+            numbering.put(new, table, origin)
         if not count:
             raise BadDataError("there is no message in what was given: there is nothing to import")
         new.finish(None, jobs)
@@ -295,6 +333,17 @@ class _Batch(NamedTuple):
     records: list[bytes]
     lines: list[int]
     read: int  # bytes of the file up to its end
+
+    def table(self, kernels: Any) -> MessageTable:
+        """Return the messages."""
+        data = np.frombuffer(b"".join(self.records), np.uint8)
+        sizes = np.array([len(record) for record in self.records], np.int64)
+        buffer = memoryview(data) if kernels is plain else data
+        return scan.gather(buffer, 0, np.cumsum(sizes) - sizes, kernels)
+
+    def origin(self, row: int) -> str:
+        """Tell where a message came from."""
+        return f"{self.path} line {self.lines[row]:,}"
 
 
 def _batches(path: Path) -> Iterator[_Batch]:
@@ -397,33 +446,28 @@ def record_of(row: Row) -> bytes:
 class _Numbering:
     """Sees to it that the offsets of each queue follow each other."""
 
-    def __init__(self, config: StoreConfig, renumber: bool, kernels: Any) -> None:
-        self._kernels = kernels
+    def __init__(self, config: StoreConfig, renumber: bool) -> None:
         self._levels = config.delay_levels()
         self._renumber = renumber
         self._next: dict[QueueKey, int] = {}
 
-    def put(self, new: NewStore, batch: _Batch) -> None:
-        """Append the messages of a batch to a store.
+    def put(self, new: NewStore, table: MessageTable, origin: Origin) -> None:
+        """Append messages to a store.
 
         Raises:
             BadDataError: the offsets of a queue do not go up, or cannot be made to.
         """
-        data = np.frombuffer(b"".join(batch.records), np.uint8)
-        sizes = np.array([len(record) for record in batch.records], np.int64)
-        buffer = memoryview(data) if self._kernels is plain else data
-        table = scan.gather(buffer, 0, np.cumsum(sizes) - sizes, self._kernels)
         if self._renumber:
-            new.put(table, (), None, self._numbered(table, batch))
+            new.put(table, (), None, self._numbered(table, origin))
         else:
-            new.put(table, self._missing(table, batch))
+            new.put(table, self._missing(table, origin))
 
-    def _missing(self, table: MessageTable, batch: _Batch) -> list[tuple[int, Missing]]:
+    def _missing(self, table: MessageTable, origin: Origin) -> list[tuple[int, Missing]]:
         missing = []
         for span in self._spans(table):
-            row = int(np.searchsorted(table.starts, span.physical_offset))
+            row = int(np.searchsorted(table.column("position"), span.physical_offset))
             expected = self._next.get(span.queue, span.start)
-            where = f"{batch.path} line {batch.lines[row]:,}: {span.queue[0]} {span.queue[1]}"
+            where = f"{origin(row)}: {span.queue[0]} {span.queue[1]}"
             if span.start < expected:
                 raise BadDataError(
                     f"{where} has queue offset {span.start:,} after {expected - 1:,}: give each message once, the "
@@ -439,14 +483,14 @@ class _Numbering:
             self._next[span.queue] = span.stop
         return sorted(missing, key=lambda one: one[0])
 
-    def _numbered(self, table: MessageTable, batch: _Batch) -> Any:
+    def _numbered(self, table: MessageTable, origin: Origin) -> Any:
         offsets = table.column("queue_offset").copy()
         units = dispatch(table, self._levels).units
         for queue, first, last in units.stretches:
             row = int(units.rows[first])
             if queue[0].startswith(LIGHT_QUEUE_PREFIX) or (units.batch_size[first:last] > 1).any():
                 raise BadDataError(
-                    f"{batch.path} line {batch.lines[row]:,}: the offsets of light queues and of inner batches stand "
+                    f"{origin(row)}: the offsets of light queues and of inner batches stand "
                     "in their properties too, --renumber cannot change them"
                 )
             start = self._next.get(queue, 0)

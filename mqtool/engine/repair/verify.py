@@ -7,8 +7,9 @@ import collections
 import enum
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from mqtool.engine.repair import (
     verify_expired,
@@ -22,11 +23,13 @@ from mqtool.engine.repair import (
 )
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.parts import PART, Progress, in_order, part_size, parts_below, parts_of
+from mqtool.engine.repair.parts import PART, Part, PartReport, Progress, in_order, part_size, parts_below, parts_of
+from mqtool.engine.repair.verify_far import FarRun, entries_of
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.repair.verify_tables import Tables
+from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import scan
@@ -73,9 +76,14 @@ def verify_store(
     Raises:
         UsageError: the reader is of a single file that is no segment of a commit log.
     """
+    yield from counted(_all_findings(reader, level, jobs, progress), most)
+
+
+def counted(findings: Iterable[Finding], most: int | None) -> Iterator[Finding]:
+    """Yield so many findings of each code, None for all; then, where there are more, one that counts the others."""
     listed: collections.Counter[str] = collections.Counter()
     files: dict[str, set[str | None]] = collections.defaultdict(set)
-    for one in _all_findings(reader, level, jobs, progress):
+    for one in findings:
         listed[one.code] += 1
         if most is None or listed[one.code] <= most:
             yield one
@@ -86,57 +94,104 @@ def verify_store(
         yield finding(code, f"{listed[code] - most:,} more of these in {len(places):,} files or folders")
 
 
-def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progress) -> Iterator[Finding]:
-    whole = reader.paths.single is None
-    if not whole and not reader.commit_log.segments:
-        raise UsageError(f"{reader.paths.single} is no segment of a commit log: give the store that it belongs to")
-    live = reader.is_live
-    tables = Tables.read(reader) if whole else Tables({}, [])
-    queues = QueueChecker(reader, live)
-    index = IndexJudge(reader, live)
-    log = LogJudge(reader, live)
-    for check in FILE_CHECKS if whole else [verify_log.check_files]:
-        yield from check(reader)
+class Verification:
+    """The checks of one store, for who walks over its log: before it, of each stretch in order, behind it.
 
-    parts = list(parts_of(reader.commit_log, part_size(PART, jobs)))
-    if level is Level.QUICK:
-        last = {id(segment) for segment in reader.commit_log.segments[-2:]}
-        parts = [part for part in parts if id(part.segment) in last]
-    total = sum(part.stop - part.start for part in parts)
-    kernels = scan.kernels_for(total)
-    if live:
-        end = queues.end_of_dispatch()
-        parts = parts_below(parts, verify_log.last_start(reader.commit_log, kernels) if end is None else end)
-    rules = Rules(reader, kernels, reader.delay_levels, index.has_tags(), queues.compare)
+    The ends of queues and index of a live store are taken when this is made.
+
+    Raises:
+        UsageError: the reader is of a single file that is no segment of a commit log.
+    """
+
+    def __init__(self, reader: StoreReader, level: Level, live: bool) -> None:
+        self.reader = reader
+        self.level = level
+        self.whole = reader.paths.single is None
+        if not self.whole and not reader.commit_log.segments:
+            raise UsageError(f"{reader.paths.single} is no segment of a commit log: give the store that it belongs to")
+        self.live = live
+        self._tables = Tables.read(reader) if self.whole else Tables({}, [])
+        self.queues = QueueChecker(reader, live)
+        self.index = IndexJudge(reader, live)
+        self.index.skip_expired()
+        self._log = LogJudge(reader, live)
+
+    def before(self) -> Iterator[Finding]:
+        """Run the checks that need no message."""
+        for check in FILE_CHECKS if self.whole else [verify_log.check_files]:
+            yield from check(self.reader)
+
+    def parts(self, size: int) -> list[Part]:
+        """Return the stretches to judge, of so many bytes at most."""
+        log = self.reader.commit_log
+        parts = list(parts_of(log, size))
+        if self.level is Level.QUICK:
+            last = {id(segment) for segment in log.segments[-2:]}
+            parts = [part for part in parts if id(part.segment) in last]
+        if self.live:
+            end = self.queues.end_of_dispatch()
+            kernels = scan.kernels_for(sum(part.stop - part.start for part in parts))
+            parts = parts_below(parts, verify_log.last_start(log, kernels) if end is None else end)
+        return parts
+
+    def rules(self, kernels: Any) -> Rules:
+        """Return what is needed to judge a stretch."""
+        return Rules(self.reader, kernels, self.reader.delay_levels, self.index.has_tags(), self.queues.compare)
+
+    def take(self, report: PartReport[Run], rules: Rules) -> Iterator[Finding]:
+        """Judge the next stretch."""
+        for event in self._log.take(report):
+            if not isinstance(event, Run):
+                yield event
+            elif self.level is Level.FULL and self.whole:
+                if isinstance(event, FarRun):
+                    make = functools.partial(entries_of, rules, event)
+                    yield from self.index.take_claim(event, event.claim, make)
+                else:
+                    yield from self.index.take(event)
+
+    @property
+    def chained(self) -> list[IndexFile]:
+        """The index files whose chains are to be judged by ``verify_index.check_chains``."""
+        return self.reader.index_files if self.level is Level.FULL else []
+
+    def index_files(self, chains: Iterable[list[Finding]]) -> Iterator[Finding]:
+        """Judge each index file by itself; ``chains`` is what is wrong with those of ``chained``."""
+        for file, found in itertools.zip_longest(self.reader.index_files, chains):
+            yield from verify_index.check_header(self.reader, file)
+            yield from found or ()
+
+    def after(self, rules: Rules) -> Iterator[Finding]:
+        """Judge what only all messages show."""
+        reader, log = self.reader, self._log
+        yield from log.finish()
+        if not self.whole:
+            return
+        if self.level is Level.FULL:
+            yield from self.queues.finish(log)
+            yield from verify_ext.check_walks(reader)
+            yield from verify_rocksdb.check_queues(rules, log)
+            yield from self.index.finish(log.end_offset)
+            yield from verify_timer.check_messages(reader, log.end_offset)
+        else:
+            yield from self.queues.check_ends(log)
+            yield from self.index.check_is_there(log)
+        yield from verify_tables.check_against_log(reader, log)
+        yield from verify_tables.check_config(reader, self._tables, log)
+
+
+def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progress) -> Iterator[Finding]:
+    checks = Verification(reader, level, reader.is_live)
+    yield from checks.before()
+    parts = checks.parts(part_size(PART, jobs))
+    kernels = scan.kernels_for(sum(part.stop - part.start for part in parts))
+    rules = checks.rules(kernels)
     done = 0
     with ThreadPoolExecutor(jobs) as pool:
-        chains = []
-        if level is Level.FULL:
-            chains = [
-                pool.submit(verify_index.check_chains, reader, file, kernels, live) for file in reader.index_files
-            ]
+        chains = [pool.submit(verify_index.check_chains, reader, file, kernels, checks.live) for file in checks.chained]
         for report in in_order(pool, functools.partial(check_part, rules), parts, jobs + 2):
-            for event in log.take(report):
-                if not isinstance(event, Run):
-                    yield event
-                elif level is Level.FULL and whole:
-                    yield from index.take(event)
+            yield from checks.take(report, rules)
             done += report.part.stop - report.part.start
             progress(done)
-        for file, found in itertools.zip_longest(reader.index_files, chains):
-            yield from verify_index.check_header(reader, file)
-            yield from found.result() if found else ()
-    yield from log.finish()
-    if not whole:
-        return
-    if level is Level.FULL:
-        yield from queues.finish(log)
-        yield from verify_ext.check_walks(reader)
-        yield from verify_rocksdb.check_queues(rules, log)
-        yield from index.finish(log.end_offset)
-        yield from verify_timer.check_messages(reader, log.end_offset)
-    else:
-        yield from queues.check_ends(log)
-        yield from index.check_is_there(log)
-    yield from verify_tables.check_against_log(reader, log)
-    yield from verify_tables.check_config(reader, tables, log)
+        yield from checks.index_files(found.result() for found in chains)
+    yield from checks.after(rules)

@@ -1,8 +1,9 @@
 """Checks of the index: each file by itself, then its entries against the keys of the messages, in the log's order."""
 
+import bisect
 import dataclasses
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,17 @@ class _Kind(enum.Enum):
     TAG = enum.auto()
 
 
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What was found of the entries of a run by who looked for them where they should be, without those before."""
+
+    count: int  # entries that the run should have
+    has_keys: bool  # whether any is by key, not by tag
+    agreed: int  # entries from there on that are just those, 0 where any differs
+    file: str  # name of the index file where they begin
+    number: int
+
+
 class IndexJudge:
     """Reads the entries in step with the messages: a broker writes them in the order of the log.
 
@@ -223,6 +235,68 @@ class IndexJudge:
                 yield from self._check_seconds(actual, entries.store_timestamp)
                 return
         yield from self._match(run, wanted)
+
+    def claim(self, run: Run) -> Claim:
+        """Look for the entries of a run where they should be: at the first that points to it, or behind it."""
+        wanted = run.entries
+        if not len(wanted.rows):
+            return Claim(0, False, 0, "", 0)
+        self._file, self._number = self._first_from(run.start_offset)
+        keys = _where(wanted, ~wanted.is_tag)
+        agreed = 0
+        if self._file < len(self.files):
+            agreed = next((len(entries.rows) for entries in (wanted, keys) if self._agree(entries)), 0)
+        return Claim(len(wanted.rows), len(keys.rows) > 0, agreed, *self._place())
+
+    def take_claim(self, run: Run, claim: Claim, entries: Callable[[], IndexEntries]) -> Iterator[Finding]:
+        """Do what ``take`` does with a run whose entries are elsewhere.
+
+        Args:
+            run: that follows the one before it.
+            claim: what is known of its entries.
+            entries: makes them, should that not be enough.
+        """
+        if not claim.count:
+            return
+        # The last message of a live store is looked at more closely, and what is left over from before.
+        if not len(self._early) and (self._end is None or run.end_offset <= self._end):
+            if claim.agreed and self._place() == (claim.file, claim.number):
+                self._advance(claim.agreed)
+                yield from self._begin_coverage()
+                return
+            if not (self._peek(claim.count + _LOOK_AHEAD).physical_offset < run.end_offset).any():
+                if claim.has_keys:
+                    self._not_covered(run)
+                else:
+                    yield from self._begin_coverage()
+                return
+        yield from self.take(dataclasses.replace(run, entries=entries()))
+
+    def _first_from(self, offset: int) -> tuple[int, int]:
+        """Return file and number of the first entry that points to an address or behind it, if all are in order."""
+        for file, stop in enumerate(self._stops):
+            offsets = self.files[file].entries()["physical_offset"]
+            if stop > 1 and int(offsets[stop - 1]) >= offset:
+                return file, bisect.bisect_left(range(stop), offset, lo=1, key=lambda number: int(offsets[number]))
+        return len(self.files), 1
+
+    def _place(self) -> tuple[str, int]:
+        """Return the name of the file of the next entry, and its number; an empty name behind the last."""
+        file, number, _ = next(self._next(1), (len(self.files), 1, 1))
+        return (self.files[file].path.name, number) if file < len(self.files) else ("", 0)
+
+    def skip_expired(self) -> None:
+        """Begin behind the entries, first of all, of messages that went by retention."""
+        start = self.reader.commit_log.min_offset
+        if not start:
+            return
+        for file, number, stop in self._next(sum(self._stops)):
+            offsets = self.files[file].entries()["physical_offset"][number:stop]
+            left = np.flatnonzero((offsets < 0) | (offsets >= start))
+            if len(left):
+                self._file, self._number = file, number + int(left[0])
+                return
+        self._file, self._number = len(self.files), 1
 
     def _agree(self, wanted: IndexEntries) -> bool:
         """Tell whether just these entries are next; false also where it takes a closer look to tell."""

@@ -23,6 +23,8 @@ from mqtool.formats import commit_log as layout
 from mqtool.formats import scan
 from mqtool.formats.scan import Ints, MessageTable
 
+_NONE = np.empty(0, np.int64)
+NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.astype(np.bool_))
 _TIME_ORDER = "stored more than ten minutes before the message in front of it"
 MOST_LISTED = 100
 """Findings of one kind that one stretch lists; the last tells how many more there are."""
@@ -134,9 +136,7 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
 
 
 def _no_dispatch() -> Dispatch:
-    none = np.empty(0, np.int64)
-    entries = IndexEntries(none, none.astype(np.int32), none, none, none.astype(np.bool_))
-    return Dispatch(Any, Units([], *[none] * 7), entries)  # type: ignore[arg-type]
+    return Dispatch(Any, Units([], *[_NONE] * 7), NO_ENTRIES)  # type: ignore[arg-type]
 
 
 def _check_bodies(found: "FindingsOfRows", derived: Dispatch) -> None:

@@ -3,7 +3,7 @@
 import bisect
 import collections
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,10 @@ class Ranges:
         self._starts[first:last] = [start]
         self._stops[first:last] = [stop]
 
+    def all(self) -> list[tuple[int, int]]:
+        """Return the ranges in order."""
+        return list(zip(self._starts, self._stops, strict=True))
+
     def has(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Tell of each number of a range whether it is in the set."""
         numbers = np.arange(start, stop)
@@ -78,6 +82,17 @@ class QueueChecker:
                 queue.max_offset()
             for batch_queue in self.batch_queues.values():
                 batch_queue.max_offset()
+
+    def claimed(self) -> dict[QueueKey, list[tuple[int, int]]]:
+        """Return the places of batch queues that messages claimed since this was last asked."""
+        claimed, self._claimed = self._claimed, collections.defaultdict(Ranges)
+        return {key: ranges.all() for key, ranges in claimed.items()}
+
+    def claim(self, claimed: Mapping[QueueKey, Iterable[tuple[int, int]]]) -> None:
+        """Note places of batch queues that messages claimed elsewhere."""
+        for key, ranges in claimed.items():
+            for start, stop in ranges:
+                self._claimed[key].add(start, stop)
 
     def end_of_dispatch(self) -> int | None:
         """Return an address below which every message was there when the ends were taken, None without a queue."""

@@ -75,6 +75,10 @@ class CommitLog(FileQueue):
                 return
             elif why is not scan.Stop.PART:
                 row = _torn_end(table)
+            elif at < stop and (torn := _torn_end(table)):
+                # Only what follows tells whether these misled the walk.
+                at = int(table.starts[torn]) - self.envelope.size
+                table = table.where(slice(torn))
             if row is not None:
                 at, why = int(table.starts[row]) - self.envelope.size, scan.Stop.SIZE
                 table = table.where(slice(row))
@@ -132,6 +136,17 @@ class CommitLog(FileQueue):
                     continue
                 start = found
             yield from self.walk(segment, start, stop, kernels)
+
+
+def is_whole(table: scan.MessageTable, row: int) -> bool:
+    """Tell whether nothing of a record is missing, as it would be while a broker writes it."""
+    one = table.where(np.array([row]))
+    if one.faults[0] or one.column("physical_offset")[0] != one.column("position")[0]:
+        return False
+    if one.sizes(plain.BODY)[0] and one.body_crcs()[0] != one.column("body_crc")[0]:
+        return False
+    # Bytes are written in order: the last of the properties, or of a topic without any, is there last.
+    return (one.bytes_of(plain.PROPERTIES, 0) or one.bytes_of(plain.TOPIC, 0) or b"x")[-1] != 0
 
 
 def _torn_end(table: scan.MessageTable) -> int | None:

@@ -124,6 +124,95 @@ def _single_messages(message: Message) -> Iterator[tuple[Message, dict[str, str]
                 yield inner, message.properties
 
 
+class Matcher:
+    """Finds the messages of tables for which a query holds; ``faulty_count`` counts records that cannot be read."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.faulty_count = 0
+
+    def messages_in(self, table: MessageTable) -> Iterator[Message]:
+        """Yield the sound messages of a table that fit."""
+        for _, message in self.rows_in(table):
+            yield message
+
+    def rows_in(self, table: MessageTable) -> Iterator[tuple[int, Message]]:
+        """Yield the sound messages of a table that fit, each with its row."""
+        for row in self._rows(table).tolist():
+            message = message_at(table, row)
+            if self.query.matches(message):
+                yield row, message
+
+    def _rows(self, table: MessageTable) -> Ints:
+        """Return the rows that may fit, as far as columns and raw bytes tell."""
+        query = self.query
+        sound = table.faults == 0
+        self.faulty_count += len(table) - int(np.count_nonzero(sound))
+        mask: Mask = sound
+        if query.topics is not None:
+            ids, raw = table.topics()
+            wanted = [number for number, name in enumerate(raw) if name.decode("utf-8", "replace") in query.topics]
+            mask = mask & np.isin(ids, wanted)
+        if query.queues:
+            ids, places = np.unique(table.column("queue_id"), return_inverse=True)
+            mask = mask & np.array([_fits(str(one), query.queues) for one in ids.tolist()])[places]
+        if query.since is not None:
+            mask = mask & (table.column("store_timestamp") >= query.since)
+        if query.until is not None:
+            mask = mask & (table.column("store_timestamp") < query.until)
+        sys_flag = table.column("sys_flag")
+        batch = (sys_flag & commit_log.INNER_BATCH) != 0
+        hidden = (sys_flag & commit_log.COMPRESSED) != 0
+        if query.queue_offset is not None:
+            mask = mask & ((table.column("queue_offset") == query.queue_offset) | batch)
+        if not mask.any():
+            return np.empty(0, np.int64)
+        return self._rows_by_content(table, mask, batch, hidden)
+
+    def _rows_by_content(self, table: MessageTable, mask: Mask, batch: Mask, hidden: Mask) -> Ints:
+        """Return which rows of ``mask`` may fit by what stands in them.
+
+        First by the texts that must stand somewhere in the record, which is fast, then by where they stand.
+        """
+        query = self.query
+        raw = _Raw(table)
+        if query.keys:
+            mask = mask & (raw.rows_with_any(map(_literal, query.keys)) | (batch & hidden))
+        for text in query.texts:
+            mask = mask & (raw.rows_with(text) | hidden)
+        wanted = [("TAGS", query.tags)] if query.tags else []
+        wanted += [(name, (value,)) for name, value in query.properties]
+        for name, patterns in wanted:
+            begins = (f"{name}{NAME_SEPARATOR}{_GLOB.split(pattern)[0]}" for pattern in patterns)
+            mask = mask & (raw.rows_with_any(begins) | (batch & hidden))
+        rows: Ints = np.flatnonzero(mask)
+        unclear = (hidden | batch)[rows]
+        if len(rows) and (wanted or query.keys):
+            fits = unclear | self._properties_fit(table.where(rows), wanted)
+            rows, unclear = rows[fits], unclear[fits]
+        if query.texts or query.regexes:
+            bodies = zip(unclear.tolist(), raw.bodies(table, rows), strict=True)
+            rows = rows[np.array([unknown or self._body_fits(body) for unknown, body in bodies], np.bool_)]
+        return rows
+
+    def _properties_fit(self, table: MessageTable, wanted: list[tuple[str, tuple[str, ...]]]) -> Mask:
+        mask = np.ones(len(table), np.bool_)
+        names = sorted({"KEYS", "UNIQ_KEY", *(name for name, _ in wanted)})
+        offsets, sizes = table.properties(names)
+        values = {name: _texts(table, offsets[number], sizes[number]) for number, name in enumerate(names)}
+        if self.query.keys:
+            both = zip(values["KEYS"], values["UNIQ_KEY"], strict=True)
+            fits = [any(_fits(key, self.query.keys) for key in [*split_keys(keys), one]) for keys, one in both]
+            mask &= np.array(fits, np.bool_)
+        for name, patterns in wanted:
+            mask &= np.array([bool(text) and _fits(text, patterns) for text in values[name]], np.bool_)
+        return mask
+
+    def _body_fits(self, body: bytes) -> bool:
+        text = body.decode("utf-8", "replace")
+        return all(one in text for one in self.query.texts) and all(one.search(text) for one in self.query.regexes)
+
+
 class Search:
     """One search: what the index files say is known when it is made, the log is scanned while messages are taken.
 
@@ -138,7 +227,7 @@ class Search:
         self.remarks: list[str] = []
         self.scanned_size = 0
         self.position = query.start_offset
-        self.faulty_count = 0
+        self._matcher = Matcher(query)
         self.gaps: list[Gap] = []
         start, stop = reader.range_of_time(query.since, query.until)
         start = max(start, query.start_offset)
@@ -153,6 +242,11 @@ class Search:
         self.total_size = sum(min(one.end_offset, end) - one.start_offset for one in _below(reader.commit_log, end))
         self.scan_size = sum(end - begin for begin, end in self.ranges)
         self.kernels = scan.kernels_for(self.scan_size)
+
+    @property
+    def faulty_count(self) -> int:
+        """How many of the records that were scanned could not be read."""
+        return self._matcher.faulty_count
 
     def indexed(self) -> Iterator[Message]:
         """Yield the messages that fit among those the index files name, in the order of the log."""
@@ -240,88 +334,13 @@ class Search:
             if len(piece):
                 self.gaps += unused
                 unused = []
-                yield from self._messages_in(piece)
+                yield from self._matcher.messages_in(piece)
                 end = int(piece.column("position")[-1] + piece.column("size")[-1])
                 self.scanned_size = before + max(0, min(end, stop) - start)
                 self.position = end
                 progress(self.scanned_size)
         self.scanned_size = before + stop - start
         progress(self.scanned_size)
-
-    def _messages_in(self, table: MessageTable) -> Iterator[Message]:
-        for row in self._rows(table).tolist():
-            message = message_at(table, row)
-            if self.query.matches(message):
-                yield message
-
-    def _rows(self, table: MessageTable) -> Ints:
-        """Return the rows that may fit, as far as columns and raw bytes tell."""
-        query = self.query
-        sound = table.faults == 0
-        self.faulty_count += len(table) - int(np.count_nonzero(sound))
-        mask: Mask = sound
-        if query.topics is not None:
-            ids, raw = table.topics()
-            wanted = [number for number, name in enumerate(raw) if name.decode("utf-8", "replace") in query.topics]
-            mask = mask & np.isin(ids, wanted)
-        if query.queues:
-            ids, places = np.unique(table.column("queue_id"), return_inverse=True)
-            mask = mask & np.array([_fits(str(one), query.queues) for one in ids.tolist()])[places]
-        if query.since is not None:
-            mask = mask & (table.column("store_timestamp") >= query.since)
-        if query.until is not None:
-            mask = mask & (table.column("store_timestamp") < query.until)
-        sys_flag = table.column("sys_flag")
-        batch = (sys_flag & commit_log.INNER_BATCH) != 0
-        hidden = (sys_flag & commit_log.COMPRESSED) != 0
-        if query.queue_offset is not None:
-            mask = mask & ((table.column("queue_offset") == query.queue_offset) | batch)
-        if not mask.any():
-            return np.empty(0, np.int64)
-        return self._rows_by_content(table, mask, batch, hidden)
-
-    def _rows_by_content(self, table: MessageTable, mask: Mask, batch: Mask, hidden: Mask) -> Ints:
-        """Return which rows of ``mask`` may fit by what stands in them.
-
-        First by the texts that must stand somewhere in the record, which is fast, then by where they stand.
-        """
-        query = self.query
-        raw = _Raw(table)
-        if query.keys:
-            mask = mask & (raw.rows_with_any(map(_literal, query.keys)) | (batch & hidden))
-        for text in query.texts:
-            mask = mask & (raw.rows_with(text) | hidden)
-        wanted = [("TAGS", query.tags)] if query.tags else []
-        wanted += [(name, (value,)) for name, value in query.properties]
-        for name, patterns in wanted:
-            begins = (f"{name}{NAME_SEPARATOR}{_GLOB.split(pattern)[0]}" for pattern in patterns)
-            mask = mask & (raw.rows_with_any(begins) | (batch & hidden))
-        rows: Ints = np.flatnonzero(mask)
-        unclear = (hidden | batch)[rows]
-        if len(rows) and (wanted or query.keys):
-            fits = unclear | self._properties_fit(table.where(rows), wanted)
-            rows, unclear = rows[fits], unclear[fits]
-        if query.texts or query.regexes:
-            bodies = zip(unclear.tolist(), raw.bodies(table, rows), strict=True)
-            rows = rows[np.array([unknown or self._body_fits(body) for unknown, body in bodies], np.bool_)]
-        return rows
-
-    def _properties_fit(self, table: MessageTable, wanted: list[tuple[str, tuple[str, ...]]]) -> Mask:
-        mask = np.ones(len(table), np.bool_)
-        names = sorted({"KEYS", "UNIQ_KEY", *(name for name, _ in wanted)})
-        offsets, sizes = table.properties(names)
-        values = {name: _texts(table, offsets[number], sizes[number]) for number, name in enumerate(names)}
-        if self.query.keys:
-            both = zip(values["KEYS"], values["UNIQ_KEY"], strict=True)
-            fits = [any(_fits(key, self.query.keys) for key in [*split_keys(keys), one]) for keys, one in both]
-            mask &= np.array(fits, np.bool_)
-        for name, patterns in wanted:
-            mask &= np.array([bool(text) and _fits(text, patterns) for text in values[name]], np.bool_)
-        return mask
-
-    def _body_fits(self, body: bytes) -> bool:
-        text = body.decode("utf-8", "replace")
-        return all(one in text for one in self.query.texts) and all(one.search(text) for one in self.query.regexes)
 
 
 class _Raw:

@@ -649,6 +649,18 @@ def test_a_store_after_retention_is_sound(segments: int, tmp_path: Path) -> None
         assert {one.code for one in found_in(store, level)} == {"CONFIG-NO-QUEUE"}
 
 
+def test_an_index_that_holds_many_expired_entries_is_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest index file stays while it has one entry that is of use, and holds millions."""
+    monkeypatch.setattr("mqtool.engine.repair.verify_index._LOOK_AHEAD", 2)
+    monkeypatch.setattr("mqtool.engine.repair.verify.PART", 4096)
+    store = copy_of("mixed-533-clean", tmp_path)
+    _retain(store, 2 * SEGMENT)
+    (first, *_) = sorted((store / "index").iterdir())
+    shutil.copy(next(path for path in sorted((golden_store("mixed-533-clean") / "index").iterdir())), first.parent)
+
+    assert problems_in(store) == []
+
+
 def test_a_beginning_that_went_without_retention_is_noted(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     for segment in (FIRST, SECOND, THIRD):

@@ -1,0 +1,185 @@
+"""Spark over generated stores: a scan against an empty source, jobs against the commands, one core against two.
+
+Spark costs something for each task, batch and row, whatever is read. So the yardstick of a scan is a Python source that
+yields Arrow batches of the same columns, rows and partitions which are ready beforehand. Jobs and commands are held
+against each other by their slopes: the seconds that a large store takes longer than a small one, so that what it costs
+to start does not count. Every measurement runs in a process and a JVM of its own, the files in the page cache.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.mends import warm
+from bench.stores import make_store
+from bench.table import Row, rate
+from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.stats import By, Selection, count_messages
+
+SIZES = (4 << 30, 16 << 30)
+RUNS = 3
+PARTITION = 128 << 20
+DAY_MS = 86_400_000
+HEADS = "physical_offset,size,topic,queue_id,queue_offset,sys_flag,born_timestamp,store_timestamp,body_size"
+
+
+def measure_spark(folder: Path, sizes: tuple[int, int] = SIZES) -> list[Row]:
+    """Return the rows; stores are made in ``folder``, or found there from the last run."""
+    small, large = (_store(folder / f"store-spark-{size >> 30}", size) for size in sizes)
+    cores = len(os.sched_getaffinity(0))
+    master = f"local[{cores}]"
+    size = StoreReader(small).commit_log.total_size
+    empty, scanned = _seconds(master, "empty", small), _seconds(master, "heads", small)
+    name = f"{sizes[0] >> 30} GiB, 1 KiB bodies"
+    rows = [
+        Row("limit: ready batches of the heads", name, rate(size, empty), "1.00", ""),
+        Row("scan of heads", name, rate(size, scanned), f"{scanned / empty:.2f} x", "≤ 1.4 x"),
+    ]
+    whole, hour = _seconds(master, "day", small), _seconds(master, "hour", small)
+    rows.append(Row("one hour of a day against all of it", name, f"{hour:.2f} s", f"{whole / hour:.1f} x", "≥ 5 x"))
+    more = StoreReader(large).commit_log.total_size - size
+    name = f"{sizes[0] >> 30} to {sizes[1] >> 30} GiB"
+    slopes = {}
+    for job in ("stats", "verify"):
+        ours = _command(job, large, cores) - _command(job, small, cores)
+        took = {store: _seconds(master, job, store) for store in (small, large)}
+        slopes[job] = took[large] - took[small]
+        rows.append(Row(f"mqtool {job} -j {cores}, slope", name, rate(more, ours), "1.00", ""))
+        rows.append(
+            Row(f"{job} on {master}, slope", name, rate(more, slopes[job]), f"{ours / slopes[job]:.2f}", "≥ 0.8")
+        )
+        whole_ratio = _command(job, small, cores) / took[small]
+        rows.append(Row(f"{job} on {master}, a whole run", f"{sizes[0] >> 30} GiB", "", f"{whole_ratio:.2f}", "≥ 0.6"))
+    if cores > 1:
+        one = _seconds("local[1]", "stats", large) - _seconds("local[1]", "stats", small)
+        ratio = f"{one / slopes['stats']:.2f} x"
+        rows.append(
+            Row(f"stats on {master} against local[1], slope", name, rate(more, slopes["stats"]), ratio, "≥ 1.6 x")
+        )
+    return rows
+
+
+def _store(root: Path, size: int) -> Path:
+    if not (root / "checkpoint").exists():
+        make_store(root, 1024, size - (4 << 20), DAY_MS)
+    warm(root)
+    return root
+
+
+def _command(job: str, root: Path, jobs: int) -> float:
+    """Return the seconds that the command's own work takes, without its start."""
+
+    def stats() -> None:
+        reader = StoreReader(root)
+        count_messages(reader, By.TOPIC, Selection(), 0, reader.commit_log.end_offset, jobs)
+
+    def verify() -> None:
+        if any(found.severity != "note" for found in verify_store(StoreReader(root), Level.FULL, jobs)):
+            raise AssertionError("the store of the benchmark is not sound")
+
+    return _best({"stats": stats, "verify": verify}[job])
+
+
+def _best(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _seconds(master: str, job: str, root: Path) -> float:
+    """Return the seconds of a job in a process of its own, best of several runs behind a first one."""
+    words = [sys.executable, "-W", "ignore", "-m", "bench.spark", master, job, str(root)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise AssertionError(f"{words} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return float(done.stdout.split()[-1])
+
+
+def _run(master: str, job: str, root: Path) -> float:
+    from spark_jobs.session import session
+    from spark_jobs.source import NAME, RocketMQStore
+
+    conf = {"spark.sql.python.filterPushdown.enabled": "true"}
+    with session(master, conf, "bench") as spark:
+        spark.dataSource.register(RocketMQStore)
+        reader = spark.read.format(NAME).option("columns", HEADS).option("maxPartitionBytes", PARTITION)
+        work: Callable[[], object]
+        if job == "empty":
+            frame = _ready(spark, root)
+            work = lambda: _drain(frame)  # noqa: E731
+        elif job in ("stats", "verify"):
+            work = lambda: _job(spark, job, root)  # noqa: E731
+        else:
+            heads = reader.load(str(root))
+            if job == "hour":
+                low, high = heads.selectExpr("min(store_timestamp)", "max(store_timestamp)").first()
+                begin = low + (high - low) * 11 // 24
+                heads = heads.where(f"store_timestamp >= {begin} and store_timestamp < {begin + (high - low) // 24}")
+            work = lambda: _drain(heads)  # noqa: E731
+        work()
+        return _best(work)
+
+
+def _drain(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _job(spark: Any, job: str, root: Path) -> None:
+    from spark_jobs import stats, verify
+    from spark_jobs.stores import Store
+
+    stores = [Store(str(root))]
+    if job == "stats":
+        stats.counts(spark, stores, By.TOPIC, Selection(), PARTITION).collect()
+    elif any(row["severity"] != "note" for row in verify.findings(spark, stores, Level.FULL, PARTITION).collect()):
+        raise AssertionError("the store of the benchmark is not sound")
+
+
+def _ready(spark: Any, root: Path) -> Any:
+    """Return the DataFrame of a source that yields batches which are there, as many and as large as a scan does."""
+    from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceReader, InputPartition
+
+    from spark_jobs.source import RocketMQStore
+
+    options = {"path": str(root), "columns": HEADS, "maxPartitionBytes": str(PARTITION)}
+    real = RocketMQStore(CaseInsensitiveDict(options))
+    schema = real.schema()
+    scan = real.reader(schema)
+    parts = scan.partitions()
+    sizes = [[batch.num_rows for batch in scan.read(part)] for part in parts]
+    most = max(number for rows in sizes for number in rows)
+    batch = next(batch for batch in scan.read(parts[0]) if batch.num_rows == most or len(sizes[0]) == 1)
+
+    class Ready(DataSourceReader):
+        def partitions(self) -> list[Any]:
+            return [InputPartition(number) for number in range(len(sizes))]
+
+        def read(self, partition: Any) -> Iterator[Any]:
+            for count in sizes[partition.value]:
+                yield batch.slice(0, count)
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ready"
+
+        def schema(self) -> Any:
+            return schema
+
+        def reader(self, schema: Any) -> Any:  # noqa: ARG002
+            return Ready()
+
+    spark.dataSource.register(Source)
+    return spark.read.format("ready").load()
+
+
+if __name__ == "__main__":
+    print(_run(sys.argv[1], sys.argv[2], Path(sys.argv[3])))

@@ -1,0 +1,196 @@
+"""What all jobs of ``mqtool spark`` share: options, the session, progress, and what becomes of rows."""
+
+import contextlib
+import functools
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqtool import errors
+from mqtool.commands._options import OFFSET, default_store, parse_settings
+from mqtool.commands._output import Output, progress
+from mqtool.errors import MqtoolError, Status, UsageError
+
+if TYPE_CHECKING:
+    from spark_jobs.stores import Store
+
+FORMS = ("parquet", "jsonl")
+_RAISED = re.compile(r"mqtool\.errors\.(\w+): (.+)")
+
+
+class TaskFailedError(MqtoolError):
+    """What a task raised on purpose, or a job that Spark gave up; the status is that of the error."""
+
+    def __init__(self, sentence: str, status: Status) -> None:
+        self.exit_code = status
+        super().__init__(sentence)
+
+
+class Job:
+    """A job on its way: which stores, which session, where its rows go."""
+
+    def __init__(
+        self,
+        name: str,
+        stores: "list[Store]",
+        master: str | None,
+        conf: dict[str, str],
+        partition_size: int,
+        output: Output,
+        into: Path | None,
+        form: str,
+    ) -> None:
+        self.name = name
+        self.stores = stores
+        self.partition_size = partition_size
+        self.output = output
+        self.into = into
+        self._master = master
+        self._conf = conf
+        self._form = form
+        self._started = 0.0
+        self.total = sum(store.open().commit_log.total_size for store in stores)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Any]:
+        """Yield the session; the bar shows how far it has come, and what Spark raises becomes a sentence."""
+        from spark_jobs.session import first_line, session, watched
+
+        with session(self._master, self._conf, f"mqtool spark {self.name}") as spark:
+            self._started = time.monotonic()
+            with progress(self.total, self.name) as advance:
+                try:
+                    with watched(spark, lambda part: advance(int(part * self.total))):
+                        yield spark
+                except (MqtoolError, OSError):
+                    raise
+                except Exception as error:
+                    if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
+                        raise
+                    raise _task_error(str(error), first_line(error)) from error
+
+    def write(self, frame: Any) -> bool:
+        """Write a DataFrame where ``--into`` says, if it does; tell whether that is done."""
+        if self.into is None:
+            return False
+        if self._form == "parquet":
+            frame.write.option("compression", "zstd").parquet(str(self.into))
+        else:
+            frame.write.json(str(self.into), ignoreNullFields=False)
+        return True
+
+    def named(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row, with its store only where there are several."""
+        return row if len(self.stores) > 1 else {name: value for name, value in row.items() if name != "store"}
+
+    def tell(self, what: str) -> None:
+        """Tell in the end what was done, and how fast."""
+        seconds = time.monotonic() - self._started
+        rate = self.total / max(seconds, 1e-9) / (1 << 20)
+        stores = "" if len(self.stores) == 1 else f" of {len(self.stores):,} stores"
+        self.output.remark(f"{what}; {self.total:,} bytes of log{stores} in {seconds:,.1f} s ({rate:,.0f} MiB/s)")
+        if self.into is not None:
+            self.output.remark(f"written into {self.into}")
+
+    def tell_inferred(self) -> None:
+        """Tell what had to be inferred of the stores."""
+        for store in self.stores:
+            reader = store.open()
+            assert reader.commit_log is not None
+            for remark in reader.remarks:
+                self.output.remark(remark)
+
+
+def _task_error(text: str, first: str) -> TaskFailedError:
+    raised = _RAISED.findall(text)
+    if raised:
+        kind = getattr(errors, raised[-1][0], MqtoolError)
+        return TaskFailedError(raised[-1][1].strip(), kind.exit_code)
+    if "PATH_ALREADY_EXISTS" in text:
+        return TaskFailedError("there is something in the folder of --into already: give another", Status.USAGE)
+    return TaskFailedError(f"Spark gave up: {first}", Status.FAULT)
+
+
+def _conf(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        key, equals, setting = value.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{value}: give it as KEY=VALUE, with a key of Spark")
+        pairs[key] = setting
+    return pairs
+
+
+def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``-s``, which repeats."""
+    return click.option(
+        "-s", "--store", "paths", multiple=True, metavar="DIR",
+        help="A store's directory, or a pattern for several; repeats.",
+    )(command)  # fmt: skip
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every job takes; it receives a ``Job`` as ``job``."""
+    options = (
+        click.option(
+            "-c", "--config", type=click.Path(path_type=Path, readable=False), help="The broker's configuration file."
+        ),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats."),
+        click.option(
+            "--master", metavar="URL",
+            help="local[N], local-cluster[..], spark://.., yarn, k8s://.. or sc://.. Default: local[*].",
+        ),
+        click.option("--conf", multiple=True, metavar="KEY=VALUE", callback=_conf, help="A setting of Spark; repeats."),
+        click.option(
+            "--partition-size", type=OFFSET, default="128MiB", show_default=True, help="Bytes of log for one task."
+        ),
+        store_option,
+    )  # fmt: skip
+
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        paths: tuple[str, ...],
+        config: Path | None,
+        settings: tuple[str, ...],
+        master: str | None,
+        conf: dict[str, str],
+        partition_size: int,
+        output: Output,
+        into: Path | None = None,
+        form: str = "parquet",
+        **kwargs: Any,
+    ) -> Any:
+        stores = _stores(paths, config, settings)
+        if into is not None and into.exists():
+            raise UsageError(f"{into} is there already: give another name")
+        name = click.get_current_context().info_name or ""
+        job = Job(name, stores, master, conf, max(1 << 20, partition_size), output, into, form)
+        return command(*args, job=job, **kwargs)
+
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _stores(paths: tuple[str, ...], config: Path | None, settings: tuple[str, ...]) -> "list[Store]":
+    from mqtool.engine.store.paths import StoreConfig
+    from spark_jobs.stores import find_stores
+
+    known = StoreConfig.load(config, parse_settings(settings))
+    return find_stores(paths or [str(default_store())], known.settings)
+
+
+def into_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--into`` and ``--form``: executors write rows there, however many."""
+    command = click.option(
+        "--form", type=click.Choice(FORMS), default="parquet", show_default=True, help="Of what --into makes."
+    )(command)
+    return click.option(
+        "--into", type=click.Path(path_type=Path, readable=False), metavar="DIR",
+        help="Have the executors write the rows into this new folder.",
+    )(command)  # fmt: skip

@@ -1,0 +1,345 @@
+"""``mqtool spark JOB``: the questions of other commands to stores that are too large for one machine."""
+
+import collections
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mqtool.commands._options import (
+    body_option,
+    key_filter,
+    matching,
+    output_option,
+    queue_filter,
+    range_options,
+    tag_filter,
+    time_options,
+    topic_filter,
+)
+from mqtool.commands._query import topics_of
+from mqtool.commands._rows import message_columns, message_row
+from mqtool.commands._spark import Job, into_options, job_options
+from mqtool.commands.find import property_option, regex_option, text_option
+from mqtool.commands.rebuild import tell_built
+from mqtool.commands.stats import columns_of, counts_of, named, order_of
+from mqtool.commands.verify import STYLES, sentence, status_of, summary
+from mqtool.errors import Status, UsageError
+
+if TYPE_CHECKING:
+    import re
+
+
+_MOST_SHOWN = 1000
+_limit_option = click.option(
+    "--limit", metavar="N", type=click.IntRange(0), default=_MOST_SHOWN, show_default=True,
+    help="Show so many at most; --into has them all.",
+)  # fmt: skip
+
+
+@click.group(short_help="Ask stores too large for one machine, on Spark.")
+def command() -> None:
+    r"""Ask stores too large for one machine, on Spark: here, or on a cluster.
+
+    \b
+      mqtool spark verify -s '/brokers/*/store'
+      mqtool spark stats -s /mnt/store --by hour --master spark://host:7077
+
+    Every executor must see the files of a store under the same path. Each job runs with spark-submit too.
+    """
+
+
+@command.command("verify", short_help="Check stores and list what is wrong.")
+@click.option(
+    "--level", type=click.Choice(["quick", "full"]), default="full", show_default=True,
+    help="quick: all files, but only into the last two segments.",
+)  # fmt: skip
+@into_options
+@output_option
+@job_options
+def verify(level: str, job: Job) -> int:
+    """Check every file of stores and list what is wrong, as `mqtool verify` does."""
+    from mqtool.engine.repair.verify import Level
+    from spark_jobs.verify import finding_of, findings
+
+    counts: collections.Counter[str] = collections.Counter()
+    with job.session() as spark:
+        found = findings(spark, job.stores, Level(level), job.partition_size)
+        if job.into is not None:
+            found = found.persist()
+            job.write(found)
+            counts.update({row["severity"]: row["count"] for row in found.groupBy("severity").count().collect()})
+        rows = [] if job.into is not None else found.collect()  # no more than 100 of one code and store
+    for row in sorted(rows, key=lambda row: row["store"]):
+        one = finding_of(row.asDict())
+        counts[one.severity] += 1
+        values = job.named({"store": row["store"], **dataclasses.asdict(one)})
+        place = f"{row['store']}: " if "store" in values else ""
+        job.output.line(values, place + sentence(one), STYLES[one.severity])
+    job.tell_inferred()
+    job.tell(summary(counts))
+    return status_of(counts)
+
+
+@command.command("find", short_help="Find messages by key, trace id, tag, property, text or time.")
+@topic_filter
+@queue_filter
+@tag_filter
+@key_filter
+@text_option
+@regex_option
+@property_option
+@range_options
+@time_options
+@_limit_option
+@click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
+@body_option
+@into_options
+@output_option
+@job_options
+def find(
+    topics: tuple[str, ...],
+    queues: tuple[str, ...],
+    tags: tuple[str, ...],
+    keys: tuple[str, ...],
+    texts: tuple[str, ...],
+    regexes: "tuple[re.Pattern[str], ...]",
+    properties: tuple[tuple[str, str], ...],
+    start: int | None,
+    stop: int | None,
+    since: int | None,
+    until: int | None,
+    limit: int,
+    scan: bool,
+    body: str,
+    job: Job,
+) -> int:
+    """Find the messages for which every condition holds, as `mqtool find` does.
+
+    A message is found by its keys and by its unique key, which is the id that a trace names it by.
+    """
+    from mqtool.engine.store.search import Query
+    from mqtool.formats.message import message_of
+    from spark_jobs.find import messages, plan
+
+    filters = (topics, queues, tags, keys, texts, regexes, properties)
+    if not any(filters) and all(bound is None for bound in (start, stop, since, until)):
+        raise UsageError("nothing is said about the messages to find: give --key, --tag, --text or another condition")
+    query = Query(
+        keys=keys, tags=tags, texts=texts, regexes=regexes, properties=properties, queues=queues, since=since,
+        until=until, start_offset=start or 0, stop_offset=stop,
+    )  # fmt: skip
+    queries = [(store, dataclasses.replace(query, topics=topics_of(store.open(), topics))) for store in job.stores]
+    planned = plan(queries, job.partition_size, not scan)
+    job.total = planned.scan_size
+    count, rows = 0, []
+    with job.session() as spark:
+        found = messages(spark, planned.items)
+        if not job.write(found.drop("record", "position")):
+            rows = found.select("store", "position", "record").orderBy("store", "position").limit(limit).collect()
+    job.output.columns = message_columns(job.output.width, body)
+    for row in rows:
+        count += 1
+        message = message_of(bytes(row["record"]), row["position"])
+        job.output.row(job.named({"store": row["store"], **message_row(message, body)}))
+    for remark in planned.remarks:
+        job.output.remark(remark)
+    reached = f"; --limit {limit:,} is reached" if count == limit else ""
+    job.tell("" if job.into is not None else f"{count:,} messages found{reached}")
+    return Status.OK
+
+
+@command.command("stats", short_help="Count messages and bytes by topic, queue, tag, hour, size or producer.")
+@click.option(
+    "--by", type=click.Choice(["topic", "queue", "tag", "hour", "size", "host"]), default="topic", show_default=True,
+    help="What to group by.",
+)  # fmt: skip
+@topic_filter
+@queue_filter
+@tag_filter
+@time_options
+@into_options
+@output_option
+@job_options
+def stats(
+    by: str,
+    topics: tuple[str, ...],
+    queues: tuple[str, ...],
+    tags: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    job: Job,
+) -> int:
+    """Count messages and bytes as `mqtool stats` does.
+
+    By queue also: how many queue offsets are missing between the first and the last, and how many messages have one
+    that another message of their queue has.
+    """
+    from mqtool.engine.store.stats import HOUR_MS, KEYS, By, Count, Selection
+    from spark_jobs.stats import counts
+
+    way = By(by)
+    with job.session() as spark:
+        found = counts(spark, job.stores, way, Selection(topics, queues, tags, since, until), job.partition_size)
+        if job.into is not None:
+            found = found.persist()
+            job.write(found.where(f"{KEYS[way][0]} is not null").drop("lost", "faulty", "gone"))
+            found = found.where("lost > 0 or faulty > 0 or gone > 0")
+        rows = found.collect()
+    groups = {}
+    unread: collections.Counter[str] = collections.Counter()
+    total = Count()
+    for row in rows:
+        unread.update({name: row[name] or 0 for name in ("lost", "faulty", "gone")})
+        if row["records"]:
+            key = tuple(row[name] for name in KEYS[way])
+            groups[key] = row, Count(*(row[field.name] for field in dataclasses.fields(Count)))
+            total.add(groups[key][1])
+    span = max(0, total.last_timestamp - total.first_timestamp)
+    offsets = ("min_offset", "max_offset", "missing", "repeated") if way is By.QUEUE else ()
+    job.output.columns = (*columns_of(by)[:3], *offsets, *columns_of(by)[3:])
+    for key, (row, count) in sorted(groups.items(), key=lambda item: order_of(way, item[0], item[1][1])):
+        more = {name: row[name] for name in offsets}
+        job.output.row(named(way, key) | counts_of(count, HOUR_MS if way is By.HOUR else span) | more)
+    if topics and not groups and job.into is None:
+        matching(topics, [], "topic in this part of the log")
+    for name, text in (
+        ("lost", "places of the log hold no message that can be read"),
+        ("faulty", "damaged records are left out"),
+        ("gone", "ranges of segments went while the job ran"),
+    ):
+        if unread[name]:
+            job.output.remark(f"{unread[name]:,} {text}")
+    job.tell(f"{total.messages:,} messages counted" if job.into is None else "counted")
+    return Status.DAMAGE if unread["lost"] or unread["faulty"] else Status.OK
+
+
+@command.command("export", short_help="Write messages to Parquet by topic and date.")
+@topic_filter
+@range_options
+@time_options
+@click.option(
+    "--into", type=click.Path(path_type=Path, readable=False), metavar="DIR", required=True,
+    help="The new folder to make, which all executors see.",
+)  # fmt: skip
+@output_option
+@job_options
+def export(
+    topics: tuple[str, ...], start: int | None, stop: int | None, since: int | None, until: int | None, job: Job
+) -> int:
+    """Write messages to Parquet files, compressed, in folders by topic and by date of storage (UTC).
+
+    Files have the columns of `mqtool export`, and `mqtool import` takes them. Damaged messages are left out.
+    """
+    from spark_jobs.export import Chosen, run
+
+    chosen: frozenset[str] | None = None
+    if topics:
+        named_topics = (topics_of(store.open(), topics) for store in job.stores)
+        chosen = frozenset().union(*(found for found in named_topics if found))
+    assert job.into is not None
+    with job.session() as spark:
+        done = run(spark, job.stores, job.into, Chosen(chosen, since, until, start, stop), job.partition_size)
+    if done.damaged:
+        job.output.remark(f"{done.damaged:,} damaged records and places are left out")
+    job.tell(f"{done.messages:,} messages of {done.size:,} bytes exported")
+    return Status.DAMAGE if done.damaged else Status.OK
+
+
+@command.command("offsets", short_help="Tell how far consumer groups have come, by files and log.")
+@_limit_option
+@into_options
+@output_option
+@job_options
+def offsets(limit: int, job: Job) -> int:
+    """Tell how far consumer groups have come in each queue: what is saved, and what the log tells.
+
+    The log tells of messages that were given back, that went to the dead letters, that pop consumers took or
+    acknowledged, and of ended transactions. That is a lower bound: what was consumed at the first attempt leaves no
+    trace. Where nothing is saved, consumer_offset is that bound.
+    """
+    from spark_jobs.offsets import progress
+
+    rows = []
+    with job.session() as spark:
+        found = progress(spark, job.stores, job.partition_size)
+        if not job.write(found):
+            rows = found.orderBy("store", "group", "topic", "queue_id").limit(limit).collect()
+    job.output.columns = (
+        "group", "topic", "queue_id", "consumer_offset", "lag", "saved", "at_least", "min_offset", "max_offset",
+    )  # fmt: skip
+    for row in rows:
+        job.output.row(job.named(row.asDict()))
+    job.tell(f"{len(rows):,} groups and queues" + ("; --limit is reached" if len(rows) == limit else ""))
+    return Status.OK
+
+
+@command.command("compare", short_help="Tell which messages are in only one of two stores.")
+@click.option(
+    "--with", "other", required=True, metavar="DIR", help="The other store: a slave's, say.",
+)  # fmt: skip
+@click.option(
+    "--by", type=click.Choice(["key", "offset"]), default="key", show_default=True,
+    help="What a message is known by; offset: of a master and its slave, byte for byte.",
+)  # fmt: skip
+@_limit_option
+@into_options
+@output_option
+@job_options
+def compare(other: str, by: str, limit: int, job: Job) -> int:
+    """Tell which messages are in only one of two stores: a master and its slave, before and after a move.
+
+    Ends with status 3 when there are any.
+    """
+    from spark_jobs.compare import differences
+    from spark_jobs.stores import find_stores
+
+    if len(job.stores) != 1:
+        raise UsageError("two stores are compared: give one with -s and the other one --with")
+    (second,) = find_stores([other], dict(job.stores[0].settings))
+    job.total += second.open().commit_log.total_size
+    with job.session() as spark:
+        found = differences(spark, job.stores[0], second, by, job.partition_size).persist()
+        counts = {row["side"]: row["count"] for row in found.groupBy("side").count().collect()}
+        rows = []
+        if not job.write(found):
+            rows = found.orderBy("side", "physical_offset").limit(limit).collect()
+    job.output.columns = ("side", "physical_offset", "topic", "queue_id", "queue_offset", "store_time", "unique_key")
+    for row in rows:
+        job.output.row(row.asDict())
+    said = [f"{count:,} {'differ' if side == 'differs' else f'only {side}'}" for side, count in sorted(counts.items())]
+    job.tell(", ".join(said) or "both stores hold the same messages")
+    return Status.DAMAGE if counts else Status.OK
+
+
+@command.command("rebuild", short_help="Make queues and index again from the commit log.")
+@click.argument("target", type=click.Choice(["queues", "index", "all"]))
+@topic_filter
+@click.option(
+    "--into", type=click.Path(path_type=Path, readable=False), metavar="DIR", required=True,
+    help="The new folder to make, which all executors see.",
+)  # fmt: skip
+@click.option(
+    "--for", "version", type=click.Choice(["4.9", "5.3", "5.5"]),
+    help="The broker that will use the index: from 5.4 on it has entries by tag. Default: as the store shows.",
+)  # fmt: skip
+@output_option
+@job_options
+def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job) -> int:
+    """Make queues and index again from the commit log, byte for byte what `mqtool rebuild --into` makes."""
+    from spark_jobs.rebuild import run
+
+    if len(job.stores) != 1:
+        raise UsageError("one store is rebuilt at a time: give one with -s")
+    if topics and target != "queues":
+        raise UsageError("--topic goes with `rebuild queues`: all else is of the whole store")
+    (store,) = job.stores
+    chosen = topics_of(store.open(), topics)
+    assert job.into is not None
+    with job.session() as spark:
+        built = run(
+            spark, store, job.into, queues=target != "index", index=target != "queues",
+            topics=None if chosen is None else sorted(chosen), version=version, partition_size=job.partition_size,
+        )  # fmt: skip
+    return tell_built(built, job.into, job.output)

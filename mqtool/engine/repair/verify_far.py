@@ -1,0 +1,119 @@
+"""Reports of stretches that are judged far away, in other processes or on other machines, as they travel.
+
+A report travels without what can be made again: of the index entries of a run only what was found of them in the index
+goes along, ``Claim``, and who joins the reports makes them again in the rare case that this is not enough.
+"""
+
+import dataclasses
+import pickle
+from typing import Any, NamedTuple
+
+from mqtool.engine.repair.parts import Part, PartReport
+from mqtool.engine.repair.verify_index import Claim, IndexJudge
+from mqtool.engine.repair.verify_log import NO_ENTRIES, Rules, Run, check_part
+from mqtool.engine.repair.verify_queues import QueueChecker
+from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.dispatch import IndexEntries, QueueKey, dispatch
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.errors import StoreChangedError
+from mqtool.formats import scan
+
+
+@dataclasses.dataclass
+class FarRun(Run):
+    """A run without its index entries."""
+
+    claim: Claim
+
+
+class Stretch(NamedTuple):
+    """A stretch of a log, by addresses: what travels to who judges it."""
+
+    segment: int  # address where its segment begins
+    start: int  # positions in the segment
+    stop: int
+
+    @classmethod
+    def of(cls, part: Part) -> "Stretch":
+        """Return the stretch that a part is."""
+        return cls(part.segment.start_offset, part.start, part.stop)
+
+
+class FarReport(NamedTuple):
+    """What one stretch holds, as it travels."""
+
+    stretch: Stretch
+    start: int | None
+    end: int
+    runs: list[dict[str, Any] | tuple[int, int, scan.Stop]]  # of each run or gap its fields, without the segment
+    claimed: dict[QueueKey, list[tuple[int, int]]]  # places of batch queues
+
+
+_FIELDS = [field.name for field in dataclasses.fields(FarRun) if field.name not in ("segment", "entries")]
+
+
+def judge_far(rules: Rules, queues: QueueChecker, index: IndexJudge, stretch: Stretch) -> bytes:
+    """Judge the messages that begin in a stretch; return what ``report_of`` takes.
+
+    Args:
+        rules: with the ``compare`` of ``queues``.
+        queues: of a store whose stretches are judged here one after the other.
+        index: of the same; it is not live, and has no order to keep.
+        stretch: which.
+
+    Raises:
+        StoreChangedError: its segment is gone.
+        NotFoundError: it goes meanwhile.
+    """
+    report = check_part(rules, Part(segment_of(rules.reader.commit_log, stretch), stretch.start, stretch.stop))
+    runs: list[dict[str, Any] | tuple[int, int, scan.Stop]] = []
+    for piece in report.runs:
+        if isinstance(piece, Gap):
+            runs.append((piece.start, piece.end, piece.stop))
+        else:
+            far = FarRun(**{**vars(piece), "entries": NO_ENTRIES}, claim=index.claim(piece))
+            runs.append({name: getattr(far, name) for name in _FIELDS})
+    return pickle.dumps(FarReport(stretch, report.start, report.end, runs, queues.claimed()))
+
+
+def report_of(log: CommitLog, queues: QueueChecker, data: bytes) -> PartReport[Run]:
+    """Return the report that ``judge_far`` made; ``queues`` notes what it claimed.
+
+    Raises:
+        StoreChangedError: the segment is gone meanwhile.
+    """
+    far = FarReport(*pickle.loads(data))
+    queues.claim(far.claimed)
+    segment = segment_of(log, far.stretch)
+    runs: list[Run | Gap] = []
+    for one in far.runs:
+        if isinstance(one, dict):
+            runs.append(FarRun(segment=segment, entries=NO_ENTRIES, **one))
+        else:
+            runs.append(Gap(segment, *one))
+    return PartReport(Part(segment, far.stretch.start, far.stretch.stop), far.start, far.end, runs)
+
+
+def segment_of(log: CommitLog, stretch: Stretch) -> MappedFile:
+    """Return the segment of a stretch.
+
+    Raises:
+        StoreChangedError: there is none as long as that.
+    """
+    segment = log.segment_at(stretch.segment)
+    if segment is None or segment.start_offset != stretch.segment or segment.size < stretch.stop:
+        raise StoreChangedError(
+            f"{segment_name(stretch.segment)} is gone or shorter than it was: another process is at work; try again"
+        )
+    return segment
+
+
+def entries_of(rules: Rules, run: Run) -> IndexEntries:
+    """Derive the index entries of a run again."""
+    log = rules.reader.commit_log
+    buffer = log.buffer(run.segment, rules.kernels)
+    base = run.segment.start_offset
+    table = scan.scan(buffer, base, run.start, run.end, log.envelope, rules.kernels, run.count).table
+    sound = table if not table.faults.any() else table.where(table.faults == 0)
+    return dispatch(sound, rules.delay_levels, rules.tags_in_index).entries if len(sound) else NO_ENTRIES

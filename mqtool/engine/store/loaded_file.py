@@ -1,0 +1,101 @@
+"""One file of a store of which stretches are read into memory, for those who must not be ended by a file cut short."""
+
+import builtins
+import errno
+import functools
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+
+from mqtool.engine.store.mapped_file import Bytes, MappedFile, reading
+
+_STEP = 1 << 20
+_NO_RESERVE = int(getattr(mmap, "MAP_NORESERVE", 0))
+
+
+class LoadedFile(MappedFile):
+    """A file that is read, not mapped: where it is cut short meanwhile reading is an error, not the end of the process.
+
+    ``bytes`` is as long as the file and takes memory only for the one stretch that ``load`` has read; elsewhere it is
+    zeros. The file stays open, so a stretch can be read when its name has been removed. Close it in the end.
+
+    Raises:
+        NotFoundError: it is not there.
+    """
+
+    def __init__(self, path: Path, start_offset: int, size: int) -> None:
+        super().__init__(path, start_offset, size)
+        self._start = self._stop = 0  # what is loaded
+        with reading(path):
+            self._descriptor = os.open(path, os.O_RDONLY)
+
+    def __enter__(self) -> "LoadedFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    @functools.cached_property
+    def bytes(self) -> Bytes:
+        """As many bytes as the file has; see ``load``."""
+        if not self.size:
+            return np.empty(0, np.uint8)
+        memory = mmap.mmap(-1, self.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        return np.frombuffer(memory, np.uint8)
+
+    def load(self, start: int, stop: int) -> None:
+        """Have a stretch of the file in ``bytes``, and nothing that lies before it.
+
+        Raises:
+            StoreChangedError: the file has become shorter.
+        """
+        stop = min(stop, self.size)
+        if start < self._start or start > self._stop:
+            super().release(self._start, self._stop)
+            self._start = self._stop = start
+        self.release(self._start, start)
+        view = memoryview(self.bytes)
+        while self._stop < stop:
+            with reading(self.path):
+                count = os.preadv(self._descriptor, [view[self._stop : stop]], self._stop)
+            if not count:
+                raise self._shrunk()
+            self._stop += count
+
+    @property
+    def loaded_stop(self) -> int:
+        """Where the stretch that is loaded ends."""
+        return self._stop
+
+    def release(self, start: int, stop: int) -> None:
+        """Let go of the memory behind a stretch."""
+        super().release(start, stop)
+        if start <= self._start:
+            self._start = max(self._start, min(stop, self._stop))
+
+    def read(self, at: int, size: int) -> "builtins.bytes":
+        """Return ``size`` bytes at position ``at`` of the file, fewer at its end."""
+        wanted = max(0, min(size, self.size - at))
+        with reading(self.path):
+            data = os.pread(self._descriptor, wanted, at)
+        if len(data) < wanted:
+            raise self._shrunk()
+        return data
+
+    def first_content(self, start: int, stop: int) -> int | None:
+        """Return the position of the first byte of a stretch that is not zero; holes of the file are not read."""
+        at = start
+        while at < min(stop, self.size):
+            try:
+                at = max(at, os.lseek(self._descriptor, at, os.SEEK_DATA))
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                    return None
+            data = np.frombuffer(self.read(at, min(_STEP, stop - at)), np.uint8)
+            content = np.flatnonzero(data)
+            if len(content):
+                return at + int(content[0])
+            at += _STEP
+        return None

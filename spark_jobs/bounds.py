@@ -1,0 +1,51 @@
+"""What a query's filters leave of a log: ranges of time and of offsets, topics and queues.
+
+Bounds may leave more than the filters do, never less: Spark applies its filters again to what is read.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from mqtool.formats.scan import MessageTable
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """Half-open ranges, None where there is no end, and sets, None where anything goes."""
+
+    since: int | None = None  # store timestamp, ms
+    until: int | None = None
+    start: int | None = None  # physical offset
+    stop: int | None = None
+    first: int | None = None  # queue offset
+    last: int | None = None
+    topics: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+
+    def may_have(self, topic: str, queue_id: int) -> bool:
+        """Tell whether something of a queue may be left."""
+        return (self.topics is None or topic in self.topics) and (self.queue_ids is None or queue_id in self.queue_ids)
+
+    def select(self, table: MessageTable) -> MessageTable:
+        """Return the messages that are left."""
+        ranges = (
+            ("store_timestamp", self.since, self.until),
+            ("physical_offset", self.start, self.stop),
+            ("queue_offset", self.first, self.last),
+        )
+        mask = np.ones(len(table), np.bool_)
+        for name, low, high in ranges:
+            if low is not None:
+                mask &= table.column(name) >= low
+            if high is not None:
+                mask &= table.column(name) < high
+        if self.queue_ids is not None:
+            mask &= np.isin(table.column("queue_id"), list(self.queue_ids))
+        if not mask.all():
+            table = table.where(mask)
+        if self.topics is not None and len(table):
+            ids, names = table.topics()
+            chosen = np.array([name.decode("utf-8", "replace") in self.topics for name in names], np.bool_)
+            table = table.where(chosen[ids])
+        return table

@@ -1,0 +1,109 @@
+"""``find`` as a Spark job: messages by key, unique key (the id by which a trace knows them), tag, property or text.
+
+Keys are looked up in the index files by the driver, as ``mqtool find`` does it; tasks read the messages that entries
+name, and scan what the index does not answer for.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mqtool.engine.store.search import Matcher, Query, Search
+from mqtool.errors import FormatError, NotFoundError
+from mqtool.formats import scan
+from spark_jobs import run_as_program
+from spark_jobs.messages import BUILDERS, CORRUPT, Batches, Wanted
+from spark_jobs.partitions import LogRange, Lost, RangeReader, log_ranges
+from spark_jobs.source import arrow_schema, spark_schema
+from spark_jobs.spread import spread
+from spark_jobs.stores import Store
+from spark_jobs.tables import GONE
+
+_COLUMNS = tuple(name for name in BUILDERS if name != CORRUPT)
+SCHEMA = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS}, "position": "bigint", "record": "binary"})
+"""The columns of the table ``messages``, the address where a message really lies, and its whole record."""
+_MOST_HITS = 1000
+
+
+class Item(NamedTuple):
+    """What one task looks at: a range of the log, or addresses that index entries name."""
+
+    store: Store
+    query: Query
+    part: LogRange | None
+    offsets: list[int]
+
+
+@dataclasses.dataclass
+class Plan:
+    """What is to be looked at, and what the driver has learned from the index."""
+
+    items: list[Item]
+    remarks: list[str]
+    scan_size: int = 0
+
+
+def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: bool) -> Plan:
+    """Ask the index files, and cut what must be scanned into ranges."""
+    made = Plan([], [])
+    for store, query in stores:
+        reader = store.open()
+        search = Search(reader, query, use_index)
+        hits = search.hit_offsets
+        made.items += [
+            Item(store, query, None, hits[start : start + _MOST_HITS]) for start in range(0, len(hits), _MOST_HITS)
+        ]
+        for start, stop in search.ranges:
+            made.items += [
+                Item(store, query, part, []) for part in log_ranges(store, reader, partition_size, start, stop)
+            ]
+        made.remarks += [*reader.remarks, *search.remarks]
+        made.scan_size += search.scan_size
+    return made
+
+
+def messages(spark: Any, items: Sequence[Item]) -> Any:
+    """Return the DataFrame of the messages that fit, columns ``SCHEMA``, each once."""
+    return spread(spark, items, find, SCHEMA).dropDuplicates(["store", "position"])
+
+
+def find(item: Item) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of one item that fit."""
+    matcher = Matcher(item.query)
+    schema = arrow_schema(SCHEMA)
+    fields = pa.schema([schema.field(number) for number in range(len(_COLUMNS))])
+    batches = Batches(Wanted(_COLUMNS, item.store.path), fields, "PERMISSIVE")
+    for file, table in _tables(item):
+        rows = [row for row, _ in matcher.rows_in(table)]
+        if rows:
+            chosen = table.where(np.array(rows))
+            for batch in batches.of_table(chosen, file):
+                records = pa.array([chosen.record(row) for row in range(len(chosen))], pa.binary())
+                positions = pa.array(chosen.column("position"), pa.int64())
+                yield pa.RecordBatch.from_arrays([*batch.columns, positions, records], schema=schema)
+
+
+def _tables(item: Item) -> Iterator[tuple[str, scan.MessageTable]]:
+    if item.part is None:
+        reader = item.store.open()
+        for offset in item.offsets:
+            try:
+                record = reader.record_at(offset)
+            except (NotFoundError, FormatError):  # an entry may mean a message that is gone
+                continue
+            yield "", scan.gather(memoryview(record), offset, np.zeros(1, np.int64))
+        return
+    try:
+        with RangeReader(item.part) as part:
+            for piece in part.tables():
+                if not isinstance(piece, Lost):
+                    yield item.part.file, piece
+    except GONE:
+        return
+
+
+if __name__ == "__main__":
+    run_as_program("find")

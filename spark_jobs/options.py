@@ -1,0 +1,123 @@
+"""The options of the source: a table of names, each read once; what nobody knows is refused with near names."""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mqtool.engine.store.paths import STORE_SETTINGS, StoreConfig
+from mqtool.errors import UsageError
+from spark_jobs.partitions import MAX_PARTITION
+from spark_jobs.stores import Store, find_stores, path_options
+
+OPTIONS = (
+    "path", "paths", "table", "columns", "mode", "maxPartitionBytes", "includeBody", "decompressBody", "config",
+    "startingOffsets", "maxBytesPerTrigger", "renumber",
+)  # fmt: skip
+"""Beside ``set.KEY``, for settings of the broker."""
+
+MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+STARTS = ("earliest", "latest")
+
+_SET = "set."
+_SETTINGS = {name.lower(): name for name in (*STORE_SETTINGS, "mapedFileSizeCommitLog", "brokerName")}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What was asked for. Spark does not tell upper from lower case in names of options."""
+
+    given: Mapping[str, str]
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> "Options":
+        """Take the options of a source.
+
+        Raises:
+            UsageError: one is unknown.
+        """
+        known = {name.lower() for name in OPTIONS}
+        for name in options:
+            if name.lower().startswith(_SET):
+                choose("setting", name[len(_SET) :], _SETTINGS.values())
+            elif name.lower() not in known:
+                choose("option", name, (*OPTIONS, "set.KEY"))
+        return cls({name.lower(): value for name, value in options.items()})
+
+    def text(self, name: str, default: str, choices: Iterable[str]) -> str:
+        """Return one of several words.
+
+        Raises:
+            UsageError: it is none of them.
+        """
+        return choose(name, self.given.get(name.lower(), default), choices)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return ``true`` or ``false``; raises like ``text``."""
+        return self.text(name, str(default).lower(), ("true", "false")) == "true"
+
+    def size(self, name: str, default: int | None) -> int | None:
+        """Return a number of bytes: ``134217728``, ``128m``, ``128MiB``.
+
+        Raises:
+            UsageError: it is none, or 0.
+        """
+        text = self.given.get(name.lower())
+        if text is None:
+            return default
+        found = re.fullmatch(r"([1-9][0-9]{0,15})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+        if not found:
+            raise UsageError(f"{name}={text} is no size: give bytes as a whole number, or one like 128m")
+        return int(found[1]) * _UNITS[found[2]]
+
+    @property
+    def table(self) -> str:
+        """The name of the table as it was given, else ``messages``."""
+        return self.given.get("table", "messages")
+
+    @property
+    def columns(self) -> str | None:
+        """A layout or a list of columns."""
+        return self.given.get("columns")
+
+    @property
+    def mode(self) -> str:
+        """What becomes of what is damaged."""
+        return self.text("mode", MODES[0], MODES)
+
+    @property
+    def max_partition(self) -> int:
+        """Bytes of a partition."""
+        return self.size("maxPartitionBytes", None) or MAX_PARTITION
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of the broker, from its file and beside it.
+
+        Raises:
+            MqtoolError: the file cannot be read.
+        """
+        config = self.given.get("config")
+        overrides = {_SETTINGS[name[len(_SET) :]]: value for name, value in self.given.items() if name.startswith(_SET)}
+        return dict(StoreConfig.load(Path(config) if config else None, overrides).settings)
+
+    def stores(self) -> list[Store]:
+        """Return the stores that are asked for; raises like ``find_stores``."""
+        return find_stores(path_options(self.given), self.settings)
+
+
+def choose(what: str, word: str, choices: Iterable[str]) -> str:
+    """Return the choice that a word means; upper and lower case are the same.
+
+    Raises:
+        UsageError: it means none; the sentence names those near to it.
+    """
+    by_lower = {choice.lower(): choice for choice in choices}
+    if word.lower() in by_lower:
+        return by_lower[word.lower()]
+    near = difflib.get_close_matches(word.lower(), by_lower, 3, 0.6)
+    names = " or ".join(by_lower[name] for name in near)
+    there = f"did you mean {names}?" if near else f"there are {', '.join(by_lower.values())}"
+    raise UsageError(f"there is no {what} {word}: {there}")

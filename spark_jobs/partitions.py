@@ -1,0 +1,370 @@
+"""Byte ranges of segments: each record of a log belongs to the one range in which it begins, damaged ones too.
+
+A range is walked from a record that begins some megabytes before it, so all ranges see the log cut into the same
+records, whatever lies in the bodies. Nothing here knows Spark, and no record is read to cut a log into ranges.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
+from mqtool.engine.store.loaded_file import LoadedFile
+from mqtool.engine.store.mapped_file import Bytes, MappedFile
+from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
+from mqtool.errors import NotFoundError, StoreChangedError
+from mqtool.formats import commit_log, scan
+from mqtool.formats.scan import MessageTable
+from spark_jobs.stores import Store
+
+MAX_PARTITION = 128 << 20
+LOOK_BACK = 5 << 20
+"""A walk begins so far before its range, at the beginning of the segment at most: no message of a broker that takes
+those of 4 MiB is longer."""
+STEP = 4 << 20
+"""Bytes that are read and scanned at once, and lie in the processor's cache meanwhile."""
+MAPPED_STEP = 32 << 20
+"""Where nothing is read into memory and only heads are looked at."""
+SLACK = 64 << 10
+"""Bytes read behind them: few records reach further."""
+_PROBE = 128 << 10
+_SIZE_BYTES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class LogRange:
+    """A range of a segment: what begins in it is read together.
+
+    ``following`` tells whether messages lie in later segments, ``is_live`` whether a broker may be writing here.
+    """
+
+    store: Store
+    file: str  # relative to the store
+    path: str
+    start_offset: int  # address of the segment
+    size: int  # bytes of the segment
+    start: int  # positions in the segment
+    stop: int
+    is_dledger: bool
+    following: bool
+    is_live: bool
+    total_size: int  # bytes of all ranges that are read together
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """A place in a range where a record should begin and none does."""
+
+    position: int  # in the segment
+    code: str  # of the check that finds it
+
+
+def log_ranges(
+    store: Store,
+    reader: StoreReader,
+    max_size: int = MAX_PARTITION,
+    start_offset: int = 0,
+    stop_offset: int | None = None,
+) -> list[LogRange]:
+    """Cut the log of a store into ranges of ``max_size`` bytes at most; only names and lengths of files are looked at.
+
+    Args:
+        store: that it is of.
+        reader: of it.
+        max_size: bytes; a range that is cut begins at a multiple of it in its segment.
+        start_offset: messages that begin below this address are left out.
+        stop_offset: messages that begin here or behind it are left out.
+    """
+    log = reader.commit_log
+    last = last_used(log)
+    is_live = reader.is_live
+    stop_offset = log.end_offset if stop_offset is None else stop_offset
+    chosen = []
+    for number, segment in enumerate(log.segments):
+        low = max(0, start_offset - segment.start_offset)
+        high = min(segment.size, stop_offset - segment.start_offset)
+        cuts = [low, *range(low - low % max_size + max_size, high, max_size), high] if low < high else []
+        chosen += [(segment, start, stop, number < last) for start, stop in itertools.pairwise(cuts)]
+    total = sum(stop - start for _, start, stop, _ in chosen)
+    return [
+        LogRange(
+            store, reader.paths.relative(segment.path), str(segment.path.absolute()), segment.start_offset,
+            segment.size, start, stop, log.envelope is not scan.BARE, following, is_live, total,
+        )
+        for segment, start, stop, following in chosen
+    ]  # fmt: skip
+
+
+def last_used(log: CommitLog) -> int:
+    """Return the number of the last segment with a message or a blank record at its beginning, -1 without one."""
+    for number in reversed(range(len(log.segments))):
+        if begins(log, log.segments[number], 0):
+            return number
+    return -1
+
+
+def begins(log: CommitLog, segment: MappedFile, at: int, magics: Sequence[int] = scan.MAGICS) -> bool:
+    """Tell whether a record with one of these magic codes seems to begin at a position."""
+    head = segment.read(at, log.envelope.size + commit_log.BLANK_SIZE)[log.envelope.size :]
+    return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).magic_code in magics
+
+
+def log_end(store: Store, reader: StoreReader, known: int | None = None) -> int:
+    """Return the address behind the last whole message of a log, that of a full segment's end where it is full.
+
+    Args:
+        store: that it is of.
+        reader: of it.
+        known: what this function has returned before, so that only what is new is read.
+    """
+    log = reader.commit_log
+    number = last_used(log)
+    if number < 0:
+        return log.min_offset
+    segment = log.segments[number]
+    is_near = known is not None and segment.start_offset <= known <= segment.end_offset
+    at = known - segment.start_offset if is_near and known is not None else 0
+    part = LogRange(
+        store, reader.paths.relative(segment.path), str(segment.path.absolute()), segment.start_offset, segment.size,
+        at, segment.size, log.envelope is not scan.BARE, False, True, segment.size - at,
+    )  # fmt: skip
+    with RangeReader(part) as one:
+        return segment.start_offset + one.end_of_messages(at, is_near)
+
+
+class MappedSegment(LoadedFile):
+    """A segment that is mapped all the same, by those who look at little of it.
+
+    A segment that is deleted meanwhile stays whole for them; one that is cut short ends the process, and Spark runs its
+    task again in another.
+    """
+
+    @functools.cached_property
+    def bytes(self) -> Bytes:
+        """The whole file."""
+        return self.map()
+
+    def load(self, start: int, stop: int) -> None:
+        """Do nothing: all of it is there."""
+
+    def release(self, start: int, stop: int) -> None:
+        """Do nothing: what was looked at belongs to the page cache."""
+
+    @property
+    def loaded_stop(self) -> int:
+        """The end of the file."""
+        return self.size
+
+
+class RangeReader:
+    """Reads one range. To be used in a ``with``; ``is_mapped``: as ``MappedSegment``.
+
+    Raises:
+        NotFoundError: its file is gone.
+        StoreChangedError: its file has become shorter.
+    """
+
+    def __init__(self, part: LogRange, is_mapped: bool = False) -> None:
+        self.part = part
+        kind = MappedSegment if is_mapped else LoadedFile
+        self._step = MAPPED_STEP if is_mapped else STEP
+        self.segment = kind(Path(part.path), part.start_offset, part.size)
+        self.log = CommitLog([])
+        if part.is_dledger:
+            self.log.envelope = scan.DLEDGER
+        self.kernels = scan.kernels_for(part.total_size)
+        self._lost: Gap | None = None  # as far as it is known
+
+    def __enter__(self) -> "RangeReader":
+        self.segment.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.segment.__exit__(*exception)
+
+    def tables(self) -> Iterator[MessageTable | Lost]:
+        """Yield the messages that begin in the range, and each place that is damaged, in order.
+
+        A table is good until the next one is asked for.
+        """
+        part = self.part
+        at, is_lost = self._begin()
+        while at < part.stop:
+            if is_lost:
+                stop = min(at + self._step, part.stop)
+                self.segment.load(at, stop + SLACK)
+                again = scan.resync(self._buffer, part.start_offset, at, stop, self.log.envelope)
+                at, is_lost = (stop, True) if again is None else (again, False)
+                if not is_lost:
+                    yield from self._tell(followed=True)
+                continue
+            pieces, at, is_lost = self._walk(at)
+            for piece in pieces:
+                if isinstance(piece, Gap):
+                    if part.start <= piece.start < part.stop:
+                        self._lost = piece
+                    continue
+                yield from self._tell(followed=True)
+                table = self._owned(piece)
+                if table is not None:
+                    yield table
+        yield from self._tell(followed=False)
+
+    def end_of_messages(self, at: int, is_near: bool) -> int:
+        """Return where the last whole message ends, the end of the segment where it is full.
+
+        Args:
+            at: position of a record, or where the last one ended.
+            is_near: where no record follows soon, none follows: the rest is not looked at.
+        """
+        end = at
+        while at < self.part.size:
+            pieces, at, is_lost = self._walk(at)
+            for piece in pieces:
+                if not isinstance(piece, Gap):
+                    last = len(piece) - 1 - self._is_unfinished(piece)
+                    if last >= 0:
+                        end = int(piece.starts[last]) + int(piece.column("size")[last])
+            if is_lost:
+                again = self._next_record(at, at + STEP if is_near else self.part.size)
+                if again is None:
+                    return end
+                at = again
+        return self.part.size
+
+    @property
+    def _buffer(self) -> Any:
+        return self.log.buffer(self.segment, self.kernels)
+
+    def _begin(self) -> tuple[int, bool]:
+        """Return where to begin to walk, and whether no record is known to begin there."""
+        low = max(0, self.part.start - LOOK_BACK)
+        if not low:
+            return 0, False
+        self.segment.load(low, self.part.start + SLACK)
+        found = scan.resync(self._buffer, self.part.start_offset, low, self.part.start, self.log.envelope)
+        return (self.part.start, True) if found is None else (found, False)
+
+    def _walk(self, at: int) -> tuple[list[MessageTable | Gap], int, bool]:
+        """Return messages and gaps from a record on, where they end, and whether the last is a gap without an end."""
+        segment = self.segment
+        stop = min(at + self._step, self.part.stop)
+        segment.load(at, stop + SLACK)
+        while True:
+            pieces = list(self.log.walk(segment, at, stop, self.kernels))
+            if not pieces:
+                return [], segment.size, False  # a blank record, or no room for one
+            last = pieces[-1]
+            if isinstance(last, Gap):
+                return pieces, last.end, last.end >= stop
+            end = int(last.starts[-1]) + int(last.column("size")[-1])
+            if end > segment.loaded_stop:
+                segment.load(at, end + SLACK)
+            elif last.faults[-1] and end >= stop and stop < segment.size:
+                # Only what follows tells whether this record misled the walk.
+                stop = min(max(stop, end) + STEP, segment.size)
+                segment.load(at, stop + SLACK)
+            elif end < stop:
+                return pieces, segment.size, False  # a blank record follows
+            else:
+                return pieces, end, False
+
+    def _owned(self, table: MessageTable) -> MessageTable | None:
+        """Return the messages that begin in the range."""
+        starts = table.starts - self.log.envelope.size
+        first, last = starts.searchsorted([self.part.start, self.part.stop]).tolist()
+        if last == len(table) and last > first and self._is_unfinished(table):
+            last -= 1
+        if first == 0 and last == len(table):
+            return table
+        return table.where(slice(first, last)) if last > first else None
+
+    def _is_unfinished(self, table: MessageTable) -> bool:
+        """Tell whether a broker is just writing the last message of a table."""
+        if not self.part.is_live or self.part.following or is_whole(table, len(table) - 1):
+            return False
+        end = int(table.starts[-1]) + int(table.column("size")[-1])
+        return not begins(self.log, self.segment, end)
+
+    def _tell(self, followed: bool) -> Iterator[Lost]:
+        """Tell of the gap before this place, unless it is the unused end of the log."""
+        gap, self._lost = self._lost, None
+        if gap is None:
+            return
+        followed = followed or self.part.following or self._next_record(self.part.stop, self.part.size) is not None
+        if followed:
+            yield Lost(gap.start, _HOLES[gap.stop])
+        elif not self.part.is_live:
+            content = self.segment.first_content(gap.start, self.part.size)
+            if content is not None:
+                yield self._tail(gap, content)
+
+    def _next_record(self, at: int, stop: int) -> int | None:
+        """Return the position of the first record from a place on."""
+        while True:
+            content = self.segment.first_content(at, min(stop, self.part.size))
+            if content is None:
+                return None
+            # A record begins with its size, whose first bytes may be zero.
+            at = max(at, content - _SIZE_BYTES)
+            end = min(at + STEP, self.part.size)
+            self.segment.load(at, end + SLACK)
+            found = scan.resync(self._buffer, self.part.start_offset, at, end, self.log.envelope)
+            if found is not None:
+                return found
+            at = end
+
+    def _tail(self, gap: Gap, content: int) -> Lost:
+        if gap.stop is scan.Stop.BLANK:
+            return Lost(gap.start, "LOG-BLANK")
+        if begins(self.log, self.segment, gap.start, scan.MAGICS[:2]):
+            return Lost(gap.start, "LOG-TORN")
+        return Lost(content, "LOG-NOISE")
+
+
+_HOLES = {
+    scan.Stop.MAGIC: "LOG-MAGIC",
+    scan.Stop.SIZE: "LOG-SIZES",
+    scan.Stop.BLANK: "LOG-BLANK",
+    scan.Stop.END: "LOG-BLANK",
+    scan.Stop.PART: "LOG-MAGIC",
+}
+
+
+def ranges_in_time(ranges: list[LogRange], since: int | None, until: int | None) -> list[LogRange]:
+    """Leave out ranges at both ends whose messages were not stored in ``[since, until)`` (ms).
+
+    Of a range the first two messages are read: store times follow the log but for steps of the clock.
+    """
+    first, stop = 0, len(ranges)
+    while since is not None and first + 1 < stop:
+        times = _first_times(ranges[first + 1])
+        if not times or max(times) >= since - CLOCK_STEP_MS:
+            break
+        first += 1
+    while until is not None and stop > first:
+        times = _first_times(ranges[stop - 1])
+        if not times or min(times) < until + CLOCK_STEP_MS:
+            break
+        stop -= 1
+    return ranges[first:stop]
+
+
+def _first_times(part: LogRange) -> list[int]:
+    """Return the store times of the first two messages of a range, none where they are not found at its beginning."""
+    try:
+        with RangeReader(dataclasses.replace(part, stop=min(part.stop, part.start + _PROBE), total_size=_PROBE)) as one:
+            segment, envelope = one.segment, one.log.envelope
+            segment.load(part.start, part.start + 2 * _PROBE)
+            buffer = one.log.buffer(segment, one.kernels)
+            at = scan.resync(buffer, part.start_offset, part.start, one.part.stop, envelope)
+            if at is None:
+                return []
+            table = scan.scan(buffer, part.start_offset, at, None, envelope, one.kernels, limit=2).table
+            times: list[int] = table.column("store_timestamp").tolist()
+            return times if len(times) == 2 else []
+    except (NotFoundError, StoreChangedError):
+        return []

@@ -1,0 +1,217 @@
+"""The session that a job runs in: made as the command line asks, or the one that ``spark-submit`` has prepared.
+
+What is made here is quiet, listens to nobody outside of this machine where it runs on it alone, and has the package
+shipped to executors that are other processes.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mqtool.errors import MissingExtraError, MqtoolError, Status, UnavailableError
+
+_ONE_PROCESS = re.compile(r"local(\[.*\])?")
+_ON_THIS_MACHINE = re.compile(r"local(-cluster)?(\[.*\])?")
+_WITHOUT_RETRY = re.compile(r"^(local\[[^],]+)\]$")
+_TRIES = 4  # of a task, as on a cluster: a process that reads a file which is cut short may end
+_SHIPPED = ("mqtool", "spark_jobs", "pyspark_rocketmq_store")
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_POLL = 0.2  # seconds
+_LAST_LINES = 5
+
+Conf = Mapping[str, str]
+Progress = Callable[[float], object]
+"""Is told which part of the work is done, from 0 to 1."""
+
+
+class JavaMissingError(MqtoolError):
+    """Spark needs a Java that is not there, or too old."""
+
+    exit_code = Status.UNAVAILABLE
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"Spark runs on Java 17 or newer, {reason}: install a JDK 17 (Debian, Ubuntu: openjdk-17-jdk-headless) "
+            f"and have it in PATH or JAVA_HOME"
+        )
+
+
+class SparkFailedError(MqtoolError):
+    """A job that Spark gave up."""
+
+    exit_code = Status.FAULT
+
+
+@contextlib.contextmanager
+def session(master: str | None, conf: Conf, name: str) -> Iterator[Any]:
+    """Yield a Spark session and end it, if it was not there before.
+
+    Args:
+        master: ``local[N]``, ``local-cluster[N,CORES,MIB]``, ``spark://..``, ``yarn``, ``k8s://..``, or ``sc://..`` for
+            Spark Connect; None: what ``spark-submit`` says, else ``local[*]``.
+        conf: settings of Spark.
+        name: of the application.
+
+    Raises:
+        MissingExtraError: there is no pyspark.
+        JavaMissingError: there is no Java, or it is too old.
+        UnavailableError: the master does not answer.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtraError("mqtool spark", "spark") from error
+    # Workers are to run the Python that the packages of this one are made for.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master is not None and master.startswith("sc://"):
+        spark = _connected(SparkSession, master, conf)
+    else:
+        spark = _made(SparkSession, master, conf, name)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():  # executors fetch the package from there
+        warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+        try:
+            if is_connect(spark):
+                spark.addArtifacts(str(package_into(Path(folder))), pyfile=True)
+            elif not _ONE_PROCESS.fullmatch(spark.sparkContext.master):
+                spark.sparkContext.addPyFile(str(package_into(Path(folder))))
+            yield spark
+        finally:
+            with contextlib.suppress(Exception):  # it may have ended by itself
+                spark.stop()
+
+
+def _made(factory: Any, master: str | None, conf: Conf, name: str) -> Any:
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not submitted:
+        master = "local[*]"
+    builder = factory.builder.appName(name)
+    for key, value in {**({} if submitted else _settings(master or "")), **conf}.items():
+        builder = builder.config(key, value)
+    if master is not None:
+        builder = builder.master(_WITHOUT_RETRY.sub(rf"\1,{_TRIES}]", master))
+    return builder.getOrCreate() if submitted else _started(builder.getOrCreate)
+
+
+def _settings(master: str) -> dict[str, str]:
+    settings = dict(_QUIET)
+    if _ON_THIS_MACHINE.fullmatch(master):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
+
+
+def _started(start: Callable[[], Any]) -> Any:
+    """Start a JVM whose remarks go into a file: what went wrong is told from there, and all else to nobody."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    if java is None:
+        raise JavaMissingError(f"and none is in JAVA_HOME ({home})" if home else "and none is there")
+    with tempfile.TemporaryFile() as log:
+        sys.stderr.flush()
+        before = os.dup(2)
+        os.dup2(log.fileno(), 2)  # the JVM keeps it
+        try:
+            return start()
+        except Exception as error:
+            log.seek(0)
+            text = log.read().decode("utf-8", "replace")
+            if "UnsupportedClassVersionError" in text or "requires Java" in text:
+                raise JavaMissingError(f"and {java} is older") from error
+            lines = [line for line in text.splitlines() if line.strip()][-_LAST_LINES:]
+            raise UnavailableError(f"Spark does not start: {first_line(error)} {' '.join(lines)}".strip()) from error
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _connected(factory: Any, url: str, conf: Conf) -> Any:
+    try:
+        builder = factory.builder.remote(url)
+        for key, value in conf.items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+        spark.version  # noqa: B018 - the first question shows whether anybody answers
+    except ImportError as error:
+        raise MissingExtraError("Spark Connect", "spark") from error
+    except Exception as error:
+        raise UnavailableError(f"{url} does not answer as Spark Connect: {first_line(error)}") from error
+    return spark
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error of Spark says first: the rest is a stack of the JVM's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def package_into(folder: Path) -> Path:
+    """Make a zip file of the package and return its path."""
+    root = Path(__file__).parent.parent
+    path = folder / "mqtool_package.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in _SHIPPED:
+            for file in sorted((root / name).rglob("*.py")):
+                archive.write(file, file.relative_to(root).as_posix())
+    return path
+
+
+def is_connect(spark: Any) -> bool:
+    """Tell whether a session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextlib.contextmanager
+def watched(spark: Any, progress: Progress) -> Iterator[None]:
+    """Tell how far the work of the session has come, by its tasks, while the block runs."""
+    if is_connect(spark):
+        handler = _connect_handler(progress)
+        spark.registerProgressHandler(handler)
+        try:
+            yield
+        finally:
+            spark.removeProgressHandler(handler)
+        return
+    done = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def poll() -> None:
+        while not done.wait(_POLL):
+            with contextlib.suppress(Exception):  # the context may be stopping
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                _tell(progress, [(one.numCompletedTasks, one.numTasks) for one in stages if one])
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _connect_handler(progress: Progress) -> Callable[..., None]:
+    def handler(stages: Iterable[Any] | None = None, **_: Any) -> None:
+        _tell(progress, [(one.num_completed_tasks, one.num_tasks) for one in stages or ()])
+
+    return handler
+
+
+def _tell(progress: Progress, stages: list[tuple[int, int]]) -> None:
+    """Tell of the stage with the most tasks: the one that reads."""
+    done, count = max(stages, key=lambda stage: stage[1], default=(0, 0))
+    if count:
+        progress(done / count)

@@ -1,0 +1,281 @@
+"""``rocketmq_store``: the store of a broker as tables of Spark.
+
+Spark finds it by its name where mqtool is installed (``pyspark_rocketmq_store``); elsewhere a session is told of it
+with ``spark.dataSource.register(RocketMQStore)``.
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from mqtool.errors import UsageError
+from spark_jobs import messages
+from spark_jobs.bounds import Bounds
+from spark_jobs.messages import COLUMNS, LAYOUTS
+from spark_jobs.options import Options, choose
+from spark_jobs.tables import TABLES, Ask, Part
+
+NAME = "rocketmq_store"
+
+_TYPES: dict[str, DataType] = {
+    one.simpleString(): one
+    for one in (
+        BinaryType(),
+        IntegerType(),
+        LongType(),
+        StringType(),
+        TimestampType(),
+        MapType(StringType(), StringType()),
+        ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+        StructType(
+            [
+                StructField("file", StringType()),
+                StructField("position", LongType()),
+                StructField("code", StringType()),
+                StructField("hex", StringType()),
+            ]
+        ),
+    )
+}
+
+
+def spark_schema(columns: Mapping[str, str]) -> StructType:
+    """Return the schema of columns by name and type."""
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in columns.items()])
+
+
+class RocketMQStore(DataSource):
+    """The stores under a path.
+
+    Options:
+        table: ``messages``, ``consume_queue``, ``index``, ``findings``, ``segments``, ``config`` or ``timer``.
+        columns: of messages ``kafka`` or ``rocketmq-spark`` for the names of those connectors; or a list of columns.
+        mode: of damaged messages ``PERMISSIVE`` (rows that say so), ``DROPMALFORMED`` or ``FAILFAST``.
+        maxPartitionBytes: bytes of a partition.
+        includeBody: ``false`` leaves bodies out.
+        decompressBody: ``false`` gives bodies as they are stored.
+        config: the broker's configuration file; ``set.KEY`` sets one key.
+        startingOffsets: of a stream, ``earliest`` or ``latest``.
+        maxBytesPerTrigger: of a stream, bytes of the log that a micro-batch reads.
+        renumber: of a write, ``true`` numbers the messages of each queue from 0 on.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` calls it."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """Return the columns that are asked for."""
+        return spark_schema({name: kind for name, (_, kind) in _columns(self.read_options()).items()})
+
+    def reader(self, schema: StructType) -> "StoreTableReader":
+        """Return what reads a table once."""
+        return StoreTableReader(self.read_options(), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return what reads messages as they are appended."""
+        from spark_jobs.stream import StoreStreamReader
+
+        return StoreStreamReader(self.read_options(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what makes a new store."""
+        from spark_jobs.writer import StoreWriter
+
+        return StoreWriter(self.read_options(), schema, overwrite)
+
+    def read_options(self) -> Options:
+        """Return the options.
+
+        Raises:
+            UsageError: one is unknown.
+        """
+        return Options.read(dict(self.options))
+
+
+def _columns(options: Options) -> dict[str, tuple[str, str]]:
+    """Return for each column that is asked for what it holds and its type.
+
+    Raises:
+        UsageError: there is no such table, layout or column.
+    """
+    table = choose("table", options.table, TABLES)
+    if table != "messages":
+        known = {name: (name, kind) for name, kind in TABLES[table].columns.items()}
+        names = _names(options.columns, known)
+    else:
+        layout = options.columns if options.columns in LAYOUTS else "mqtool"
+        known = {name: (held, COLUMNS[held].type) for name, held in LAYOUTS[layout].items()}
+        names = list(known)
+        if options.columns and options.columns not in LAYOUTS:
+            known |= {"raw_properties": ("raw_properties", COLUMNS["raw_properties"].type)}
+            names = _names(options.columns, known)
+    if not options.flag("includeBody", True):
+        names = [name for name in names if known[name][0] != "body"]
+    return {name: known[name] for name in names}
+
+
+def _names(text: str | None, known: Mapping[str, Any]) -> list[str]:
+    if not text:
+        return list(known)
+    return [choose("column", name.strip(), (*known, *LAYOUTS)) for name in text.split(",") if name.strip()]
+
+
+def ask_for(options: Options, schema: StructType) -> Ask:
+    """Return what options and columns ask of a table.
+
+    Raises:
+        UsageError: a column is unknown, or of another type.
+    """
+    known = _columns(options)
+    if choose("table", options.table, TABLES) == "messages":
+        known = {name: (name, column.type) for name, column in messages.BUILDERS.items()} | known
+    held = []
+    for field in schema.fields:
+        name = choose("column", field.name, known)
+        if field.dataType.simpleString() != known[name][1]:
+            raise UsageError(
+                f"the column {name} is {known[name][1]}, not {field.dataType.simpleString()}: cast it in the query"
+            )
+        held.append(known[name][0])
+    is_plain = options.flag("decompressBody", True)
+    return Ask(tuple(schema.names), tuple(held), options.mode, options.max_partition, is_plain)
+
+
+@dataclasses.dataclass
+class StorePartition(InputPartition):
+    """One part of a table."""
+
+    part: Part | None
+
+
+class _PushFilters:
+    """``pushFilters`` of a reader.
+
+    PySpark ends a query of a reader that overrides the method where ``spark.sql.python.filterPushdown.enabled`` is off,
+    as it is by default. What stands for the method tells that it does not override it.
+    """
+
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda filters: filters))  # 4.1 and later
+
+    def __init__(self, reader: "StoreTableReader") -> None:
+        self._reader = reader
+
+    def __call__(self, filters: Sequence[Any]) -> Sequence[Any]:
+        self._reader.narrow(filters)
+        return filters
+
+
+class StoreTableReader(DataSourceReader):
+    """Reads a table of some stores."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.schema = schema
+        self.table = choose("table", options.table, TABLES)
+        self.stores = options.stores()
+        self.ask = ask_for(options, schema)
+        self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
+
+    def narrow(self, filters: Sequence[Any]) -> None:
+        """Leave out what filters, all of which hold, leave out for sure."""
+        bounds, held = self.ask.bounds, dict(zip(self.ask.names, self.ask.columns, strict=True))
+        for one in filters:
+            bounds = narrowed(bounds, one, held)
+        self.ask = dataclasses.replace(self.ask, bounds=bounds)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the parts of all stores."""
+        parts = [part for store in self.stores for part in TABLES[self.table].parts(store, store.open(), self.ask)]
+        return [StorePartition(part) for part in parts] or [StorePartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the record batches of a part."""
+        assert isinstance(partition, StorePartition)
+        if partition.part is not None:
+            yield from TABLES[self.table].read(partition.part, self.ask, arrow_schema(self.schema))
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """Return the schema that Spark expects of record batches."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+# Filters
+
+_RANGES = {
+    "store_timestamp": ("since", "until"),
+    "store_time": ("since", "until"),
+    "physical_offset": ("start", "stop"),
+    "queue_offset": ("first", "last"),
+}
+_SETS = {"topic": "topics", "queue_id": "queue_ids"}
+
+
+def narrowed(bounds: Bounds, one: Any, held: Mapping[str, str]) -> Bounds:
+    """Return bounds that a filter narrows; the same where it says nothing about them.
+
+    Args:
+        bounds: as they are.
+        one: a filter of Spark.
+        held: what each column holds, by the name that filters give it.
+    """
+    kind = type(one).__name__
+    path: tuple[str, ...] = getattr(one, "attribute", ())
+    column = held.get(".".join(path))
+    values = list(one.value) if kind == "In" else [getattr(one, "value", None)]
+    if column is None or not values or None in values:
+        return bounds
+    is_equal = kind in ("EqualTo", "EqualNullSafe", "In")
+    changes: dict[str, Any] = {}
+    if column in _SETS and is_equal:
+        name = _SETS[column]
+        before = getattr(bounds, name)
+        changes[name] = frozenset(values) if before is None else before & frozenset(values)
+    elif column in _RANGES:
+        floors, ceilings = zip(*map(_numbers, values), strict=True)
+        low, high = _RANGES[column]
+        if is_equal or kind in ("GreaterThan", "GreaterThanOrEqual"):
+            start = min(floors) + 1 if kind == "GreaterThan" else min(floors if is_equal else ceilings)
+            changes[low] = max(start, _least(getattr(bounds, low)))
+        if is_equal or kind in ("LessThan", "LessThanOrEqual"):
+            stop, before = max(ceilings) if kind == "LessThan" else max(floors) + 1, getattr(bounds, high)
+            changes[high] = stop if before is None else min(stop, before)
+    return dataclasses.replace(bounds, **changes)
+
+
+def _least(bound: int | None) -> int:
+    return -(1 << 63) if bound is None else bound
+
+
+def _numbers(value: Any) -> tuple[int, int]:
+    """Return the whole numbers around a value; a moment in milliseconds."""
+    if isinstance(value, datetime.datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+        micros = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
+        return micros // 1000, -(-micros // 1000)
+    low = int(value // 1)
+    return low, low if low == value else low + 1

@@ -1,0 +1,97 @@
+"""Which stores a path means: one, several, or all that a pattern matches; and the settings that they are read with."""
+
+import dataclasses
+import glob
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import orjson
+
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import NotFoundError, UsageError
+
+_WILD = "*?["
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """One store: where it lies, on every machine that reads it, and settings of its broker."""
+
+    path: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def config(self) -> StoreConfig:
+        """The settings as a reader takes them."""
+        return StoreConfig(dict(self.settings))
+
+    def open(self) -> StoreReader:
+        """Open it; raises what ``StoreReader`` raises."""
+        return StoreReader(self.path, self.config)
+
+
+def find_stores(paths: Iterable[str], settings: Mapping[str, str]) -> list[Store]:
+    """Return the stores that paths and patterns name, each once, in order.
+
+    A name with commas in it is several, unless something is called so. What a pattern matches besides stores is left
+    out.
+
+    Raises:
+        NotFoundError: a path is no store, or a pattern matches none.
+        UsageError: no path is given, or one that is no file's.
+    """
+    given = tuple(sorted(settings.items()))
+    found: dict[str, Store] = {}
+    names = list(itertools.chain.from_iterable(_split(path) for path in paths))
+    if not names:
+        raise UsageError("no store is given: .load(PATH), with the directory that holds commitlog and the rest")
+    for name in names:
+        is_pattern = any(letter in name for letter in _WILD) and not Path(name).exists()
+        matched = sorted(glob.glob(name)) if is_pattern else [name]  # noqa: PTH207 - a pattern may be absolute
+        stores = [Store(str(Path(match).absolute()), given) for match in matched]
+        if is_pattern:
+            stores = [store for store in stores if _is_store(store)]
+            if not stores:
+                raise NotFoundError(f"{name} matches no store")
+        for store in stores:
+            store.open()
+            found[store.path] = store
+    return list(found.values())
+
+
+def path_options(options: Mapping[str, str]) -> list[str]:
+    """Return the paths that Spark's options hold: ``path`` is one, ``paths`` a JSON list of several."""
+    paths = [options["path"]] if options.get("path") else []
+    return paths + [str(path) for path in orjson.loads(options.get("paths") or "[]")]
+
+
+def _split(path: str) -> list[str]:
+    names = [path] if Path(path).exists() else [name.strip() for name in path.split(",") if name.strip()]
+    return [plain_path(name) for name in names]
+
+
+def plain_path(name: str) -> str:
+    """Return a path without ``file:``.
+
+    Raises:
+        UsageError: it is of another file system than the executors see.
+    """
+    scheme, colon, rest = name.partition(":")
+    if not colon or len(scheme) < 2 or not scheme.isalnum() or not rest.startswith("/"):
+        return name
+    if scheme == "file":
+        return "/" + rest.lstrip("/")
+    raise UsageError(
+        f"{name}: a store is read as files, so give a path that is the same on every executor (a local disk, or a "
+        f"file system that is mounted), not one with {scheme}:"
+    )
+
+
+def _is_store(store: Store) -> bool:
+    try:
+        store.open()
+    except NotFoundError:
+        return False
+    return True

@@ -1,0 +1,450 @@
+"""The tables of a store: for each its columns, how it is cut into parts, and how a part becomes record batches.
+
+The driver makes parts of names and lengths of files, executors read them. A file that is gone when it is read is told
+of, and ends the job only in mode FAILFAST.
+"""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store import rocksdb
+from mqtool.engine.store.loaded_file import LoadedFile
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreChangedError
+from mqtool.formats import config_tables, consume_queue, index_file, timer
+from spark_jobs import messages
+from spark_jobs.bounds import Bounds
+from spark_jobs.messages import MOST_HEX, Batches, Wanted, timestamps
+from spark_jobs.partitions import LogRange, Lost, RangeReader, log_ranges, ranges_in_time
+from spark_jobs.stores import Store
+
+_log = logging.getLogger("mqtool.spark")
+
+GONE = (NotFoundError, StoreChangedError)
+"""What reading a file says that retention has removed meanwhile, or somebody cut short."""
+
+Rows = dict[str, Any]
+Schema = Any
+RecordBatch = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+    """What is asked of a table."""
+
+    names: tuple[str, ...]
+    """Its columns, as a query calls them."""
+    columns: tuple[str, ...]
+    """What they hold, as the table calls it."""
+    mode: str = "PERMISSIVE"
+    max_partition: int = 128 << 20
+    plain_bodies: bool = True
+    bounds: Bounds = dataclasses.field(default_factory=Bounds)
+
+    def gone(self, error: MqtoolError) -> None:
+        """Tell of a file that is gone.
+
+        Raises:
+            MqtoolError: in mode FAILFAST.
+        """
+        if self.mode == "FAILFAST":
+            raise error
+        _log.warning("%s; it is left out", error)
+
+
+@dataclasses.dataclass(frozen=True)
+class FilePart:
+    """Some files of a store, or a piece of one, that are read together."""
+
+    store: Store
+    files: tuple["FilePiece", ...] = ()
+
+
+class FilePiece(NamedTuple):
+    """Units that lie end to end in a file."""
+
+    path: str
+    name: str  # as rows call it
+    start_offset: int  # what the number of its first unit follows from
+    start: int  # positions in the file
+    stop: int
+    topic: str | None = None
+    queue_id: int | None = None
+    slots: int = 0
+
+
+Part = LogRange | FilePart
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One table."""
+
+    columns: dict[str, str]
+    """Name and Spark's spelling of the type."""
+    parts: Callable[[Store, StoreReader, Ask], list[Any]]
+    read: Callable[[Any, Ask, Schema], Iterator[RecordBatch]]
+
+
+# Messages
+
+
+def _message_parts(store: Store, reader: StoreReader, ask: Ask) -> list[LogRange]:
+    bounds = ask.bounds
+    start, stop = reader.commit_log.min_offset, reader.commit_log.end_offset
+    if bounds.since is not None or bounds.until is not None:
+        start, stop = reader.range_of_time(bounds.since, bounds.until)
+    start, stop = max(start, bounds.start or 0), stop if bounds.stop is None else min(stop, bounds.stop)
+    ranges = log_ranges(store, reader, ask.max_partition, start, stop)
+    return ranges_in_time(ranges, bounds.since, bounds.until)
+
+
+def read_messages(part: LogRange, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
+    """Yield the messages of a range of the log, and rows of what is damaged in it."""
+    batches = _batches(part.store, ask, schema)
+    try:
+        with RangeReader(part) as reader:
+            for piece in reader.tables():
+                if isinstance(piece, Lost):
+                    data = reader.segment.read(piece.position, MOST_HEX)
+                    yield from batches.of_damage(part.file, piece.position, piece.code, data)
+                else:
+                    yield from batches.of_table(ask.bounds.select(piece), part.file)
+    except GONE as error:
+        ask.gone(error)
+        yield from batches.of_damage(part.file, part.start, "LOG-GAP", None)
+
+
+def read_lost(store: Store, file: str, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
+    """Yield the row that tells of a segment whose messages were gone before they were read."""
+    yield from _batches(store, ask, schema).of_damage(file, 0, "LOG-GAP", None)
+
+
+def _batches(store: Store, ask: Ask, schema: Schema) -> Batches:
+    wanted = Wanted(ask.columns, store.path, store.config.settings.get("brokerName"), ask.plain_bodies)
+    return Batches(wanted, schema, ask.mode)
+
+
+# Units of one length
+
+
+def _pieces(
+    segments: Sequence[MappedFile], name: str, unit_size: int, most: int, topic: str | None, queue_id: int | None
+) -> Iterator[FilePiece]:
+    """Yield the whole units of files, no more than ``most`` bytes of them at once."""
+    most = max(unit_size, most // unit_size * unit_size)
+    for segment in segments:
+        # Units lie at multiples of their size, whatever a file's name says.
+        first = -segment.start_offset % unit_size
+        end = first + max(0, segment.size - first) // unit_size * unit_size
+        for start in range(first, end, most):
+            yield FilePiece(
+                str(segment.path), name, segment.start_offset, start, min(start + most, end), topic, queue_id
+            )
+
+
+def _grouped(store: Store, pieces: Iterator[FilePiece], most: int) -> list[FilePart]:
+    """Put pieces of files together, ``most`` bytes in a part."""
+    parts: list[FilePart] = []
+    files: list[FilePiece] = []
+    size = 0
+    for piece in pieces:
+        if files and size + piece.stop - piece.start > most:
+            parts.append(FilePart(store, tuple(files)))
+            files, size = [], 0
+        files.append(piece)
+        size += piece.stop - piece.start
+    return [*parts, FilePart(store, tuple(files))] if files else parts
+
+
+def _read_pieces(
+    part: FilePart, ask: Ask, schema: Schema, dtype: Any, columns: Callable[[FilePiece, Any], Rows | None]
+) -> Iterator[RecordBatch]:
+    for piece in part.files:
+        try:
+            with LoadedFile(Path(piece.path), 0, piece.stop) as file:
+                raw = np.frombuffer(file.read(piece.start, piece.stop - piece.start), dtype)
+        except GONE as error:
+            ask.gone(error)
+            continue
+        found = columns(piece, raw)
+        if found is not None:
+            yield _batch({"store": part.store.path, **found}, ask, schema)
+
+
+def _batch(columns: Rows, ask: Ask, schema: Schema) -> RecordBatch:
+    """Return a batch of columns, arrays or values that are the same in every row."""
+    count = next(len(value) for value in columns.values() if isinstance(value, np.ndarray | list))
+    arrays = []
+    for name, field in zip(ask.columns, schema, strict=True):
+        value = columns.get(name)
+        if name.endswith("_time"):
+            arrays.append(timestamps(columns[f"{name.removesuffix('_time')}_timestamp"], field.type))
+        elif isinstance(value, np.ndarray):
+            arrays.append(pa.array(value.astype(value.dtype.newbyteorder("=")), field.type))
+        elif isinstance(value, list):
+            arrays.append(pa.array(value, field.type))
+        else:
+            arrays.append(pa.repeat(pa.scalar(value, field.type), count))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _columns_of(units: Any, mask: Any) -> Rows:
+    chosen = units[mask]
+    return {name: chosen[name] for name in chosen.dtype.names or ()}
+
+
+# Queues
+
+
+def _queue_parts(store: Store, reader: StoreReader, ask: Ask) -> list[FilePart]:
+    if not reader.consume_queues and reader.rocksdb_queues:
+        return [FilePart(store)]
+    pieces = (
+        piece
+        for (topic, queue_id), queue in reader.consume_queues.items()
+        if ask.bounds.may_have(topic, queue_id)
+        for piece in _pieces(queue.segments, "", consume_queue.UNIT_SIZE, ask.max_partition, topic, queue_id)
+    )
+    return _grouped(store, pieces, ask.max_partition)
+
+
+def _read_queues(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
+    if not part.files:
+        folder = part.store.open().rocksdb_queues
+        assert folder is not None
+        for topic, queue_id, units in rocksdb.read_units(folder):
+            found = _columns_of(units, slice(None))
+            yield _batch({"store": part.store.path, "topic": topic, "queue_id": queue_id, **found}, ask, schema)
+        return
+
+    def columns(piece: FilePiece, units: Any) -> Rows | None:
+        used = (units["size"] != 0) | (units["physical_offset"] != 0)
+        used &= (units["size"] != consume_queue.PRE_BLANK_SIZE) | (units["physical_offset"] != 0)
+        rows = np.flatnonzero(used)
+        first = (piece.start_offset + piece.start) // consume_queue.UNIT_SIZE
+        topic = None if piece.topic is None else _text(piece.topic)
+        found = {"topic": topic, "queue_id": piece.queue_id, "queue_offset": rows + first}
+        return found | _columns_of(units, rows) if len(rows) else None
+
+    yield from _read_pieces(part, ask, schema, consume_queue.UNIT_DTYPE, columns)
+
+
+def _text(name: str) -> str:
+    """Return a folder's name, which may be no text."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+# Index
+
+
+def _index_parts(store: Store, reader: StoreReader, ask: Ask) -> list[FilePart]:
+    def pieces() -> Iterator[FilePiece]:
+        most = max(1, ask.max_partition // index_file.ENTRY_SIZE)
+        for file in reader.index_files:
+            if file.shape is None or file.size < file.entries_at + index_file.ENTRY_SIZE:
+                continue
+            for first in range(1, file.entry_stop, most):  # entry 0 is never used
+                stop = min(first + most, file.entry_stop)
+                start, end = (file.entries_at + number * index_file.ENTRY_SIZE for number in (first, stop))
+                name = reader.paths.relative(file.path)
+                yield FilePiece(str(file.path), name, -file.entries_at, start, end, slots=file.shape.slots)
+
+    return _grouped(store, pieces(), ask.max_partition)
+
+
+def _read_index(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
+    def columns(piece: FilePiece, entries: Any) -> Rows:
+        first = (piece.start_offset + piece.start) // index_file.ENTRY_SIZE
+        slots = entries["key_hash"].astype(np.int32) % np.int32(piece.slots)
+        numbers = np.arange(first, first + len(entries))
+        return {"file": piece.name, "entry": numbers, "slot": slots} | _columns_of(entries, slice(None))
+
+    yield from _read_pieces(part, ask, schema, index_file.ENTRY_DTYPE, columns)
+
+
+# Timer
+
+
+def _timer_parts(store: Store, reader: StoreReader, ask: Ask) -> list[FilePart]:
+    segments = reader.timer_log.segments if reader.timer_log else []
+    files = (
+        FilePiece(str(segment.path), reader.paths.relative(segment.path), segment.start_offset, 0, segment.size)
+        for segment in segments
+    )
+    return _grouped(store, files, ask.max_partition)
+
+
+def _read_timer(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
+    for piece in part.files:
+        try:
+            with LoadedFile(Path(piece.path), 0, piece.stop) as file:
+                data = file.read(0, piece.stop)
+        except GONE as error:
+            ask.gone(error)
+            continue
+        units = np.frombuffer(data[: len(data) // timer.LOG_UNIT_SIZE * timer.LOG_UNIT_SIZE], timer.LOG_UNIT_DTYPE)
+        others = np.flatnonzero(units["size"] != timer.LOG_UNIT_SIZE)
+        units = units[: others[0]] if len(others) else units
+        if len(units):
+            positions = piece.start_offset + np.arange(len(units)) * timer.LOG_UNIT_SIZE
+            found = {"store": part.store.path, "file": piece.name, "position": positions}
+            yield _batch(found | _columns_of(units, slice(None)), ask, schema)
+
+
+# What is small: a part a store, rows of Python
+
+
+def _whole_store(store: Store, _reader: StoreReader, _ask: Ask) -> list[FilePart]:
+    return [FilePart(store)]
+
+
+def _from_rows(rows: Callable[[StoreReader], Iterator[Rows]]) -> Callable[[FilePart, Ask, Schema], Iterator[Any]]:
+    def read(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
+        found = [{"store": part.store.path, **row} for row in rows(part.store.open())]
+        columns = {
+            name: [row.get(name.replace("_time", "_timestamp") if name.endswith("_time") else name) for row in found]
+            for name in ask.columns
+        }
+        arrays = [
+            pa.array([None if value is None else value * 1000 for value in columns[name]], pa.int64()).cast(field.type)
+            if name.endswith("_time")
+            else pa.array(columns[name], field.type)
+            for name, field in zip(ask.columns, schema, strict=True)
+        ]
+        if found:
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return read
+
+
+def _segments(reader: StoreReader) -> Iterator[Rows]:
+    log = reader.commit_log
+    for segment in log.segments:
+        first = None
+        try:
+            first = reader.message_at(segment.start_offset + log.envelope.size).store_timestamp
+            status = segment.path.stat()
+        except (MqtoolError, FormatError):
+            pass
+        except FileNotFoundError:
+            continue
+        yield {
+            "file": reader.paths.relative(segment.path),
+            "start_offset": segment.start_offset,
+            "size": segment.size,
+            "allocated_size": status.st_blocks * 512,
+            "first_store_timestamp": first,
+        }
+
+
+def _config(reader: StoreReader) -> Iterator[Rows]:
+    for name in config_tables.TABLES:
+        try:
+            table = reader.config_table(name)
+        except MqtoolError as error:
+            _log.warning("%s; it is left out", error)
+            continue
+        if table is not None:
+            for row in _config_rows(name, table):
+                keys = {key: row.get(key) for key in ("topic", "group", "queue_id")}
+                yield {"file": name, **keys, "value": json.dumps(row, ensure_ascii=False)}
+
+
+def _config_rows(name: str, table: config_tables.Table) -> list[Rows]:
+    try:
+        if name == "topics.json":
+            return [dataclasses.asdict(topic) for topic in config_tables.topics(table).values()]
+        if name == "subscriptionGroup.json":
+            return [dataclasses.asdict(group) for group in config_tables.subscription_groups(table).values()]
+        if name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+            return [
+                {"topic": topic, "group": group, "queue_id": queue_id, "consumer_offset": offset}
+                for (topic, group, queue_id), offset in config_tables.consumer_offsets(table).items()
+            ]
+        if name == "delayOffset.json":
+            return [
+                {"delay_level": level, "queue_offset": offset}
+                for level, offset in config_tables.delay_offsets(table).items()
+            ]
+    except FormatError as error:
+        _log.warning("%s is given as it is: %s", name, error.reason)
+    return [table]
+
+
+def _findings(reader: StoreReader) -> Iterator[Rows]:
+    for one in verify_store(reader, most=None):
+        yield finding_row(one)
+
+
+def finding_row(one: Finding) -> Rows:
+    """Return the row of a finding; what was expected and what is there as texts."""
+    row = dataclasses.asdict(one) | {"severity": str(one.severity)}
+    return row | {name: None if row[name] is None else str(row[name]) for name in ("expected", "found")}
+
+
+TABLES: dict[str, Table] = {
+    "messages": Table(
+        {name: column.type for name, column in messages.BUILDERS.items()}, _message_parts, read_messages
+    ),
+    "consume_queue": Table(
+        {
+            "topic": "string", "queue_id": "int", "queue_offset": "bigint", "physical_offset": "bigint", "size": "int",
+            "tags_code": "bigint", "store": "string",
+        },
+        _queue_parts,
+        _read_queues,
+    ),
+    "index": Table(
+        {
+            "file": "string", "entry": "bigint", "slot": "int", "key_hash": "int", "physical_offset": "bigint",
+            "seconds_since_begin": "int", "previous_entry": "int", "store": "string",
+        },
+        _index_parts,
+        _read_index,
+    ),
+    "timer": Table(
+        {
+            "file": "string", "position": "bigint", "size": "int", "previous_position": "bigint", "magic_code": "int",
+            "enqueue_timestamp": "bigint", "enqueue_time": "timestamp", "delay_ms": "int", "physical_offset": "bigint",
+            "message_size": "int", "topic_hash": "int", "reserved": "bigint", "store": "string",
+        },
+        _timer_parts,
+        _read_timer,
+    ),
+    "segments": Table(
+        {
+            "file": "string", "start_offset": "bigint", "size": "bigint", "allocated_size": "bigint",
+            "first_store_timestamp": "bigint", "first_store_time": "timestamp", "store": "string",
+        },
+        _whole_store,
+        _from_rows(_segments),
+    ),
+    "config": Table(
+        {
+            "file": "string", "topic": "string", "group": "string", "queue_id": "int", "value": "string",
+            "store": "string",
+        },
+        _whole_store,
+        _from_rows(_config),
+    ),
+    "findings": Table(
+        {
+            "code": "string", "severity": "string", "file": "string", "offset": "bigint", "message": "string",
+            "expected": "string", "found": "string", "topic": "string", "queue_id": "int", "queue_offset": "bigint",
+            "physical_offset": "bigint", "store": "string",
+        },
+        _whole_store,
+        _from_rows(_findings),
+    ),
+}  # fmt: skip

@@ -1,0 +1,193 @@
+"""A DataFrame written as a new store.
+
+Tasks make records of rows, side by side, in files beside the store that is to be; the driver then puts them end to end
+into one log, in the order of the partitions, and makes queues and index of it. What fails leaves nothing behind.
+"""
+
+import dataclasses
+import logging
+import os
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from mqtool.engine.repair.new_store import refuse_used
+from mqtool.engine.repair.transfer import Origin, import_tables, record_of
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.errors import BadDataError, UsageError
+from mqtool.formats import commit_log, scan
+from mqtool.formats import kernels as plain
+from mqtool.formats.compression import Compression, compress
+from mqtool.formats.hosts import parse_host
+from mqtool.formats.properties import build_properties
+from spark_jobs.messages import BUILDERS
+from spark_jobs.options import Options, choose
+from spark_jobs.stores import path_options, plain_path
+
+_log = logging.getLogger("mqtool.spark")
+
+Row = dict[str, Any]
+
+_STEP = 8 << 20
+_LEVEL = 5  # as brokers and clients compress
+_SHORT_TOPIC = 127
+_HOST = "127.0.0.1:10911"
+_PROPERTY_COLUMNS = {"tags": "TAGS", "keys": "KEYS", "unique_key": "UNIQ_KEY"}
+_DEFAULTS: Row = {
+    "queue_id": 0, "queue_offset": 0, "physical_offset": 0, "flag": 0, "sys_flag": 0, "reconsume_times": 0,
+    "prepared_transaction_offset": 0, "born_host": _HOST, "store_host": _HOST,
+}  # fmt: skip
+_NEEDED = ("topic", "body")
+
+
+@dataclasses.dataclass
+class Written(WriterCommitMessage):
+    """What a task has written."""
+
+    partition: int
+    path: str
+    count: int
+
+
+class StoreWriter(DataSourceArrowWriter):
+    """Writes messages into a store that is not there yet."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        paths = [plain_path(path) for path in path_options(options.given)]
+        if len(paths) != 1:
+            raise UsageError("no place to write to: .save(PATH), a folder that is empty or not there yet")
+        if overwrite:
+            raise UsageError(
+                'a store is never overwritten: write with mode("append") to a folder that is not there yet'
+            )
+        self.into = Path(paths[0]).absolute()
+        refuse_used(self.into)
+        for name in schema.names:
+            choose("column of messages", name, (*BUILDERS, "raw_properties"))
+        missing = [name for name in _NEEDED if name not in schema.names]
+        if missing:
+            raise UsageError(f"a message needs the columns {' and '.join(_NEEDED)}: there is no {missing[0]}")
+        self.settings = options.settings
+        self.renumber = options.flag("renumber", "queue_offset" not in schema.names)
+        self.staging = self.into.parent / f"{self.into.name}.mqtool-{uuid.uuid4().hex[:12]}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Make records of the rows of a partition.
+
+        Raises:
+            BadDataError: a row is no message.
+        """
+        context = TaskContext.get()
+        partition = context.partitionId() if context else 0
+        self.staging.mkdir(parents=True, exist_ok=True)
+        path = self.staging / f"{partition:06}-{uuid.uuid4().hex}"
+        count = 0
+        with path.open("xb") as file:
+            for batch in iterator:
+                for row in batch.to_pylist():
+                    file.write(_record(row, count))
+                    count += 1
+        return Written(partition, str(path), count)
+
+    def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
+        """Put all records into one log, and make what follows from it."""
+        written = sorted(
+            (one for one in messages if isinstance(one, Written)), key=lambda one: (one.partition, one.path)
+        )
+        try:
+            config = StoreConfig(self.settings)
+            done = import_tables(_tables(written), self.into, config, Disk(), self.renumber, os.cpu_count() or 1)
+        finally:
+            self._clear()
+        lost = sum(done.placeholders.values())
+        if lost:
+            _log.warning("%s: %s placeholders stand for queue offsets without a message", self.into, f"{lost:,}")
+
+    def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:  # noqa: ARG002 - Spark's arguments
+        """Remove what tasks have written."""
+        self._clear()
+
+    def _clear(self) -> None:
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+
+def _record(row: Mapping[str, Any], number: int) -> bytes:
+    try:
+        return record_of(whole_row(row))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BadDataError(f"row {number:,} of a partition is no message: {error}") from error
+
+
+def whole_row(row: Mapping[str, Any]) -> Row:
+    """Return the row of an export for a row of the table ``messages``, of which any column but two may be missing.
+
+    A body that does not match its CRC is taken as the producer gave it, and compressed again where a flag says so.
+
+    Raises:
+        ValueError: there is no topic or body.
+    """
+    given = {name: value for name, value in row.items() if value is not None}
+    if any(name not in given for name in _NEEDED):
+        raise ValueError("topic or body is null; leave out the rows that have a _corrupt_record")
+    now = int(time.time() * 1000)
+    made = {**_DEFAULTS, "store_timestamp": now, **given}
+    made.setdefault("born_timestamp", made["store_timestamp"])
+    made["sys_flag"] = _host_bits(made["sys_flag"], made["born_host"], made["store_host"])
+    is_short = len(made["topic"].encode()) <= _SHORT_TOPIC
+    made.setdefault("magic_code", commit_log.MAGIC_V1 if is_short else commit_log.MAGIC_V2)
+    if "raw_properties" not in given:
+        pairs = dict(given.get("properties") or ())
+        if "properties" not in given:
+            pairs = {name: given[column] for column, name in _PROPERTY_COLUMNS.items() if column in given}
+        made["raw_properties"] = build_properties(pairs)
+    body = made["body"]
+    if "body_crc" not in given or (body and _crc(body) != given["body_crc"]):
+        if made["sys_flag"] & commit_log.COMPRESSED:
+            kind = (made["sys_flag"] & commit_log.COMPRESSION_MASK) >> 8
+            body = compress(body, Compression(kind or Compression.ZLIB), _LEVEL)[0]
+        made |= {"body": body, "body_crc": _crc(body)}
+    return made
+
+
+def _crc(body: bytes) -> int:
+    return zlib.crc32(body) & 0x7FFFFFFF if body else 0
+
+
+def _host_bits(sys_flag: int, born_host: str, store_host: str) -> int:
+    sys_flag &= ~(commit_log.BORN_HOST_V6 | commit_log.STORE_HOST_V6)
+    for host, bit in ((born_host, commit_log.BORN_HOST_V6), (store_host, commit_log.STORE_HOST_V6)):
+        sys_flag |= bit if len(parse_host(host)[0]) == 16 else 0
+    return int(sys_flag)
+
+
+def _tables(written: Sequence[Written]) -> Iterator[tuple[scan.MessageTable, Origin]]:
+    """Yield the records of all files, some megabytes at a time."""
+    kernels = scan.kernels_for(sum(Path(one.path).stat().st_size for one in written))
+    for one in written:
+        done = 0
+        with Path(one.path).open("rb") as file:
+            rest = b""
+            while data := file.read(_STEP):
+                raw = np.frombuffer(rest + data, np.uint8)
+                found = scan.scan(memoryview(raw) if kernels is plain else raw, 0, kernels=kernels)
+                rest = raw[found.end :].tobytes()
+                if len(found.table):
+                    yield found.table, _origin(one.partition, done)
+                    done += len(found.table)
+            if rest:
+                raise BadDataError(f"{one.path} was changed while it was written: run the job again")
+
+
+def _origin(partition: int, done: int) -> Origin:
+    return lambda row: f"row {done + row:,} of partition {partition:,}"

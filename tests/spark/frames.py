@@ -1,0 +1,74 @@
+"""As much of a Spark session as the jobs use, in plain Python: rows are shuffled, then brought together."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+_BATCH = 3
+
+
+class Frames:
+    """Stands in for a session."""
+
+    class Conf:
+        def set(self, key: str, value: str) -> None: ...
+
+    conf = Conf()
+
+    def range(self, start: int, stop: int, step: int, _count: int) -> "Frame":
+        rows = [{"id": number} for number in range(start, stop, step)]
+        random.Random(1).shuffle(rows)
+        return Frame([[row] for row in rows], pa.schema([("id", pa.int64())]))
+
+
+class Frame:
+    """Stands in for a DataFrame."""
+
+    def __init__(self, partitions: list[list[dict[str, Any]]], schema: pa.Schema) -> None:
+        self.partitions = partitions
+        self.schema = schema
+
+    def mapInArrow(self, work: Callable[[Iterator[Any]], Iterable[Any]], schema: str) -> "Frame":  # noqa: N802
+        found = [list(work(self._batches(rows))) for rows in self.partitions]
+        schema_made = next((batch.schema for batches in found for batch in batches), self.schema)
+        assert [field.split()[0] for field in schema.split(", ")] == schema_made.names or not any(found)
+        return Frame([[row for batch in batches for row in batch.to_pylist()] for batches in found], schema_made)
+
+    def _batches(self, rows: list[dict[str, Any]]) -> Iterator[Any]:
+        for start in range(0, len(rows), _BATCH):
+            yield pa.RecordBatch.from_pylist(rows[start : start + _BATCH], self.schema)
+
+    def where(self, condition: str) -> "Frame":
+        name, _, value = condition.split()
+        return self._map(lambda rows: [row for row in rows if row[name] == int(value)])
+
+    def repartition(self, count: int, *names: str) -> "Frame":
+        made: list[list[dict[str, Any]]] = [[] for _ in range(count)]
+        for rows in self.partitions:
+            for row in rows:
+                made[hash(tuple(row[name] for name in names)) % count].append(row)
+        for rows in made:
+            random.Random(2).shuffle(rows)
+        return Frame(made, self.schema)
+
+    def sortWithinPartitions(self, *names: str) -> "Frame":  # noqa: N802
+        return self._map(lambda rows: sorted(rows, key=lambda row: tuple(row[name] for name in names)))
+
+    def unionAll(self, other: "Frame") -> "Frame":  # noqa: N802
+        return Frame(self.partitions + other.partitions, self.schema)
+
+    def persist(self, _level: Any) -> "Frame":
+        return self
+
+    def unpersist(self) -> None: ...
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [row for rows in self.partitions for row in rows]
+
+    def first(self) -> dict[str, Any]:
+        return self.collect()[0]
+
+    def _map(self, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> "Frame":
+        return Frame([change(rows) for rows in self.partitions], self.schema)

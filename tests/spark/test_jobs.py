@@ -1,0 +1,157 @@
+"""The jobs on Spark itself, held against the commands that answer the same on one machine."""
+
+import collections
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtool.engine.repair.rebuild import build
+from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.search import Query, Search
+from mqtool.engine.store.stats import KEYS, By, Selection, count_messages
+from spark_jobs import compare, export, find, offsets, rebuild, stats, verify
+from spark_jobs.stores import Store, find_stores
+from tests.damage import cases
+from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
+from tests.spark.session import session
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
+]
+
+SMALL = 64 << 10
+
+
+@pytest.fixture
+def spark() -> Any:
+    return session()
+
+
+def golden(name: str) -> Store:
+    (store,) = find_stores([str(golden_store(name))], {})
+    return store
+
+
+def findings_of(rows: list[Any]) -> "collections.Counter[tuple[str, str]]":
+    return collections.Counter((row["store"], repr(verify.finding_of(row.asDict()))) for row in rows)
+
+
+def wanted_of(stores: list[Store]) -> "collections.Counter[tuple[str, str]]":
+    found = ((store.path, repr(one)) for store in stores for one in verify_store(store.open(), Level.FULL))
+    return collections.Counter(found)
+
+
+def test_findings_of_all_golden_stores_are_those_of_verify(spark: Any) -> None:
+    stores = [golden(name) for name in GOLDEN_NAMES]
+
+    rows = verify.findings(spark, stores, Level.FULL, 1 << 30).collect()
+
+    assert findings_of(rows) == wanted_of(stores)
+
+
+def test_findings_of_damaged_stores_are_those_of_verify(spark: Any, tmp_path: Path) -> None:
+    stores = [Store(str(case.store(tmp_path / str(number)))) for number, case in enumerate(cases()) if number % 9 == 0]
+
+    rows = verify.findings(spark, stores, Level.FULL, SMALL).collect()
+
+    assert findings_of(rows) == wanted_of(stores)
+
+
+@pytest.mark.parametrize("by", [By.TOPIC, By.QUEUE, By.HOUR])
+def test_counts_are_those_of_stats(spark: Any, by: By) -> None:
+    store = golden("mixed-533-clean")
+    reader = store.open()
+    wanted = count_messages(reader, by, Selection(), 0, reader.commit_log.end_offset).tally.groups
+
+    rows = stats.counts(spark, [store], by, Selection(), SMALL).collect()
+
+    found = {tuple(row[name] for name in KEYS[by]): row for row in rows if row["records"]}
+    assert {key: tuple(row[field.name] for field in dataclasses.fields(wanted[key])) for key, row in found.items()} == {
+        key: dataclasses.astuple(count) for key, count in wanted.items()
+    }
+    if by is By.QUEUE:
+        assert {(row["min_offset"], row["missing"], row["repeated"]) for row in found.values()} == {(0, 0, 0)}
+
+
+@pytest.mark.parametrize("use_index", [True, False])
+def test_what_find_finds_is_found(spark: Any, use_index: bool) -> None:
+    store = golden("mixed-533-clean")
+    some = Search(store.open(), Query(texts=("delta15",))).messages()
+    wanted = [message.position for message in some]
+    (unique_key,) = {message.unique_key for message in Search(store.open(), Query(keys=("order-4106",))).messages()}
+
+    for query, positions in ((Query(texts=("delta15",)), wanted), (Query(keys=(unique_key or "",)), [0])):
+        planned = find.plan([(store, query)], SMALL, use_index)
+        rows = find.messages(spark, planned.items).collect()
+        assert sorted(row["position"] for row in rows) == positions
+        assert {row["unique_key"] for row in rows if row["position"] == 0} == {unique_key}
+
+
+def test_a_store_is_rebuilt_byte_for_byte(spark: Any, tmp_path: Path) -> None:
+    store = golden("mixed-533-clean")
+    build(store.open(), tmp_path / "one", Disk())
+
+    rebuild.run(
+        spark, store, tmp_path / "two", queues=True, index=True, topics=None, version=None, partition_size=SMALL
+    )
+
+    def files(folder: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert files(tmp_path / "two") == files(tmp_path / "one")
+
+
+def test_exported_messages_are_those_of_the_store(spark: Any, tmp_path: Path) -> None:
+    store = golden("mixed-533-clean")
+    chosen = export.Chosen(topics=frozenset(["OrderEvents", "log-x"]))
+
+    done = export.run(spark, [store], tmp_path / "out", chosen, SMALL)
+
+    wanted = [one for one in manifest("mixed-533-clean")["messages"] if one["topic"] in ("OrderEvents", "log-x")]
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert (done.messages, done.damaged) == (len(wanted), 0)
+    assert sorted((row["physical_offset"], row["topic"], row["unique_key"]) for row in rows) == sorted(
+        (one["phy"], one["topic"], one["uniq_key"]) for one in wanted
+    )
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {
+        "export_topic=OrderEvents", "export_topic=log-x",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", compare.WAYS)
+def test_messages_that_only_one_store_has_are_told(spark: Any, tmp_path: Path, way: str) -> None:
+    left = golden("mixed-533-clean")
+    copy = copy_of("mixed-533-clean", tmp_path)
+    last = max((copy / "commitlog").iterdir(), key=lambda path: (path.stat().st_size > 0, path.name))
+    for segment in sorted((copy / "commitlog").iterdir())[:1]:
+        segment.unlink()
+    assert last.exists()
+    lost = [one["phy"] for one in manifest("mixed-533-clean")["messages"] if one["phy"] < 65_536]
+
+    rows = compare.differences(spark, left, Store(str(copy)), way, SMALL).collect()
+
+    assert sorted(row["physical_offset"] for row in rows) == sorted(lost)
+    assert {row["side"] for row in rows} == {compare.ONLY_LEFT}
+    assert compare.differences(spark, left, left, way, SMALL).count() == 0
+
+
+def test_progress_is_what_is_saved_and_what_the_log_tells(spark: Any) -> None:
+    store = golden("retry-533-clean")
+    saved = (store.open().config_table("consumerOffset.json") or {})["offsetTable"]
+
+    rows = offsets.progress(spark, [store], SMALL).collect()
+
+    found = {(f"{row['topic']}@{row['group']}", row["queue_id"]): row for row in rows}
+    assert {(name, int(queue_id)): offset for name, queues in saved.items() for queue_id, offset in queues.items()} == {
+        place: row["saved"] for place, row in found.items() if row["saved"] is not None and "@SCHEDULE" not in place[0]
+    }
+    retried = [row for row in rows if row["retried"] is not None]
+    assert retried
+    # What the log tells is never more than what was consumed.
+    assert all(row["at_least"] <= row["max_offset"] for row in rows if row["at_least"] and row["max_offset"])
+    assert all(row["retried"] <= row["saved"] for row in retried if row["saved"] is not None)

@@ -1,0 +1,390 @@
+"""What a query of the Spark source may say: options, columns, layouts, modes, filters, several stores."""
+
+import datetime
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
+from mqtool.formats.compression import decompress
+from spark_jobs.bounds import Bounds
+from spark_jobs.source import RocketMQStore, narrowed
+from spark_jobs.tables import TABLES
+from tests.builders import BORN_HOST, STORED, Draft, Sizes, write_store
+from tests.damage import apply_ops
+from tests.golden import copy_of, golden_store, manifest
+from tests.spark.reading import batches, read, reader
+
+MIXED = "mixed-533-clean"
+
+
+def rows_of(found: Iterator[Any]) -> list[dict[str, Any]]:
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"tabel": "index"}, "there is no option tabel: did you mean table?"),
+        ({"table": "indx"}, "there is no table indx: did you mean index?"),
+        ({"columns": "topic,queue_ids"}, "there is no column queue_ids: did you mean queue_id"),
+        ({"columns": "kafak"}, "there is no column kafak: did you mean kafka?"),
+        ({"mode": "failfats"}, "there is no mode failfats: did you mean FAILFAST?"),
+        ({"includeBody": "no"}, "there is no includeBody no: there are true, false"),
+        ({"maxPartitionBytes": "128 apples"}, "maxPartitionBytes=128 apples is no size"),
+        ({"set_maxHashSlotNumm": "7"}, "there is no setting maxhashslotnumm: did you mean maxHashSlotNum?"),
+        ({"set_mappedFileSizeCommitLog": "many"}, "mappedFileSizeCommitLog=many is no size"),
+    ],
+)
+def test_what_is_misspelt_is_named(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read(golden_store(MIXED), **options)
+
+    assert sentence in str(raised.value)
+
+
+def test_options_are_read_in_any_case() -> None:
+    assert len(read(golden_store(MIXED), TABLE="Segments", MAXPARTITIONBYTES="1MiB", SET_MAXHASHSLOTNUM=100)) == 5
+
+
+@pytest.mark.parametrize("path", ["hdfs://nodes/store", "s3a://bucket/store"])
+def test_a_path_that_is_no_file_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="a store is read as files"):
+        read(path)
+
+
+def test_several_stores_are_one_table(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_store(tmp_path / name / "store", [Draft(body=name.encode())] * 3, Sizes())
+    (tmp_path / "d").mkdir()
+
+    def stores(path: object, **options: Any) -> list[str]:
+        return [Path(row["store"]).parent.name for row in read(str(path), **options)]
+
+    assert stores(tmp_path / "*" / "store") == [*"aaabbbccc"]
+    assert stores(f"{tmp_path}/c/store, file://{tmp_path}/a/store") == [*"cccaaa"]
+    assert stores("", paths=orjson.dumps([f"{tmp_path}/b/store", f"{tmp_path}/[ab]/store"]).decode()) == [*"bbbaaa"]
+    with pytest.raises(NotFoundError, match="matches no store"):
+        stores(tmp_path / "d*")
+    with pytest.raises(NotFoundError, match="no RocketMQ store"):
+        stores(tmp_path / "d")
+
+
+def test_the_parts_of_a_table_together_are_the_table() -> None:
+    root = golden_store(MIXED)
+    for table in TABLES:
+        if table != "findings":
+            pieces = list(batches(reader(root, table=table, maxPartitionBytes=5000)))
+            assert [row for part in pieces for batch in part for row in batch.to_pylist()] == read(root, table=table)
+            assert table not in ("messages", "index") or len(pieces) > 2
+
+
+# Columns.
+
+
+def test_columns_are_chosen_by_name_in_any_order() -> None:
+    rows = read(golden_store(MIXED), columns="queue_offset, topic,raw_properties")
+
+    assert [*rows[0]] == ["queue_offset", "topic", "raw_properties"]
+    every = read(golden_store(MIXED))
+    assert [(row["topic"], row["queue_offset"]) for row in rows] == [
+        (row["topic"], row["queue_offset"]) for row in every
+    ]
+
+
+def test_columns_are_chosen_by_a_schema() -> None:
+    source = RocketMQStore({"path": str(golden_store(MIXED))})
+    one = source.reader(StructType([StructField("topic", StringType()), StructField("queue_id", IntegerType())]))
+
+    rows = [row for part in batches(one) for batch in part for row in batch.to_pylist()]
+
+    assert rows[0] == {"topic": "OrderEvents", "queue_id": 0}
+    with pytest.raises(UsageError, match="the column queue_id is int, not bigint"):
+        source.reader(StructType([StructField("queue_id", LongType())]))
+    with pytest.raises(UsageError, match="there is no column topics"):
+        source.reader(StructType([StructField("topics", StringType())]))
+
+
+def test_bodies_are_left_out_or_given_as_they_are_stored() -> None:
+    root = golden_store(MIXED)
+    rows, stored = read(root), read(root, decompressBody="false")
+
+    assert "body" not in read(root, includeBody="false")[0]
+    assert [one["body_len"] for one in manifest(MIXED)["messages"]] == [len(row["body"]) for row in stored]
+    for row in stored:
+        assert not row["body"] or zlib.crc32(row["body"]) & 0x7FFFFFFF == row["body_crc"]
+    assert [decompress(row["body"], row["sys_flag"]) for row in stored] == [row["body"] for row in rows]
+    assert any(row["sys_flag"] & 1 for row in rows)
+
+
+def test_users_of_kafka_find_their_columns() -> None:
+    every = read(golden_store(MIXED))
+    rows = read(golden_store(MIXED), columns="kafka")
+
+    assert [*rows[0]] == [
+        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", "_corrupt_record",
+    ]  # fmt: skip
+    for row, message in zip(rows, every, strict=True):
+        assert row["key"] == (message["keys"].encode() if message["keys"] else None)
+        assert (row["value"], row["topic"], row["partition"]) == (
+            message["body"],
+            message["topic"],
+            message["queue_id"],
+        )
+        assert (row["offset"], row["timestamp"]) == (message["queue_offset"], message["store_time"])
+        headers = [(header["key"], header["value"].decode()) for header in row["headers"]]
+        assert headers == message["properties"]
+
+
+def test_users_of_rocketmq_spark_find_their_columns(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("brokerName = broker-a\n")
+    every = read(golden_store(MIXED))
+    rows = read(golden_store(MIXED), columns="rocketmq-spark", config=config)
+
+    for row, message in zip(rows, every, strict=True):
+        assert orjson.loads(row.pop("properties")) == dict(message["properties"])
+        assert row == {
+            "topic": message["topic"], "flag": message["flag"], "body": message["body"], "brokerName": "broker-a",
+            "queueId": message["queue_id"], "queueOffset": message["queue_offset"],
+            "bornTimestamp": message["born_time"], "storeTimestamp": message["store_time"], "_corrupt_record": None,
+        }  # fmt: skip
+
+
+def test_what_is_no_text_and_no_time_is_shown_as_dump_shows_it(tmp_path: Path) -> None:
+    write_store(
+        tmp_path,
+        [
+            Draft(topic="Größe", pairs={"KEYS": "schlüssel", "TAGS": "é"}, born_host="[2001:db8::7]:4000"),
+            Draft(pairs={"a": "1"}, store_timestamp=1 << 53),
+        ],
+        Sizes(),
+    )
+    log = tmp_path / "commitlog" / f"{0:020}"
+    log.write_bytes(log.read_bytes().replace("schlüssel".encode(), b"schl\xff\xfessel"))
+
+    first, second = read(tmp_path)
+
+    assert (first["topic"], first["keys"], first["tags"]) == ("Größe", "schl��ssel", "é")
+    assert first["properties"] == [("KEYS", "schl��ssel"), ("TAGS", "é")]
+    assert (first["born_host"], second["born_host"]) == ("[2001:db8::7]:4000", BORN_HOST)
+    assert first["store_time"] == datetime.datetime.fromtimestamp(STORED / 1000, datetime.UTC)
+    assert (second["store_timestamp"], second["store_time"]) == (1 << 53, None)
+
+
+# Modes.
+
+
+@pytest.fixture
+def sick(tmp_path: Path) -> Path:
+    """A store with a body that does not match its CRC, a hole, and a record that says to lie elsewhere."""
+    root = copy_of(MIXED, tmp_path)
+    messages = manifest(MIXED)["messages"]
+    file = f"commitlog/{0:020}"
+    apply_ops(
+        root,
+        [
+            {"op": "write", "file": file, "at": messages[3]["phy"] + 90, "hex": "00ff00ff"},
+            {"op": "zero", "file": file, "at": messages[5]["phy"], "len": 8},
+            {"op": "write", "file": file, "at": messages[7]["phy"] + 28, "hex": "0000000000000007"},
+        ],
+    )
+    return root
+
+
+def test_damage_is_rows_of_its_own(sick: Path) -> None:
+    messages = manifest(MIXED)["messages"]
+
+    rows = read(sick)
+
+    told = [row["_corrupt_record"] for row in rows if row["_corrupt_record"]]
+    places = [(one["code"], one["position"]) for one in told]
+    assert places == [
+        ("LOG-CRC", messages[3]["phy"]), ("LOG-MAGIC", messages[5]["phy"]), ("LOG-POSITION", messages[7]["phy"]),
+    ]  # fmt: skip
+    log = (sick / f"commitlog/{0:020}").read_bytes()
+    for one in told:
+        assert one["file"] == f"commitlog/{0:020}"
+        assert log[one["position"] :].startswith(bytes.fromhex(one["hex"]))
+    assert len(rows) == len(messages)
+    assert rows[5]["topic"] is None
+    assert rows[3]["topic"] == messages[3]["topic"]
+
+
+def test_damage_is_left_out_or_ends_the_query(sick: Path) -> None:
+    messages = manifest(MIXED)["messages"]
+
+    rows = read(sick, mode="dropMalformed")
+
+    assert [row["physical_offset"] for row in rows] == [
+        one["phy"] for number, one in enumerate(messages) if number not in (3, 5, 7)
+    ]
+    with pytest.raises(BadDataError, match=f"LOG-CRC commitlog/{0:020}@{messages[3]['phy']}: the body does not match"):
+        read(sick, mode="failfast")
+    # Who reads no bodies judges none.
+    with pytest.raises(BadDataError, match="LOG-MAGIC"):
+        read(sick, mode="failfast", includeBody="false")
+
+
+@pytest.mark.parametrize("table", ["messages", "consume_queue", "index"])
+def test_a_file_that_vanishes_is_told_of_and_the_rest_is_read(
+    table: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copy_of(MIXED, tmp_path)
+    whole = read(root, table=table)
+    one, strict = reader(root, table=table), reader(root, table=table, mode="FAILFAST")
+    parts, strict_parts = one.partitions(), strict.partitions()
+    folder = {"messages": "commitlog", "consume_queue": "consumequeue/log-x/0", "index": "index"}[table]
+    gone = min((root / folder).iterdir())
+    gone.unlink()
+
+    rows = [row for part in parts for row in rows_of(one.read(part))]
+
+    assert 0 < len(rows) < len(whole)
+    assert f"{gone} is not there" in caplog.text
+    if table == "messages":
+        assert rows[0]["_corrupt_record"] == {
+            "file": f"commitlog/{gone.name}",
+            "position": 0,
+            "code": "LOG-GAP",
+            "hex": None,
+        }
+        rows = rows[1:]
+    assert rows == [row for row in whole if row in rows]
+    with pytest.raises(MqtoolError, match="is not there"):
+        [batch for part in strict_parts for batch in strict.read(part)]
+
+
+# Filters.
+
+OPERATORS: dict[Any, Any] = {
+    EqualTo: lambda one, other: one == other,
+    EqualNullSafe: lambda one, other: one == other,
+    GreaterThan: lambda one, other: one > other,
+    GreaterThanOrEqual: lambda one, other: one >= other,
+    LessThan: lambda one, other: one < other,
+    LessThanOrEqual: lambda one, other: one <= other,
+}
+
+
+def holds(one: Filter, row: dict[str, Any]) -> bool:
+    """Tell what Spark makes of a filter."""
+    if isinstance(one, Not):
+        return not holds(one.child, row)
+    value = row[one.attribute[0]]  # type: ignore[attr-defined]
+    if isinstance(one, IsNotNull):
+        return value is not None
+    if isinstance(one, In):
+        return value in one.value
+    if isinstance(one, StringStartsWith):
+        return bool(value.startswith(one.value))
+    compare = OPERATORS[type(one)]
+    return bool(compare(value, one.value))  # type: ignore[attr-defined]
+
+
+ROWS = read(golden_store(MIXED))
+TIMES = [row["store_time"] for row in ROWS]
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> Filter:
+    column = draw(
+        st.sampled_from(
+            ["store_timestamp", "store_time", "physical_offset", "queue_offset", "queue_id", "topic", "size"]
+        )
+    )
+    values = st.sampled_from(sorted({row[column] for row in ROWS}))
+    if column == "store_time":
+        values = values.map(lambda time: time + datetime.timedelta(microseconds=1)) | values
+    kind = draw(st.sampled_from([*OPERATORS, In, Not, IsNotNull, StringStartsWith]))
+    if kind is In:
+        return In((column,), tuple(draw(st.lists(values, max_size=3))))
+    if kind is IsNotNull:
+        return IsNotNull((column,))
+    if kind is StringStartsWith:
+        return StringStartsWith(("topic",), "pay")
+    if kind is Not:
+        return Not(EqualTo((column,), draw(values)))
+    made: Filter = kind((column,), draw(values))
+    return made
+
+
+@given(chosen=st.lists(filters(), max_size=3), max_size=st.sampled_from([8000, 1 << 27]))
+@settings(max_examples=40)
+def test_filters_leave_out_nothing_that_they_let_through(chosen: list[Filter], max_size: int) -> None:
+    rows = read(golden_store(MIXED), chosen, maxPartitionBytes=max_size)
+
+    assert [row for row in rows if all(holds(one, row) for one in chosen)] == [
+        row for row in ROWS if all(holds(one, row) for one in chosen)
+    ]
+
+
+def test_filters_on_places_and_queues_leave_only_what_they_let_through() -> None:
+    chosen: list[Filter] = [
+        GreaterThan(("physical_offset",), 70_000),
+        LessThanOrEqual(("queue_offset",), 60),
+        EqualTo(("topic",), "pay_events"),
+        In(("queue_id",), (0, 1)),
+    ]
+
+    rows = read(golden_store(MIXED), chosen)
+
+    assert rows == [row for row in ROWS if all(holds(one, row) for one in chosen)]
+    assert rows
+    # Segments below are not even opened.
+    parts = reader(golden_store(MIXED), chosen).partitions()
+    assert min(part.part.start_offset for part in parts) == 65_536  # type: ignore[attr-defined]
+
+
+def test_filters_go_by_the_names_of_a_layout() -> None:
+    held = {"offset": "queue_offset", "timestamp": "store_time"}
+    assert narrowed(Bounds(), LessThan(("offset",), 7), held).last == 7
+    assert narrowed(Bounds(), LessThan(("queue_offset",), 7), held) == Bounds()
+
+
+def test_an_hour_of_a_day_opens_only_the_ranges_around_it(tmp_path: Path) -> None:
+    hour = 3_600_000
+    drafts = [Draft(store_timestamp=STORED + n * hour // 20, body=b"x" * 300) for n in range(24 * 20)]
+    write_store(tmp_path, drafts, Sizes(segment=65_536))
+    low, high = STORED + 10 * hour, STORED + 11 * hour
+    chosen: list[Filter] = [GreaterThanOrEqual(("store_timestamp",), low), LessThan(("store_timestamp",), high)]
+
+    one = reader(tmp_path, chosen, maxPartitionBytes=8192)
+    parts, every = one.partitions(), reader(tmp_path, maxPartitionBytes=8192).partitions()
+    rows = [row for part in parts for row in rows_of(one.read(part))]
+
+    assert [row["store_timestamp"] for row in rows] == [
+        draft.store_timestamp for draft in drafts if low <= (draft.store_timestamp or 0) < high
+    ]
+    assert len(parts) < len(every) // 8
+
+
+def test_a_reader_passes_for_one_without_filters_where_spark_has_them_switched_off() -> None:
+    # PySpark refuses a reader that overrides the method then; this is how it looks.
+    found = getattr(reader(golden_store(MIXED)).pushFilters, "__func__", None)
+
+    assert found is DataSourceReader.pushFilters

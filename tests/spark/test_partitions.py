@@ -1,0 +1,218 @@
+"""Ranges of a log: however it is cut, each message and each damaged place is read once, as one walk reads them."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.loaded_file import LoadedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import NotFoundError, StoreChangedError
+from mqtool.formats import kernels as plain
+from spark_jobs import partitions
+from spark_jobs.partitions import Lost, RangeReader, log_end, log_ranges
+from spark_jobs.stores import Store
+from tests.builders import Draft, Sizes, record, write_store
+from tests.damage import Case, apply_ops, cases, cuts, damaged, flips
+from tests.golden import copy_of, golden_store, manifest
+
+MIXED = "mixed-533-clean"
+DAMAGED = [case for case in cases() if any("commitlog" in str(op.get("file", "")) for op in case.ops)]
+
+Row = tuple[int, int, int]
+
+
+@contextlib.contextmanager
+def small_steps(look_back: int, step: int, slack: int = 200) -> Iterator[None]:
+    """Make what is read at once as small as the stores of tests."""
+    with mock.patch.multiple(partitions, LOOK_BACK=look_back, STEP=step, SLACK=slack):
+        yield
+
+
+def read(root: Path, max_size: int) -> tuple[list[Row], list[tuple[int, str]]]:
+    """Return the messages of all ranges, and the places without one."""
+    rows: list[Row] = []
+    lost: list[tuple[int, str]] = []
+    for part in log_ranges(Store(str(root)), StoreReader(root), max_size):
+        with RangeReader(part) as reader:
+            for piece in reader.tables():
+                if isinstance(piece, Lost):
+                    lost.append((part.start_offset + piece.position, piece.code))
+                    continue
+                starts = piece.starts - reader.log.envelope.size
+                assert part.start <= starts[0] <= starts[-1] < part.stop
+                columns = piece.column("position"), piece.column("size"), piece.faults
+                rows += zip(*(column.tolist() for column in columns), strict=True)
+    return rows, lost
+
+
+def walked(root: Path) -> list[Row]:
+    rows: list[Row] = []
+    for piece in StoreReader(root).tables(kernels=plain):
+        if not isinstance(piece, Gap):
+            columns = piece.column("position"), piece.column("size"), piece.faults
+            rows += zip(*(column.tolist() for column in columns), strict=True)
+    return rows
+
+
+sizes = st.integers(5000, 70_000)
+steps = st.tuples(st.sampled_from([4096, 1 << 20]), st.integers(500, 5000))
+
+
+@given(max_size=sizes, step=steps)
+@settings(max_examples=15)
+def test_each_message_is_read_by_the_range_in_which_it_begins(max_size: int, step: tuple[int, int]) -> None:
+    root = golden_store(MIXED)
+
+    with small_steps(*step):
+        rows, lost = read(root, max_size)
+
+    assert rows == [(one["phy"], one["size"], 0) for one in manifest(MIXED)["messages"]]
+    assert not lost
+
+
+def test_ranges_may_be_shorter_than_messages(tmp_path: Path) -> None:
+    stored = write_store(tmp_path, [Draft(body=b"x" * n) for n in range(0, 600, 40)], Sizes(segment=4096))
+
+    with small_steps(300, 70, 50):
+        rows, lost = read(tmp_path, 33)
+
+    assert [row[0] for row in rows] == [one.physical_offset for one in stored]
+    assert not lost
+
+
+def test_entries_of_a_dledger_log_are_cut_as_well() -> None:
+    root = golden_store("dledger-497-clean")
+
+    with small_steps(4096, 3000):
+        rows, _ = read(root, 20_000)
+
+    assert rows == [(one["phy"], one["size"], 0) for one in manifest("dledger-497-clean")["messages"]]
+
+
+@pytest.mark.parametrize("case", DAMAGED, ids=lambda case: case.name)
+def test_damage_is_the_same_however_the_log_is_cut(case: Case, tmp_path: Path) -> None:
+    root = case.store(tmp_path)
+
+    whole = read(root, 1 << 27)
+    with small_steps(1 << 20, 1700):
+        assert read(root, 9000) == whole
+    with small_steps(8000, 700):
+        assert read(root, 20_000) == whole
+
+    assert whole[0] == walked(root)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_of(MIXED, tmp_path_factory.mktemp("own"))
+
+
+@given(data=st.data(), max_size=sizes, step=st.integers(500, 5000))
+@settings(max_examples=20)
+def test_any_damage_leaves_every_message_once(own: Path, data: st.DataObject, max_size: int, step: int) -> None:
+    root = own
+    op = data.draw(flips(root, "commitlog/*") | cuts(root, "commitlog/*"))
+
+    with damaged(root, op) as store, small_steps(1 << 20, step):
+        assert read(store, max_size)[0] == walked(store)
+
+
+def test_a_body_that_looks_like_the_log_is_not_taken_for_it(tmp_path: Path) -> None:
+    inside = record(physical_offset=1200, body=b"not a message of this log")
+    head = len(record(physical_offset=0, topic="TopicTest"))
+    body = bytes(1200 - head + len("TopicTest") + 3) + inside
+    body = body[: len(body)] + bytes(4000)
+    at = record(physical_offset=0, body=body).index(inside)
+    body = bytes(1200 - at) + body if at < 1200 else body[at - 1200 :]
+    write_store(tmp_path, [Draft(body=body), Draft(body=b"next")], Sizes(segment=1 << 16))
+    assert record(physical_offset=0, body=body).index(inside) == 1200
+
+    rows, lost = read(tmp_path, 1000)
+
+    assert rows == walked(tmp_path)
+    assert len(rows) == 2
+    assert not lost
+
+
+def test_a_hole_is_told_of_once_though_it_fills_several_ranges(tmp_path: Path) -> None:
+    root = copy_of(MIXED, tmp_path)
+    apply_ops(root, [{"op": "zero", "file": f"commitlog/{65536:020}", "at": 10_000, "len": 30_000}])
+
+    with small_steps(1 << 20, 1000):
+        rows, lost = read(root, 4096)
+
+    assert rows == walked(root)
+    assert [code for _, code in lost] == ["LOG-SIZES"] or [code for _, code in lost] == ["LOG-MAGIC"]
+
+
+# Logs that grow, shrink and vanish.
+
+
+@given(cut=st.integers(0, 6000), step=st.integers(64, 3000))
+def test_the_end_of_a_growing_log_is_behind_its_last_whole_message(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, step: int
+) -> None:
+    root = tmp_path_factory.mktemp("store")
+    stored = write_store(root, [Draft(body=b"x" * n) for n in range(1, 45)], Sizes(segment=4096))
+    files = sorted((root / "commitlog").iterdir())
+    log = b"".join(file.read_bytes() for file in files)
+    for number, file in enumerate(files):
+        at = 4096 * number
+        file.write_bytes(log[at : min(at + 4096, max(at, cut))].ljust(4096, b"\0"))
+    ends = [one.physical_offset + len(one.record) for one in stored]
+    whole = [end for end in ends if end <= cut]
+
+    with small_steps(1 << 20, step):
+        end = log_end(Store(str(root)), StoreReader(root))
+        again = log_end(Store(str(root)), StoreReader(root), end)
+
+    # A segment that is full ends where the next begins.
+    assert end == again
+    assert [one for one in ends if one <= end] == whole
+    assert not [one.physical_offset for one in stored if one.physical_offset < end and one.physical_offset >= cut]
+
+
+def test_a_file_that_becomes_shorter_is_an_error_and_no_end_of_the_process(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020}"
+    path.write_bytes(b"x" * 100_000)
+    with LoadedFile(path, 0, 100_000) as file:
+        file.load(0, 1000)
+        path.write_bytes(b"x" * 50_000)
+        file.load(0, 50_000)
+        with pytest.raises(StoreChangedError, match="became shorter"):
+            file.load(0, 60_000)
+
+
+def test_a_file_that_is_open_can_be_read_when_its_name_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020}"
+    data = np.arange(100_000, dtype=np.uint8).tobytes()
+    path.write_bytes(data)
+    with LoadedFile(path, 0, 100_000) as file:
+        path.unlink()
+        file.load(50_000, 60_000)
+        assert file.bytes[50_000:60_000].tobytes() == data[50_000:60_000]
+        file.load(55_000, 70_000)
+        assert file.bytes[55_000:70_000].tobytes() == data[55_000:70_000]
+    with pytest.raises(NotFoundError):
+        LoadedFile(path, 0, 100_000)
+
+
+@given(data=st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 20_000)), max_size=8))
+def test_what_is_loaded_is_what_the_file_holds(
+    tmp_path_factory: pytest.TempPathFactory, data: list[tuple[int, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("file") / f"{0:020}"
+    content = np.random.default_rng(7).integers(0, 256, 40_000, np.uint8)
+    path.write_bytes(content.tobytes())
+    with LoadedFile(path, 0, len(content)) as file:
+        for start, size in data:
+            start = min(start, len(content))
+            file.load(start, start + size)
+            assert (file.bytes[start : start + size] == content[start : start + size]).all()

@@ -1,0 +1,64 @@
+"""``rebuild`` in pieces, without Spark: every step of the job, with rows that are brought together by plain Python."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtool.engine.repair.rebuild import Built, build
+from mqtool.engine.store.disk import Disk
+from spark_jobs import rebuild
+from spark_jobs.stores import Store, find_stores
+from tests.damage import Case, cases
+from tests.engine.repair.test_rebuild import IN_FILES, config_of
+from tests.golden import golden_store
+from tests.spark.frames import Frames
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def outcome(built: Built) -> tuple[Any, ...]:
+    return (
+        sorted(built.queues.items()), built.index_names, built.entries, built.index_timestamp, built.messages,
+        built.end_offset, built.holes, built.unplaced, built.filled,
+    )  # fmt: skip
+
+
+def compare(store: Store, tmp_path: Path, partition_size: int) -> None:
+    """Rebuild at once and in pieces; files and figures must be equal."""
+    wanted = build(store.open(), tmp_path / "one", Disk(), queues=True, index=True)
+
+    found = rebuild.run(
+        Frames(), store, tmp_path / "two", queues=True, index=True, topics=None, version=None,
+        partition_size=partition_size,
+    )  # fmt: skip
+
+    assert outcome(found) == outcome(wanted)
+    assert files_below(tmp_path / "two") == files_below(tmp_path / "one")
+
+
+def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("mqtool.engine.repair.rebuild", "spark_jobs.rebuild"):
+        monkeypatch.setattr(f"{module}.PART", 8192)
+
+
+@pytest.mark.parametrize("name", IN_FILES)
+def test_a_golden_store_is_rebuilt_in_pieces_byte_for_byte(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_stretches(monkeypatch)
+    (store,) = find_stores([str(golden_store(name))], config_of(name).settings)
+
+    compare(store, tmp_path, 20_000)
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_a_damaged_store_is_rebuilt_in_pieces_byte_for_byte(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_stretches(monkeypatch)
+    (store,) = find_stores([str(case.store(tmp_path))], {})
+
+    compare(store, tmp_path, 20_000)

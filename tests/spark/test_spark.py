@@ -1,0 +1,144 @@
+"""The source in Spark itself, in local mode: what the tests beside it do without a JVM, once through all of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.reader import StoreReader
+from tests.golden import copy_of, golden_store, manifest
+from tests.spark.reading import read
+from tests.spark.session import pushdown, session
+from tests.spark.test_stream import SEGMENT, Growing
+
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("ignore")]
+
+MIXED = "mixed-533-clean"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    yield session()
+
+
+def load(spark: SparkSession, path: object, **options: object) -> DataFrame:
+    return (
+        spark.read.format("rocketmq_store").options(**{name: str(one) for name, one in options.items()}).load(str(path))
+    )
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+@pytest.mark.parametrize("name", ["mixed-533-kill", "timer-533-clean", "dledger-497-clean", "rocksdb-550-clean"])
+def test_spark_has_the_rows_that_its_workers_read(spark: SparkSession, name: str) -> None:
+    root = golden_store(name)
+    for table in ("messages", "consume_queue", "index", "timer", "segments", "config", "findings"):
+        frame = load(spark, root, table=table, maxPartitionBytes=30_000)
+        expected = read(root, table=table)
+        for row in expected:
+            for column, value in row.items():
+                if column == "properties":
+                    row[column] = dict(value)
+                elif column.endswith("_time") and value is not None:
+                    row[column] = value.replace(tzinfo=None)
+                elif isinstance(value, bytes):
+                    row[column] = bytearray(value)
+
+        assert rows(frame) == expected
+
+
+def test_layouts_and_columns(spark: SparkSession) -> None:
+    root = golden_store(MIXED)
+    for columns in ("kafka", "rocketmq-spark", "store_time, raw_properties,topic"):
+        found = load(spark, root, columns=columns)
+        assert [*read(root, columns=columns)[0]] == found.columns
+        assert found.count() == len(manifest(MIXED)["messages"])
+    chosen = spark.read.format("rocketmq_store").schema("topic string, queue_offset bigint").load(str(root))
+    assert rows(chosen.limit(1)) == [{"topic": "OrderEvents", "queue_offset": 0}]
+
+
+QUERIES = [
+    "topic = 'log-x' and queue_offset between 10 and 20",
+    "store_time >= timestamp'2026-11-21T01:34:55.5Z' and physical_offset < 200000",
+    "store_timestamp > 1795224895100 and not topic = 'log-x'",
+    "queue_id in (1, 2) and tags is not null and body_size > 100",
+    "topic like 'pay%' or queue_id = 0",
+    "topic is null",
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_filters_give_the_same_pushed_down_or_not(spark: SparkSession, query: str) -> None:
+    found = []
+    for enabled in (False, True):
+        with pushdown(spark, enabled):
+            frame = load(spark, golden_store(MIXED), maxPartitionBytes=40_000)
+            found.append(rows(frame.where(query).select("physical_offset", "store_time", "topic")))
+    assert found[0] == found[1]
+
+
+def test_what_is_misspelt_and_what_is_damaged_is_said_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(AnalysisException, match="there is no option tabel: did you mean table"):
+        load(spark, golden_store(MIXED), tabel="index")
+    root = copy_of(MIXED, tmp_path)
+    file = root / "commitlog" / f"{0:020}"
+    data = bytearray(file.read_bytes())
+    data[100:103] = b"???"
+    file.write_bytes(data)
+    with pytest.raises(PythonException, match="LOG-CRC commitlog/00000000000000000000@0: the body does not match"):
+        load(spark, root, mode="FAILFAST").collect()
+    assert load(spark, root, mode="DROPMALFORMED").count() == len(manifest(MIXED)["messages"]) - 1
+    assert load(spark, root).where("_corrupt_record.code = 'LOG-CRC'").count() == 1
+
+
+def test_a_frame_becomes_a_store(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    frame = load(spark, golden_store(MIXED), maxPartitionBytes=40_000)
+
+    options = {"set.mappedFileSizeCommitLog": "65536", "set.maxHashSlotNum": "100", "set.maxIndexNum": "250"}
+    frame.write.format("rocketmq_store").options(**options).mode("append").save(str(target))
+
+    assert [one.code for one in verify_store(StoreReader(target)) if one.severity != "note"] == []
+    same = ("topic", "queue_id", "queue_offset", "body", "store_timestamp", "keys")
+    assert load(spark, target).select(*same).collect() == frame.select(*same).collect()
+    with pytest.raises(Exception, match="holds something already"):
+        frame.write.format("rocketmq_store").mode("append").save(str(target))
+
+
+def test_a_stream_has_each_message_once_through_growth_restart_roll_and_retention(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    growing = Growing(tmp_path / "store", tmp_path / "whole")
+    growing.grow(1000)
+
+    def run(mode: str = "PERMISSIVE") -> StreamingQuery:
+        source = spark.readStream.format("rocketmq_store").option("maxBytesPerTrigger", 5000).option("mode", mode)
+        writer = source.load(str(growing.root)).select("physical_offset", "_corrupt_record").writeStream
+        query = (
+            writer.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    run()
+    growing.grow(2500)  # in the middle of a message
+    run()
+    growing.grow(2 * SEGMENT + 500)  # over two rolls
+    run()
+    growing.delete(1)  # of what was read
+    growing.grow(growing.size)
+    run()
+
+    found = rows(spark.read.parquet(str(tmp_path / "out")))
+    assert sorted(row["physical_offset"] for row in found) == growing.offsets()

@@ -1,0 +1,77 @@
+"""``verify`` in pieces, without Spark: each piece judged by itself, in any order, with nothing shared but files."""
+
+import collections
+import random
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.repair.verify import Level, verify_store
+from spark_jobs import verify
+from spark_jobs.stores import Store, find_stores
+from tests.damage import Case, cases
+from tests.golden import GOLDEN_NAMES, copy_of, golden_store
+
+
+def in_pieces(store: Store, level: Level, partition_size: int, seed: int = 0) -> collections.Counter[str]:
+    """Judge all pieces in random order, join them as Spark would."""
+    (scope,), items = verify.plan([store], level, partition_size)
+    random.Random(seed).shuffle(items)
+    rows = [row for item in items for batch in verify.judge(item) for row in batch.to_pylist()]
+    rows.sort(key=lambda row: row["place"])
+    found = verify.join(scope, ((row["place"], row["report"]) for row in rows))
+    table = verify.findings_batch(store.path, list(found))
+    return collections.Counter(repr(verify.finding_of(row)) for row in table.to_pylist())
+
+
+def at_once(store: Store, level: Level) -> collections.Counter[str]:
+    return collections.Counter(repr(found) for found in verify_store(store.open(), level))
+
+
+def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("mqtool.engine.repair.verify", "spark_jobs.verify"):
+        monkeypatch.setattr(f"{module}.PART", 8192)
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_a_golden_store_in_pieces_gives_the_findings_of_verify(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_stretches(monkeypatch)
+    (store,) = find_stores([str(golden_store(name))], {})
+
+    for level in Level:
+        assert in_pieces(store, level, 20_000) == at_once(store, level)
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_a_damaged_store_in_pieces_gives_the_findings_of_verify(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_stretches(monkeypatch)
+    (store,) = find_stores([str(case.store(tmp_path))], {})
+
+    assert in_pieces(store, Level.FULL, 20_000) == at_once(store, Level.FULL)
+
+
+@pytest.mark.parametrize("name", ["mixed-533-clean", "mixed-550-clean", "txn-497-clean", "dledger-497-clean"])
+def test_of_a_sound_store_no_index_entry_is_made_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_stretches(monkeypatch)
+    (store,) = find_stores([str(golden_store(name))], {})
+
+    def make(*_: object) -> None:
+        raise AssertionError("the entries of a run are made again, though they are in the index")
+
+    monkeypatch.setattr("mqtool.engine.repair.verify.entries_of", make)
+
+    assert in_pieces(store, Level.FULL, 20_000) == at_once(store, Level.FULL)
+
+
+def test_a_segment_that_goes_while_the_pieces_are_judged_ends_nothing(tmp_path: Path) -> None:
+    store = Store(str(copy_of("mixed-533-clean", tmp_path)))
+    (scope,), items = verify.plan([store], Level.FULL, 20_000)
+    first = min(Path(store.path, "commitlog").iterdir())
+
+    first.unlink()
+    rows = [row for item in items for batch in verify.judge(item) for row in batch.to_pylist()]
+    found = verify.join(scope, sorted((row["place"], row["report"]) for row in rows))
+
+    assert [one.code for one in found if one.severity != "note"] == []
