@@ -45,6 +45,7 @@ _MEANINGS = {
     "LOG-NOISE": "bytes that are no record",
     "LOG-GAP": "bytes of the log are missing",
 }
+_NOT_ASCII = np.uint64(0x8080808080808080)
 _LOG_APPEND_TIME = 1  # of Kafka's types of a timestamp
 _HEX = np.frombuffer(b"".join(b"%02X" % number for number in range(256)), np.uint16)
 
@@ -83,16 +84,27 @@ class Rows:
         """All properties."""
         return Pairs(self.table)
 
-    def addresses(self, host: int) -> tuple[Ints, Mask]:
-        """Return IPv4 addresses as numbers, and which hosts have a longer one."""
-        flags = self.table.column("sys_flag")
-        forms = flags >> 4 & 3
-        at = self.table.starts + scan.ADDRESS_AT[forms, host]
+    @functools.cached_property
+    def forms(self) -> npt.NDArray[np.int32]:
+        """Which form the head of each has, by the width of its hosts."""
+        flags: npt.NDArray[np.int32] = self.table.column("sys_flag")
+        return flags >> 4 & 3
+
+    def has_long(self, host: int) -> bool:
+        """Tell whether an address is none of four bytes."""
+        return bool((self.forms >> host & 1).any())
+
+    @functools.cached_property
+    def store_addresses(self) -> Ints:
+        """The addresses of ``store_host``, where all have four bytes, as numbers."""
+        return self.addresses(1)
+
+    def addresses(self, host: int) -> Ints:
+        """Return addresses of four bytes as numbers."""
+        at = self.table.starts + scan.ADDRESS_AT[self.forms, host]
         raw = np.frombuffer(self.table.buffer, np.uint8)
-        numbers = np.zeros(len(self), np.int64)
-        for place in range(4):
-            numbers = numbers << 8 | raw[at + place]
-        return numbers, (forms >> host & 1).astype(np.bool_)
+        numbers: Ints = raw[at[:, None] + np.arange(4)].view(">u4")[:, 0].astype(np.int64)
+        return numbers
 
 
 class Pairs:
@@ -142,11 +154,13 @@ def texts(table: MessageTable, offsets: Ints, sizes: Ints, kind: Any, valid: Mas
         UnicodeDecodeError: one is no UTF-8, and they are to be texts.
     """
     ends = np.zeros(len(offsets) + 1, np.int32)
-    out = np.empty(int(sizes.sum()), np.uint8)
+    size = int(sizes.sum())
+    words = np.zeros(-(-size // 8), np.uint64)
+    out = words.view(np.uint8)[:size]
     table.kernels.pack(table.buffer, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), ends[1:], out)
     bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     array = pa.Array.from_buffers(kind, len(offsets), [bitmap, pa.py_buffer(ends), pa.py_buffer(out)])
-    if pa.types.is_string(kind) and (out > 0x7F).any():
+    if pa.types.is_string(kind) and np.bitwise_or.reduce(words, initial=0) & _NOT_ASCII:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
@@ -193,10 +207,10 @@ def _host(host: int) -> Callable[[Rows, Any], Any]:
 
     def column(rows: Rows, kind: Any) -> Any:
         ports = rows.table.column(port_name)
-        numbers, is_long = rows.addresses(host)
-        if is_long.any():
+        if rows.has_long(host):
             pairs = enumerate(ports.tolist())
             return pa.array([host_text(rows.table.address(host, row), port) for row, port in pairs], kind)
+        numbers = rows.store_addresses if host else rows.addresses(host)
         both = pc.dictionary_encode(pa.array(numbers << 32 | ports.astype(np.uint32)))
         names = []
         for number in both.dictionary.to_pylist():
@@ -210,13 +224,12 @@ def _host(host: int) -> Callable[[Rows, Any], Any]:
 def _message_id(rows: Rows, kind: Any) -> Any:
     table = rows.table
     ports, positions = table.column("store_port"), table.column("position")
-    numbers, is_long = rows.addresses(1)
-    if is_long.any():
+    if rows.has_long(1):
         hosts = _host(1)(rows, pa.string()).to_pylist()
         pairs = zip(hosts, positions.tolist(), strict=True)
         return pa.array([offset_message_id(host, position) for host, position in pairs], kind)
     raw = np.empty((len(rows), 16), np.uint8)
-    raw[:, :4] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
+    raw[:, :4] = rows.store_addresses.astype(">u4").view(np.uint8).reshape(-1, 4)
     raw[:, 4:8] = ports.astype(">i4").view(np.uint8).reshape(-1, 4)
     raw[:, 8:] = positions.astype(">i8").view(np.uint8).reshape(-1, 8)
     ends = np.arange(0, 32 * len(rows) + 1, 32, dtype=np.int32)

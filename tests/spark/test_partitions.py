@@ -160,7 +160,7 @@ def test_the_end_of_a_growing_log_is_behind_its_last_whole_message(
     tmp_path_factory: pytest.TempPathFactory, cut: int, step: int
 ) -> None:
     root = tmp_path_factory.mktemp("store")
-    stored = write_store(root, [Draft(body=b"x" * n) for n in range(1, 45)], Sizes(segment=4096))
+    stored = write_store(root, [Draft(body=b"x" * n, pairs={"K": "v"}) for n in range(1, 45)], Sizes(segment=4096))
     files = sorted((root / "commitlog").iterdir())
     log = b"".join(file.read_bytes() for file in files)
     for number, file in enumerate(files):
