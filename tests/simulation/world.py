@@ -1,7 +1,7 @@
 """The hosts of a simulation: name servers, brokers on their stores, and clients; each can be stopped, killed, stalled.
 
-They are those of mqtool, unchanged. What they would get from outside comes from the seed: time, addresses, chance,
-threads and connections.
+They are those of mqtool, unchanged, but that brokers look after their disks less often. What they would get from
+outside comes from the seed: time, addresses, chance, threads and connections.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 from mqtool.engine import cluster
+from mqtool.engine.broker import broker
 from mqtool.engine.broker.broker import Broker
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.client_runtime import consume_services, instance
@@ -33,6 +34,7 @@ STORE_SETTINGS = {
     "mappedFileSizeConsumeQueue": "8000",
     "maxHashSlotNum": "100",
     "maxIndexNum": "400",
+    "mappedFileSizeTimerLog": "52000",
     "fileReservedTime": "1000000",  # files are as old as the machine says, which knows nothing of the time in here
     "diskMaxUsedSpaceRatio": "99",
 }
@@ -218,6 +220,8 @@ def nothing_by_chance(seed: int) -> Iterator[None]:
         for owner, name, value in (
             (instance, "own_address", own_address),
             (cluster, "ThreadPoolExecutor", ThreadPool),
+            (cluster, "_FLUSH_LOOK_SECONDS", 0.5),  # looking at the disk, ten times a second, is most of what
+            (broker, "_STORE_INTERVAL", 500),  # brokers do in here
             (consume_services, "ListenerThreads", ListenerThreads),
             (os, "getpid", lambda: 1),
             (secrets, "randbits", chance.getrandbits),
