@@ -282,18 +282,18 @@ def test_consumers_read_from_the_slave_of_a_master_that_is_killed(version: str, 
             await create_topic(f"127.0.0.1:{port}")
             await send(producer, "T", map(str, range(40)))
             slave_port = free_port()
-            settings = f"brokerRole=SLAVE\nbrokerId=1\nhaListenPort={slave_port + 1}\n"
+            settings = f"brokerRole=SLAVE\nbrokerId=1\nslaveReadEnable=true\nhaListenPort={slave_port + 1}\n"
             await stack.enter_async_context(
                 broker_process(version, tmp_path / "slave", address, slave_port, settings=settings)
             )
             slave = await stack.enter_async_context(Wire([f"127.0.0.1:{slave_port}"]))
 
             async def is_copied() -> bool:
-                ends = [
-                    await slave.ask(slave.name_servers[0], fetching.max_offset(queue))
-                    for queue in await producer.queues("T")
-                ]
-                return sum(ends) == 40
+                at = slave.name_servers[0]
+                queues = await producer.queues("T")
+                ends = [await slave.ask(at, fetching.max_offset(queue)) for queue in queues]
+                # It asks its master for topics once a minute.
+                return sum(ends) == 40 and "T" in await slave.ask(at, questions.topic_configs())
 
             await until(is_copied)
             master.kill()
