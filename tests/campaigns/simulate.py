@@ -14,7 +14,7 @@ again, processes stall, consumers come and go. In the end, and where it can be s
 The tests try a few seeds; these are the long forms::
 
     python -m tests.campaigns.simulate --seeds 1:1000
-    python -m tests.campaigns.simulate --seeds 1:1 --clients 1000
+    python -m tests.campaigns.simulate --seeds 1 --clients 1000
 
 A seed that fails is run again, with all that happens, by ``--seeds N --log``: it goes exactly as it went. The command
 ends with status 1 if any has failed.
@@ -23,6 +23,7 @@ ends with status 1 if any has failed.
 # ruff: noqa: T201  its results go to standard output
 
 import argparse
+import math
 import sys
 import tempfile
 import time
@@ -34,13 +35,15 @@ from tests.simulation.scenario import Outcome, Size, run_seed
 
 MEMORY = Path("/dev/shm")
 """Where stores are fast; without it they are where temporary files are."""
-_MEMBERS = 10
+_MOST_MEMBERS = 30
+"""Of a group where there are many clients: a few more than a topic has queues."""
 
 
 def size_of(clients: int) -> Size:
     """Return the size of a simulation with about so many clients: a tenth of them producers."""
-    producers, groups = max(1, clients // 10), max(1, clients * 9 // 10 // _MEMBERS)
-    return Size((producers, producers), (groups, groups), (_MEMBERS, _MEMBERS), (3, 3), (30.0, 30.0))
+    producers, members = max(1, clients // 10), max(2, min(_MOST_MEMBERS, math.isqrt(clients)))
+    groups = max(1, (clients - producers) // members)
+    return Size((producers, producers), (groups, groups), (members, members), (3, 3), (30.0, 30.0))
 
 
 def run(seed: int, size: Size | None = None, on_note: Callable[[str], None] | None = None) -> Outcome:
