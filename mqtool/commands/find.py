@@ -1,7 +1,10 @@
 """``mqtool find``."""
 
+import dataclasses
+import functools
 import itertools
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,35 +54,34 @@ def _properties(_ctx: click.Context, _param: click.Parameter, values: tuple[str,
     return tuple(found)
 
 
-text_option = click.option(
-    "--text", "texts", multiple=True, metavar="TEXT", help="Only messages with this in the body; repeats: all of them."
-)
-regex_option = click.option(
-    "--regex", "regexes", multiple=True, callback=_regexes, metavar="RE",
-    help="Only messages with a match of this in the body; repeats: all of them.",
-)  # fmt: skip
-property_option = click.option(
-    "--property", "properties", multiple=True, callback=_properties, metavar="NAME[=GLOB]",
-    help="Only messages with this property, of such a value; repeats: all of them.",
+_CONDITIONS = (
+    topic_filter,
+    queue_filter,
+    tag_filter,
+    key_filter,
+    click.option(
+        "--text", "texts", multiple=True, metavar="TEXT",
+        help="Only messages with this in the body; repeats: all of them.",
+    ),
+    click.option(
+        "--regex", "regexes", multiple=True, callback=_regexes, metavar="RE",
+        help="Only messages with a match of this in the body; repeats: all of them.",
+    ),
+    click.option(
+        "--property", "properties", multiple=True, callback=_properties, metavar="NAME[=GLOB]",
+        help="Only messages with this property, of such a value; repeats: all of them.",
+    ),
+    range_options,
+    time_options,
 )  # fmt: skip
 
 
-@click.command(short_help="Find messages by key, tag, body, property or time.")
-@topic_filter
-@queue_filter
-@tag_filter
-@key_filter
-@text_option
-@regex_option
-@property_option
-@range_options
-@time_options
-@limit_option
-@click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
-@body_option
-@store_options
-@output_option
-def command(
+def query_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the conditions for messages; the command receives what ``query_of`` takes."""
+    return functools.reduce(lambda decorated, add: add(decorated), reversed(_CONDITIONS), command)
+
+
+def query_of(
     topics: tuple[str, ...],
     queues: tuple[str, ...],
     tags: tuple[str, ...],
@@ -91,11 +93,37 @@ def command(
     stop: int | None,
     since: int | None,
     until: int | None,
+) -> "Query":
+    """Return the query for what ``query_options`` gave; its topics are left to ``topics_of`` each store.
+
+    Raises:
+        UsageError: there is no condition at all.
+    """
+    from mqtool.engine.store.search import Query
+
+    filters = (topics, queues, tags, keys, texts, regexes, properties)
+    if not any(filters) and all(bound is None for bound in (start, stop, since, until)):
+        raise UsageError("nothing is said about the messages to find: give --key, --tag, --text or another condition")
+    return Query(
+        keys=keys, tags=tags, texts=texts, regexes=regexes, properties=properties, queues=queues, since=since,
+        until=until, start_offset=start or 0, stop_offset=stop,
+    )  # fmt: skip
+
+
+@click.command(short_help="Find messages by key, tag, body, property or time.")
+@query_options
+@limit_option
+@click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
+@body_option
+@store_options
+@output_option
+def command(
     limit: int | None,
     scan: bool,
     body: str,
     store: "StoreReader",
     output: Output,
+    **conditions: Any,
 ) -> int:
     """Find the messages for which every condition holds, in the order of the log.
 
@@ -111,25 +139,11 @@ def command(
     everything for other conditions; --topic, --since, --until, --from and --to make that less. Ends with
     status 3 when part of the log that was scanned could not be read.
     """  # noqa: D301
-    from mqtool.engine.store.search import Query, Search
+    from mqtool.engine.store.search import Search
 
-    filters = (topics, queues, tags, keys, texts, regexes, properties)
-    if not any(filters) and all(bound is None for bound in (start, stop, since, until)):
-        raise UsageError("nothing is said about the messages to find: give --key, --tag, --text or another condition")
+    query = query_of(**conditions)
     check_has_log(store)
-    query = Query(
-        keys=keys,
-        tags=tags,
-        texts=texts,
-        regexes=regexes,
-        properties=properties,
-        topics=topics_of(store, topics),
-        queues=queues,
-        since=since,
-        until=until,
-        start_offset=start or 0,
-        stop_offset=stop,
-    )
+    query = dataclasses.replace(query, topics=topics_of(store, conditions["topics"]))
     search = Search(store, query, use_index=not scan)
     output.tell_compiling(search.scan_size)
     output.columns = _columns(query, output.width, body)

@@ -3,13 +3,12 @@
 import collections
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqtool.commands._options import (
     body_option,
-    key_filter,
     matching,
     output_option,
     queue_filter,
@@ -21,14 +20,14 @@ from mqtool.commands._options import (
 from mqtool.commands._query import topics_of
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.commands._spark import Job, into_options, job_options
-from mqtool.commands.find import property_option, regex_option, text_option
+from mqtool.commands.find import query_of, query_options
 from mqtool.commands.rebuild import tell_built
 from mqtool.commands.stats import columns_of, counts_of, named, order_of
 from mqtool.commands.verify import STYLES, sentence, status_of, summary
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
-    import re
+    pass
 
 
 _MOST_SHOWN = 1000
@@ -83,15 +82,7 @@ def verify(level: str, job: Job) -> int:
 
 
 @command.command("find", short_help="Find messages by key, trace id, tag, property, text or time.")
-@topic_filter
-@queue_filter
-@tag_filter
-@key_filter
-@text_option
-@regex_option
-@property_option
-@range_options
-@time_options
+@query_options
 @_limit_option
 @click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
 @body_option
@@ -99,38 +90,24 @@ def verify(level: str, job: Job) -> int:
 @output_option
 @job_options
 def find(
-    topics: tuple[str, ...],
-    queues: tuple[str, ...],
-    tags: tuple[str, ...],
-    keys: tuple[str, ...],
-    texts: tuple[str, ...],
-    regexes: "tuple[re.Pattern[str], ...]",
-    properties: tuple[tuple[str, str], ...],
-    start: int | None,
-    stop: int | None,
-    since: int | None,
-    until: int | None,
     limit: int,
     scan: bool,
     body: str,
     job: Job,
+    **conditions: Any,
 ) -> int:
     """Find the messages for which every condition holds, as `mqtool find` does.
 
     A message is found by its keys and by its unique key, which is the id that a trace names it by.
     """
-    from mqtool.engine.store.search import Query
     from mqtool.formats.message import message_of
     from spark_jobs.find import messages, plan
 
-    filters = (topics, queues, tags, keys, texts, regexes, properties)
-    if not any(filters) and all(bound is None for bound in (start, stop, since, until)):
-        raise UsageError("nothing is said about the messages to find: give --key, --tag, --text or another condition")
-    query = Query(
-        keys=keys, tags=tags, texts=texts, regexes=regexes, properties=properties, queues=queues, since=since,
-        until=until, start_offset=start or 0, stop_offset=stop,
-    )  # fmt: skip
-    queries = [(store, dataclasses.replace(query, topics=topics_of(store.open(), topics))) for store in job.stores]
+    query = query_of(**conditions)
+    queries = [
+        (store, dataclasses.replace(query, topics=topics_of(store.open(), conditions["topics"])))
+        for store in job.stores
+    ]
     planned = plan(queries, job.partition_size, not scan)
     job.total = planned.scan_size
     count, rows = 0, []

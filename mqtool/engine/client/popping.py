@@ -5,7 +5,7 @@
 
 import dataclasses
 
-from mqtool.engine.client.incoming import ConsumerMessage, parse_message
+from mqtool.engine.client.incoming import ConsumerMessage, parse_messages
 from mqtool.engine.client.questions import Question
 from mqtool.errors import FormatError, UsageError
 from mqtool.formats.bodies import Subscription
@@ -19,7 +19,6 @@ from mqtool.formats.headers import (
     build_header,
     parse_header,
 )
-from mqtool.formats.message import records_of
 from mqtool.formats.pop import RECEIPT, Receipt, build_receipt, flagged_topic, parse_receipt
 from mqtool.formats.remoting import RemotingCommand
 
@@ -37,8 +36,7 @@ def pop(header: Pop, broker_name: str) -> Question[list[ConsumerMessage]]:
         told = parse_header(PopResponse, answer.ext_fields)
         starts = _starts(told.start_offset_info or "")
         messages = []
-        for record, _ in records_of(answer.body):
-            message = parse_message(record, broker_name)
+        for message in parse_messages(answer.body, broker_name):
             if RECEIPT not in message.properties:  # which a broker adds to what comes from a retry topic
                 start = starts.get(message.queue_id)
                 if start is None:
