@@ -69,6 +69,7 @@ class Round(NamedTuple):
     latency: float  # the 99th of a hundred, in ms; 0 where none is taken
     processor: float  # microseconds of the watched process a message
     failures: int
+    stored: int
 
 
 class Pair(NamedTuple):
@@ -112,7 +113,7 @@ def _measure_pairs(folder: Path, jars: str) -> Iterator[Row]:
         for pair in pairs:
             stored = 0
             while stored < BACKLOG:
-                stored += ask(client, pair, _FILL, ROUND_MS, pair.processes[-1]).messages
+                stored += ask(client, pair, _FILL, ROUND_MS, pair.processes[-1]).stored
             for load in LOADS:
                 ask(client, pair, load, ROUND_MS, pair.processes[-1])
         most = [0, 0]
@@ -148,9 +149,10 @@ def ask(client: "subprocess.Popen[str]", pair: Pair, load: Load, milliseconds: i
     words = client.stdout.readline().split()
     if not words:
         raise AssertionError(f"the client ended while it did {load}")
-    messages = int(words[0])
+    messages, failures = int(words[0]), int(words[2])
     spent = (processor(watched) - before) * 1e6 / messages
-    return Round(messages, messages / float(words[1]), int(words[3]) / 1000, spent, int(words[2]))
+    stored = messages - failures * (load.number if load.kind == "batch" else 1)
+    return Round(messages, messages / float(words[1]), int(words[3]) / 1000, spent, failures, stored)
 
 
 @contextmanager

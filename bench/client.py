@@ -78,7 +78,7 @@ def _measure_loads(clients: "tuple[subprocess.Popen[str], ...]", pairs: dict[str
     for pair in pairs.values():
         stored = 0
         while stored < BACKLOG:
-            stored += _ask(clients[0], pair, _FILL).messages
+            stored += _ask(clients[0], pair, _FILL).stored
         for client in clients:
             for load in _LOADS:
                 _ask(client, pair, load)

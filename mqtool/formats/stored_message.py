@@ -14,7 +14,7 @@ from mqtool.formats.new_message import NewMessage
 
 _HEADS = tuple(packer_of(head) for head in commit_log.HEADS)
 _SYS_FLAG_AT = int(commit_log.HEAD_DTYPES[0].fields["sys_flag"][1])  # type: ignore[index]
-_INT, _SHORT = struct.Struct(">i"), struct.Struct(">h")
+_SHORT = struct.Struct(">h")
 
 
 class StoredMessage(NamedTuple):
@@ -27,13 +27,8 @@ class StoredMessage(NamedTuple):
     store_timestamp: int
 
 
-class Parts(NamedTuple):
-    """A record taken apart; ``head`` has the numbers and hosts before the body, in the order of the schema."""
-
-    head: tuple[Any, ...]
-    body: bytes
-    topic: str
-    properties: bytes
+Parts = tuple[tuple[Any, ...], bytes, str, bytes]
+"""Head (the numbers and hosts before the body, in the order of the schema), body, topic, properties."""
 
 
 def take_apart(data: bytes, at: int, end: int) -> Parts:
@@ -43,30 +38,24 @@ def take_apart(data: bytes, at: int, end: int) -> Parts:
         FormatError: the bytes are no message record.
     """
     try:
-        return _take_apart(data, at, end)
-    except (struct.error, UnicodeDecodeError) as error:
+        form = _HEADS[commit_log.head_form(data[at + _SYS_FLAG_AT + 3])]  # its lowest byte
+        head = form.unpack_from(data, at)
+        body_at = at + form.size
+        body_end = body_at + head[-1]
+        if head[1] == commit_log.MAGIC_V2:
+            topic_at = body_end + _SHORT.size
+            topic_end = topic_at + _SHORT.unpack_from(data, body_end)[0]
+        else:
+            topic_at = body_end + 1
+            topic_end = topic_at + data[body_end]
+        properties_at = topic_end + _SHORT.size
+        properties_end = properties_at + _SHORT.unpack_from(data, topic_end)[0]
+        if not body_at <= body_end < topic_at <= topic_end < properties_at <= properties_end == end == at + head[0]:
+            raise FormatError("a message record whose sizes do not add up", offset=at)
+        topic = data[topic_at:topic_end].decode("utf-8", "surrogateescape")
+        return head, data[body_at:body_end], topic, data[properties_at:end]
+    except (struct.error, IndexError) as error:
         raise FormatError("a message record whose parts do not fit together", offset=0) from error
-
-
-def _take_apart(data: bytes, at: int, end: int) -> Parts:
-    form = _HEADS[commit_log.head_form(_INT.unpack_from(data, at + _SYS_FLAG_AT)[0])]
-    head = form.unpack_from(data, at)
-    size, magic_code, body_size = head[0], head[1], head[-1]
-    body_at = at + form.size
-    topic_at = body_end = body_at + body_size
-    if magic_code == commit_log.MAGIC_V2:
-        (topic_size,) = _SHORT.unpack_from(data, topic_at)
-        topic_at += _SHORT.size
-    else:
-        topic_size = data[topic_at] if topic_at < end else -1
-        topic_at += 1
-    properties_at = topic_at + topic_size
-    (properties_size,) = _SHORT.unpack_from(data, properties_at)
-    properties_at += _SHORT.size
-    if min(body_size, topic_size, properties_size) < 0 or not at + size == end == properties_at + properties_size:
-        raise FormatError("a message record whose sizes do not add up", offset=at)
-    topic = data[topic_at : topic_at + topic_size].decode("utf-8", "surrogateescape")
-    return Parts(head, data[body_at:body_end], topic, data[properties_at:end])
 
 
 def parse_stored(record: bytes | memoryview) -> StoredMessage:

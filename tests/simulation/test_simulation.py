@@ -69,7 +69,7 @@ def test_a_client_that_commits_too_much_is_seen() -> None:
 
 def _message(offset: int, body: str = "", reconsume_times: int = 0) -> ConsumerMessage:
     text = (body or f"T L {offset}").encode()
-    return ConsumerMessage("T", text, {}, "b", 0, offset, offset, 0, 0, reconsume_times, 0, "", 0, "")
+    return ConsumerMessage("T", text, b"", "b", 0, offset, offset, 0, 0, reconsume_times, 0, "", 0, "")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 (RocketMQ: ``MessageExt``, ``MessageClientExt``.)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mqtool.formats.compression import decompress
 from mqtool.formats.headers import PushReply, parse_header
@@ -20,7 +20,7 @@ class ConsumerMessage:
 
     topic: str
     body: bytes
-    properties: dict[str, str]
+    raw_properties: bytes
     broker_name: str
     queue_id: int
     queue_offset: int
@@ -32,6 +32,14 @@ class ConsumerMessage:
     born_host: str
     store_timestamp: int
     store_host: str
+    _properties: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Its properties by name; they are read when they are first asked for, as many listeners never do."""
+        if self._properties is None:
+            self._properties = parse_properties(self.raw_properties)
+        return self._properties
 
     @property
     def tags(self) -> str | None:
@@ -92,7 +100,7 @@ def _message(data: bytes, at: int, end: int, broker_name: str) -> ConsumerMessag
     return ConsumerMessage(
         topic,
         decompress(body, sys_flag),
-        parse_properties(properties),
+        properties,
         broker_name,
         queue_id,
         queue_offset,
@@ -118,7 +126,7 @@ def parse_reply(command: RemotingCommand) -> ConsumerMessage:
     return ConsumerMessage(
         header.topic,
         decompress(command.body, header.sys_flag),
-        parse_properties((header.properties or "").encode()),
+        (header.properties or "").encode(),
         "",
         header.queue_id,
         0,

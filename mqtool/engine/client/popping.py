@@ -20,6 +20,7 @@ from mqtool.formats.headers import (
     parse_header,
 )
 from mqtool.formats.pop import RECEIPT, Receipt, build_receipt, flagged_topic, parse_receipt
+from mqtool.formats.properties import build_properties
 from mqtool.formats.remoting import RemotingCommand
 
 ANY_QUEUE = -1
@@ -111,7 +112,7 @@ def _starts(text: str) -> dict[int, int]:
 
 def _with_receipt(message: ConsumerMessage, receipt: Receipt, flag: str, queue_id: int, offset: int) -> ConsumerMessage:
     text = build_receipt(receipt, flag, queue_id, offset)
-    return dataclasses.replace(message, properties={**message.properties, RECEIPT: text})
+    return dataclasses.replace(message, raw_properties=build_properties({**message.properties, RECEIPT: text}))
 
 
 def _flag(receipt: str) -> str:

@@ -21,8 +21,9 @@ _Call = tuple["asyncio.Future[Any]", tuple[Any, ...]]
 class ListenerThreads:
     """Calls a listener in threads, of which there are no more than were at work at a time, nor than ``most``.
 
-    An executor of the standard library wakes the event loop once for every call, which takes longer than most listeners
-    do. Here it is woken once for all calls that have ended since it last looked.
+    An executor of the standard library wakes a thread and the event loop once for every call, each of which takes
+    longer than most listeners do. Here the loop is woken once for all calls that have ended since it last looked; and
+    of the threads that wait one is woken at a time, which wakes the next before it goes to work if there is more.
     """
 
     def __init__(self, listener: Callable[..., Any], most: int, name: str) -> None:
@@ -32,7 +33,12 @@ class ListenerThreads:
         self._loop = asyncio.get_running_loop()
         self._threads = 0
         self._under_way = 0
-        self._due: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # of the next four
+        self._due: deque[_Call] = deque()
+        self._idle = 0
+        self._is_one_woken = False
+        self._is_stopped = False
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._ended: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._is_loop_woken = False
 
@@ -40,19 +46,44 @@ class ListenerThreads:
         """Have the listener called; what it returns or raises becomes the result."""
         result: asyncio.Future[Any] = self._loop.create_future()
         self._under_way += 1
+        with self._lock:
+            self._due.append((result, args))
+            self._wake_one()
         if self._threads < min(self._under_way, self._most):
             self._threads += 1
             threading.Thread(target=self._work, name=f"mqtool {self._name} {self._threads}", daemon=True).start()
-        self._due.put((result, args))
         return result
 
     def stop(self) -> None:
-        """Have the threads end, those at work once their listener has returned."""
-        for _ in range(self._threads):
-            self._due.put(None)
+        """Have the threads end, once no call is due."""
+        with self._lock:
+            self._is_stopped = True
+            for _ in range(self._idle):
+                self._wake.put(None)
+
+    def _wake_one(self) -> None:
+        if self._due and self._idle and not self._is_one_woken:
+            self._is_one_woken = True
+            self._wake.put(None)
+
+    def _next(self) -> _Call | None:
+        """Return the next call that is due, once there is one; None at the end."""
+        while True:
+            with self._lock:
+                if self._due:
+                    call = self._due.popleft()
+                    self._wake_one()
+                    return call
+                if self._is_stopped:
+                    return None
+                self._idle += 1
+            self._wake.get()
+            with self._lock:
+                self._idle -= 1
+                self._is_one_woken = False
 
     def _work(self) -> None:
-        while call := self._due.get():
+        while call := self._next():
             result, args = call
             try:
                 self._ended.append((result, self._listener(*args), None))

@@ -14,6 +14,7 @@ import mqtool
 from mqtool import BoundedMemory, ConsumeContext, ConsumeFrom, ConsumerMessage, ConsumeStatus, OnlyOnce, SqliteMemory
 from mqtool.errors import ReadError, WriteError
 from mqtool.formats.bodies import MessageQueue
+from mqtool.formats.properties import build_properties
 from tests.commands.running import run
 from tests.engine.client_runtime.test_push_consumer import BODIES, Listener, committed, send, until
 
@@ -22,7 +23,7 @@ CONTEXT = MessageQueue("Orders", "broker-a", 0)
 
 def message(key: str, **properties: str) -> ConsumerMessage:
     pairs = {"UNIQ_KEY": key, **properties}
-    return ConsumerMessage("Orders", b"", pairs, "broker-a", 0, 0, 0, 0, 0, 0, 0, "h:1", 0, "h:1")
+    return ConsumerMessage("Orders", b"", build_properties(pairs), "broker-a", 0, 0, 0, 0, 0, 0, 0, "h:1", 0, "h:1")
 
 
 def keys(messages: list[ConsumerMessage]) -> str:

@@ -116,6 +116,6 @@ def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
         PopConsumer("G", broker.name_server_address).start()
     send(broker, [b"one"])
     [message] = mqtool.open_store(broker.store).messages()
-    plain = ConsumerMessage("Orders", b"", {}, "broker-a", 0, message.queue_offset, 0, 0, 0, 0, 0, "", 0, "")
+    plain = ConsumerMessage("Orders", b"", b"", "broker-a", 0, message.queue_offset, 0, 0, 0, 0, 0, "", 0, "")
     with consumer(broker) as one, pytest.raises(UsageError, match="does not come from a pop"):
         one.ack(plain)
