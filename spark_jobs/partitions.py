@@ -21,6 +21,8 @@ from mqtool.formats.scan import MessageTable
 from spark_jobs.stores import Store
 
 MAX_PARTITION = 128 << 20
+_MOST_OF_A_COUNT = 512 << 20
+_TASKS_A_CORE = 4
 LOOK_BACK = 5 << 20
 """A walk begins so far before its range, at the beginning of the segment at most: no message of a broker that takes
 those of 4 MiB is longer."""
@@ -96,6 +98,14 @@ def log_ranges(
         )
         for segment, start, stop, following in chosen
     ]  # fmt: skip
+
+
+def size_to_count(total: int, cores: int) -> int:
+    """Return how many bytes of log a task gets that gives back little: each core has several tasks, none is small.
+
+    Spark needs some hundredths of a second for a task, in which a core counts the messages of 100 MiB.
+    """
+    return min(max(total // (_TASKS_A_CORE * cores), MAX_PARTITION), _MOST_OF_A_COUNT)
 
 
 def last_used(log: CommitLog) -> int:

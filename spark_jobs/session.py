@@ -174,6 +174,11 @@ def is_connect(spark: Any) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def cores_of(spark: Any) -> int | None:
+    """Return how many tasks run at once, None where only the server of Spark Connect knows."""
+    return None if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
+
+
 @contextlib.contextmanager
 def watched(spark: Any, progress: Progress) -> Iterator[None]:
     """Tell how far the work of the session has come, by its tasks, while the block runs."""

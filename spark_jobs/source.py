@@ -34,6 +34,7 @@ from spark_jobs import messages
 from spark_jobs.bounds import Bounds
 from spark_jobs.messages import COLUMNS, LAYOUTS
 from spark_jobs.options import Options, choose
+from spark_jobs.spread import spare_the_loaded
 from spark_jobs.tables import TABLES, Ask, Part
 
 NAME = "rocketmq_store"
@@ -215,6 +216,7 @@ class StoreTableReader(DataSourceReader):
         assert isinstance(partition, StorePartition)
         if partition.part is not None:
             yield from TABLES[self.table].read(partition.part, self.ask, arrow_schema(self.schema))
+            spare_the_loaded()
 
 
 def arrow_schema(schema: StructType) -> Any:

@@ -5,6 +5,7 @@ process unpacks them once, however many of its tasks there are.
 """
 
 import functools
+import gc
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,6 +44,15 @@ def _unpacked(shared: Shared[Any]) -> Any:
     return shared.unpack()
 
 
+@functools.cache
+def spare_the_loaded() -> None:
+    """Have the collector of garbage pass over what this process has loaded by now.
+
+    PySpark collects in full behind each task, which takes longer with numpy and the kernels loaded than some tasks do.
+    """
+    gc.freeze()
+
+
 def spread(spark: Any, items: Sequence[Item], work: Callable[[Item], Iterable[Any]], schema: Any) -> Any:
     """Return the DataFrame of what ``work`` makes of all items.
 
@@ -58,6 +68,7 @@ def spread(spark: Any, items: Sequence[Item], work: Callable[[Item], Iterable[An
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from work(shared.get()[number])
+                spare_the_loaded()
 
     count = len(shared.get())
     return spark.range(0, count, 1, max(1, count)).mapInArrow(run, schema)

@@ -113,7 +113,7 @@ def read_messages(part: LogRange, ask: Ask, schema: Schema) -> Iterator[RecordBa
     """Yield the messages of a range of the log, and rows of what is damaged in it."""
     batches = _batches(part.store, ask, schema)
     try:
-        with RangeReader(part) as reader:
+        with RangeReader(part, is_mapped="body" not in ask.columns) as reader:
             for piece in reader.tables():
                 if isinstance(piece, Lost):
                     data = reader.segment.read(piece.position, MOST_HEX)

@@ -39,14 +39,14 @@ class Job:
         stores: "list[Store]",
         master: str | None,
         conf: dict[str, str],
-        partition_size: int,
+        partition_size: int | None,
         output: Output,
         into: Path | None,
         form: str,
     ) -> None:
         self.name = name
         self.stores = stores
-        self.partition_size = partition_size
+        self._partition_size = partition_size
         self.output = output
         self.into = into
         self._master = master
@@ -72,6 +72,21 @@ class Job:
                     if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
                         raise
                     raise _task_error(str(error), first_line(error)) from error
+
+    @property
+    def partition_size(self) -> int:
+        """Bytes of log for a task that gives back messages."""
+        from spark_jobs.partitions import MAX_PARTITION
+
+        return self._partition_size or MAX_PARTITION
+
+    def size_to_count(self, spark: Any) -> int:
+        """Return how many bytes of log a task gets that gives back sums or findings."""
+        from spark_jobs.partitions import size_to_count
+        from spark_jobs.session import cores_of
+
+        cores = cores_of(spark)
+        return size_to_count(self.total, cores) if cores and not self._partition_size else self.partition_size
 
     def write(self, frame: Any) -> bool:
         """Write a DataFrame where ``--into`` says, if it does; tell whether that is done."""
@@ -146,7 +161,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", callback=_conf, help="A setting of Spark; repeats."),
         click.option(
-            "--partition-size", type=OFFSET, default="128MiB", show_default=True, help="Bytes of log for one task."
+            "--partition-size", type=OFFSET, metavar="SIZE",
+            help="Bytes of log for one task. Default: 128MiB, of stats and verify up to 512MiB.",
         ),
         store_option,
     )  # fmt: skip
@@ -159,7 +175,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         settings: tuple[str, ...],
         master: str | None,
         conf: dict[str, str],
-        partition_size: int,
+        partition_size: int | None,
         output: Output,
         into: Path | None = None,
         form: str = "parquet",
@@ -169,7 +185,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if into is not None and into.exists():
             raise UsageError(f"{into} is there already: give another name")
         name = click.get_current_context().info_name or ""
-        job = Job(name, stores, master, conf, max(1 << 20, partition_size), output, into, form)
+        size = None if partition_size is None else max(1 << 20, partition_size)
+        job = Job(name, stores, master, conf, size, output, into, form)
         return command(*args, job=job, **kwargs)
 
     for option in reversed(options):

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -25,10 +25,6 @@ from mqtool.commands.rebuild import tell_built
 from mqtool.commands.stats import columns_of, counts_of, named, order_of
 from mqtool.commands.verify import STYLES, sentence, status_of, summary
 from mqtool.errors import Status, UsageError
-
-if TYPE_CHECKING:
-    pass
-
 
 _MOST_SHOWN = 1000
 _limit_option = click.option(
@@ -64,7 +60,7 @@ def verify(level: str, job: Job) -> int:
 
     counts: collections.Counter[str] = collections.Counter()
     with job.session() as spark:
-        found = findings(spark, job.stores, Level(level), job.partition_size)
+        found = findings(spark, job.stores, Level(level), job.size_to_count(spark))
         if job.into is not None:
             found = found.persist()
             job.write(found)
@@ -158,7 +154,8 @@ def stats(
 
     way = By(by)
     with job.session() as spark:
-        found = counts(spark, job.stores, way, Selection(topics, queues, tags, since, until), job.partition_size)
+        selection = Selection(topics, queues, tags, since, until)
+        found = counts(spark, job.stores, way, selection, job.size_to_count(spark))
         if job.into is not None:
             found = found.persist()
             job.write(found.where(f"{KEYS[way][0]} is not null").drop("lost", "faulty", "gone"))
