@@ -3,9 +3,11 @@
 Spark costs something for each task, batch and row, whatever is read. So the yardstick of a scan is a Python source that
 yields Arrow batches of the same columns, rows and partitions which are ready beforehand. Jobs and commands are held
 against each other by their slopes: the seconds that a large store takes longer than a small one, so that what it costs
-to start does not count. Every measurement runs in a process and a JVM of its own, the files in the page cache.
+to start does not count. Every measurement runs in a process and a JVM of its own, the stores of a slope in turns, the
+files in the page cache.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.stats import By, Selection, count_messages
 
 SIZES = (4 << 30, 16 << 30)
-RUNS = 3
+RUNS = 4
 PARTITION = 128 << 20
 DAY_MS = 86_400_000
 HEADS = "physical_offset,size,topic,queue_id,queue_offset,sys_flag,born_timestamp,store_timestamp,body_size"
@@ -34,32 +36,30 @@ def measure_spark(folder: Path, sizes: tuple[int, int] = SIZES) -> list[Row]:
     cores = len(os.sched_getaffinity(0))
     master = f"local[{cores}]"
     size = StoreReader(small).commit_log.total_size
-    empty, scanned = _seconds(master, "empty", small), _seconds(master, "heads", small)
+    (empty,), (scanned,) = _seconds(master, "empty", small), _seconds(master, "heads", small)
     name = f"{sizes[0] >> 30} GiB, 1 KiB bodies"
     rows = [
         Row("limit: ready batches of the heads", name, rate(size, empty), "1.00", ""),
         Row("scan of heads", name, rate(size, scanned), f"{scanned / empty:.2f} x", "≤ 1.4 x"),
     ]
-    whole, hour = _seconds(master, "day", small), _seconds(master, "hour", small)
+    (whole,), (hour,) = _seconds(master, "day", small), _seconds(master, "hour", small)
     rows.append(Row("one hour of a day against all of it", name, f"{hour:.2f} s", f"{whole / hour:.1f} x", "≥ 5 x"))
     more = StoreReader(large).commit_log.total_size - size
     name = f"{sizes[0] >> 30} to {sizes[1] >> 30} GiB"
     slopes = {}
     for job in ("stats", "verify"):
-        ours = _command(job, large, cores) - _command(job, small, cores)
-        took = {store: _seconds(master, job, store) for store in (small, large)}
-        slopes[job] = took[large] - took[small]
+        ours = _slope(_best(*(_command(job, store, cores) for store in (small, large))))
+        took = _seconds(master, job, small, large)
+        slopes[job] = _slope(took)
         rows.append(Row(f"mqtool {job} -j {cores}, slope", name, rate(more, ours), "1.00", ""))
         rows.append(
             Row(f"{job} on {master}, slope", name, rate(more, slopes[job]), f"{ours / slopes[job]:.2f}", "≥ 0.8")
         )
         whole, of = _process(job, small, cores), f"{sizes[0] >> 30} GiB"
         rows.append(Row(f"mqtool {job} -j {cores}, a whole run", of, f"{whole:.2f} s", "1.00", ""))
-        rows.append(
-            Row(f"{job} on {master}, session there", of, f"{took[small]:.2f} s", f"{whole / took[small]:.2f}", "≥ 0.6")
-        )
+        rows.append(Row(f"{job} on {master}, session there", of, f"{took[0]:.2f} s", f"{whole / took[0]:.2f}", "≥ 0.6"))
     if cores > 1:
-        one = _seconds("local[1]", "stats", large) - _seconds("local[1]", "stats", small)
+        one = _slope(_seconds("local[1]", "stats", small, large))
         ratio = f"{one / slopes['stats']:.2f} x"
         rows.append(
             Row(f"stats on {master} against local[1], slope", name, rate(more, slopes["stats"]), ratio, "≥ 1.6 x")
@@ -74,8 +74,13 @@ def _store(root: Path, size: int) -> Path:
     return root
 
 
-def _command(job: str, root: Path, jobs: int) -> float:
-    """Return the seconds that the command's own work takes, without its start."""
+def _slope(seconds: list[float]) -> float:
+    small, large = seconds
+    return large - small
+
+
+def _command(job: str, root: Path, jobs: int) -> Callable[[], object]:
+    """Return a command's own work, without its start."""
 
     def stats() -> None:
         reader = StoreReader(root)
@@ -85,56 +90,61 @@ def _command(job: str, root: Path, jobs: int) -> float:
         if any(found.severity != "note" for found in verify_store(StoreReader(root), Level.FULL, jobs)):
             raise AssertionError("the store of the benchmark is not sound")
 
-    return _best({"stats": stats, "verify": verify}[job])
+    return {"stats": stats, "verify": verify}[job]
 
 
 def _process(job: str, root: Path, jobs: int) -> float:
     """Return the seconds of a command from its start to its end."""
     words = [sys.executable, "-m", "mqtool", job, "-s", str(root), "-j", str(jobs)]
-    return _best(lambda: subprocess.run(words, check=True, capture_output=True))
+    return _best(lambda: subprocess.run(words, check=True, capture_output=True))[0]
 
 
-def _best(work: Callable[[], object]) -> float:
-    times = []
+def _best(*works: Callable[[], object]) -> list[float]:
+    """Return the seconds of each, the best of several runs in turns."""
+    times: list[list[float]] = [[] for _ in works]
     for _ in range(RUNS):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for work, took in zip(works, times, strict=True):
+            start = time.perf_counter()
+            work()
+            took.append(time.perf_counter() - start)
+    return [min(took) for took in times]
 
 
-def _seconds(master: str, job: str, root: Path) -> float:
-    """Return the seconds of a job in a process of its own, best of several runs behind a first one."""
-    words = [sys.executable, "-W", "ignore", "-m", "bench.spark", master, job, str(root)]
+def _seconds(master: str, job: str, *roots: Path) -> list[float]:
+    """Return the seconds of a job in a process of its own for each store, best of several runs behind a first one."""
+    words = [sys.executable, "-W", "ignore", "-m", "bench.spark", master, job, *map(str, roots)]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise AssertionError(f"{words} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return float(done.stdout.split()[-1])
+    return [float(word) for word in done.stdout.splitlines()[-1].split()]
 
 
-def _run(master: str, job: str, root: Path) -> float:
+def _run(master: str, job: str, roots: list[Path]) -> list[float]:
     from spark_jobs.session import session
-    from spark_jobs.source import NAME, RocketMQStore
+    from spark_jobs.source import RocketMQStore
 
     conf = {"spark.sql.python.filterPushdown.enabled": "true"}
     with session(master, conf, "bench") as spark:
         spark.dataSource.register(RocketMQStore)
-        reader = spark.read.format(NAME).option("columns", HEADS).option("maxPartitionBytes", PARTITION)
-        work: Callable[[], object]
-        if job == "empty":
-            frame = _ready(spark, root)
-            work = lambda: _drain(frame)  # noqa: E731
-        elif job in ("stats", "verify"):
-            work = lambda: _job(spark, job, root)  # noqa: E731
-        else:
-            heads = reader.load(str(root))
-            if job == "hour":
-                low, high = heads.selectExpr("min(store_timestamp)", "max(store_timestamp)").first()
-                begin = low + (high - low) * 11 // 24
-                heads = heads.where(f"store_timestamp >= {begin} and store_timestamp < {begin + (high - low) // 24}")
-            work = lambda: _drain(heads)  # noqa: E731
-        work()
-        return _best(work)
+        works = [_work(spark, job, root) for root in roots]
+        for work in works:
+            work()
+        return _best(*works)
+
+
+def _work(spark: Any, job: str, root: Path) -> Callable[[], object]:
+    from spark_jobs.source import NAME
+
+    if job in ("stats", "verify"):
+        return functools.partial(_job, spark, job, root)
+    if job == "empty":
+        return functools.partial(_drain, _ready(spark, root))
+    heads = spark.read.format(NAME).option("columns", HEADS).option("maxPartitionBytes", PARTITION).load(str(root))
+    if job == "hour":
+        low, high = heads.selectExpr("min(store_timestamp)", "max(store_timestamp)").first()
+        begin = low + (high - low) * 11 // 24
+        heads = heads.where(f"store_timestamp >= {begin} and store_timestamp < {begin + (high - low) // 24}")
+    return functools.partial(_drain, heads)
 
 
 def _drain(frame: Any) -> None:
@@ -194,4 +204,4 @@ def _ready(spark: Any, root: Path) -> Any:
 
 
 if __name__ == "__main__":
-    print(_run(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    print(*_run(sys.argv[1], sys.argv[2], [Path(word) for word in sys.argv[3:]]))

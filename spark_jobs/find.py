@@ -22,9 +22,12 @@ from spark_jobs.spread import spread
 from spark_jobs.stores import Store
 from spark_jobs.tables import GONE
 
-_COLUMNS = tuple(name for name in BUILDERS if name != CORRUPT)
-SCHEMA = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS}, "position": "bigint", "record": "binary"})
+_COLUMNS = tuple(BUILDERS)
+_PLACE = {"position": "bigint", "record": "binary"}
+SCHEMA = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS if name != CORRUPT}, **_PLACE})
 """The columns of the table ``messages``, the address where a message really lies, and its whole record."""
+_FOUND = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS}, **_PLACE})
+"""A row with a ``_corrupt_record`` is none that was found, but a place that could not be read."""
 _MOST_HITS = 1000
 
 
@@ -65,28 +68,62 @@ def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: 
     return made
 
 
-def messages(spark: Any, items: Sequence[Item]) -> Any:
-    """Return the DataFrame of the messages that fit, columns ``SCHEMA``, each once."""
-    return spread(spark, items, find, SCHEMA).dropDuplicates(["store", "position"])
+def messages(spark: Any, items: Sequence[Item]) -> tuple[Any, Any]:
+    """Return the DataFrame of the messages that fit, columns ``SCHEMA``, each once, and an observation of it.
+
+    The observation counts, while the DataFrame is read, the messages (``found``) and the places that were scanned and
+    could not be read (``unread``).
+    """
+    from pyspark.sql import Observation, functions
+
+    observed = Observation("find")
+    is_message = functions.col(CORRUPT).isNull()
+    counts = [functions.count_if(is_message).alias("found"), functions.count_if(~is_message).alias("unread")]
+    rows = spread(spark, items, find, _FOUND).dropDuplicates(["store", "position"]).observe(observed, *counts)
+    return rows.where(is_message).drop(CORRUPT), observed
 
 
 def find(item: Item) -> Iterator[pa.RecordBatch]:
     """Yield the messages of one item that fit."""
     matcher = Matcher(item.query)
-    schema = arrow_schema(SCHEMA)
+    schema = arrow_schema(_FOUND)
     fields = pa.schema([schema.field(number) for number in range(len(_COLUMNS))])
     batches = Batches(Wanted(_COLUMNS, item.store.path), fields, "PERMISSIVE")
-    for file, table in _tables(item):
-        rows = [row for row, _ in matcher.rows_in(table)]
+    for piece in _pieces(item):
+        if isinstance(piece, Damage):
+            for batch in batches.of_damage(piece.file, piece.position, piece.code, None):
+                yield _with(batch, [piece.start_offset + piece.position], [None], schema)
+            continue
+        rows = [row for row, _ in matcher.rows_in(piece.table)]
         if rows:
-            chosen = table.where(np.array(rows))
-            for batch in batches.of_table(chosen, file):
-                records = pa.array([chosen.record(row) for row in range(len(chosen))], pa.binary())
-                positions = pa.array(chosen.column("position"), pa.int64())
-                yield pa.RecordBatch.from_arrays([*batch.columns, positions, records], schema=schema)
+            chosen = piece.table.where(np.array(rows))
+            for batch in batches.of_table(chosen, piece.file):
+                records = [chosen.record(row) for row in range(len(chosen))]
+                yield _with(batch, chosen.column("position"), records, schema)
 
 
-def _tables(item: Item) -> Iterator[tuple[str, scan.MessageTable]]:
+def _with(batch: pa.RecordBatch, positions: Any, records: Sequence[bytes | None], schema: pa.Schema) -> pa.RecordBatch:
+    more = [pa.array(positions, pa.int64()), pa.array(records, pa.binary())]
+    return pa.RecordBatch.from_arrays([*batch.columns, *more], schema=schema)
+
+
+class Messages(NamedTuple):
+    """Messages of a file, sound ones."""
+
+    file: str
+    table: scan.MessageTable
+
+
+class Damage(NamedTuple):
+    """A place of a file, which begins at an address, without a message that can be read."""
+
+    file: str
+    start_offset: int
+    position: int
+    code: str
+
+
+def _pieces(item: Item) -> Iterator[Messages | Damage]:
     if item.part is None:
         reader = item.store.open()
         for offset in item.offsets:
@@ -94,13 +131,18 @@ def _tables(item: Item) -> Iterator[tuple[str, scan.MessageTable]]:
                 record = reader.record_at(offset)
             except (NotFoundError, FormatError):  # an entry may mean a message that is gone
                 continue
-            yield "", scan.gather(memoryview(record), offset, np.zeros(1, np.int64))
+            yield Messages("", scan.gather(memoryview(record), offset, np.zeros(1, np.int64)))
         return
+    file, start_offset = item.part.file, item.part.start_offset
     try:
         with RangeReader(item.part) as part:
             for piece in part.tables():
-                if not isinstance(piece, Lost):
-                    yield item.part.file, piece
+                if isinstance(piece, Lost):
+                    yield Damage(file, start_offset, piece.position, piece.code)
+                    continue
+                for start in piece.starts[piece.faults != 0].tolist():
+                    yield Damage(file, start_offset, start, "LOG-SIZES")
+                yield Messages(file, piece)
     except GONE:
         return
 

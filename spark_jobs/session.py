@@ -57,6 +57,14 @@ class SparkFailedError(MqtoolError):
     exit_code = Status.FAULT
 
 
+def need_pyspark() -> None:
+    """Raise MissingExtraError where there is no pyspark."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("mqtool spark", "spark") from error
+
+
 @contextlib.contextmanager
 def session(master: str | None, conf: Conf, name: str) -> Iterator[Any]:
     """Yield a Spark session and end it, if it was not there before.
@@ -68,14 +76,12 @@ def session(master: str | None, conf: Conf, name: str) -> Iterator[Any]:
         name: of the application.
 
     Raises:
-        MissingExtraError: there is no pyspark.
+        MissingExtraError: there is no Spark Connect.
         JavaMissingError: there is no Java, or it is too old.
         UnavailableError: the master does not answer.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise MissingExtraError("mqtool spark", "spark") from error
+    from pyspark.sql import SparkSession
+
     # Workers are to run the Python that the packages of this one are made for.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is not None and master.startswith("sc://"):
@@ -109,6 +115,9 @@ def _made(factory: Any, master: str | None, conf: Conf, name: str) -> Any:
 
 def _settings(master: str) -> dict[str, str]:
     settings = dict(_QUIET)
+    if os.name == "posix":
+        # By TCP the small writes with which a task begins wait for acknowledgements, longer than some tasks take.
+        settings["spark.python.unix.domain.socket.enabled"] = "true"  # 4.1 and later
     if _ON_THIS_MACHINE.fullmatch(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return settings

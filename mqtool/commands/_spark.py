@@ -53,7 +53,8 @@ class Job:
         self._conf = conf
         self._form = form
         self._started = 0.0
-        self.total = sum(store.open().commit_log.total_size for store in stores)
+        self._segments = [segment for store in stores for segment in store.open().commit_log.segments]
+        self.total = sum(segment.size for segment in self._segments)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Any]:
@@ -108,6 +109,12 @@ class Job:
         rate = self.total / max(seconds, 1e-9) / (1 << 20)
         stores = "" if len(self.stores) == 1 else f" of {len(self.stores):,} stores"
         self.output.remark(f"{what}; {self.total:,} bytes of log{stores} in {seconds:,.1f} s ({rate:,.0f} MiB/s)")
+        gone = [segment for segment in self._segments if not segment.path.exists()]
+        if gone:
+            segments = "a segment" if len(gone) == 1 else f"{len(gone):,} segments"
+            self.output.remark(
+                f"{segments} went while the job ran, {gone[0].path} the first: what was not read before is left out"
+            )
         if self.into is not None:
             self.output.remark(f"written into {self.into}")
 
@@ -162,7 +169,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--conf", multiple=True, metavar="KEY=VALUE", callback=_conf, help="A setting of Spark; repeats."),
         click.option(
             "--partition-size", type=OFFSET, metavar="SIZE",
-            help="Bytes of log for one task. Default: 128MiB, of stats and verify up to 512MiB.",
+            help="Bytes of log for one task. Default: 128MiB, of stats and verify up to 1GiB.",
         ),
         store_option,
     )  # fmt: skip
@@ -181,6 +188,9 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         form: str = "parquet",
         **kwargs: Any,
     ) -> Any:
+        from spark_jobs.session import need_pyspark
+
+        need_pyspark()
         stores = _stores(paths, config, settings)
         if into is not None and into.exists():
             raise UsageError(f"{into} is there already: give another name")

@@ -106,21 +106,24 @@ def find(
     ]
     planned = plan(queries, job.partition_size, not scan)
     job.total = planned.scan_size
-    count, rows = 0, []
+    rows = []
     with job.session() as spark:
-        found = messages(spark, planned.items)
+        found, observed = messages(spark, planned.items)
         if not job.write(found.drop("record", "position")):
             rows = found.select("store", "position", "record").orderBy("store", "position").limit(limit).collect()
+        count, unread = observed.get["found"] or 0, observed.get["unread"] or 0
     job.output.columns = message_columns(job.output.width, body)
     for row in rows:
-        count += 1
         message = message_of(bytes(row["record"]), row["position"])
         job.output.row(job.named({"store": row["store"], **message_row(message, body)}))
     for remark in planned.remarks:
         job.output.remark(remark)
-    reached = f"; --limit {limit:,} is reached" if count == limit else ""
-    job.tell("" if job.into is not None else f"{count:,} messages found{reached}")
-    return Status.OK
+    if unread:
+        places = "a place" if unread == 1 else f"{unread:,} places"
+        job.output.remark(f"{places} of the log could not be read: see `mqtool spark verify`")
+    shown = f", {len(rows):,} shown: --limit is reached" if job.into is None and len(rows) < count else ""
+    job.tell(f"{count:,} message{'s' * (count != 1)} found{shown}")
+    return Status.DAMAGE if unread else Status.OK
 
 
 @command.command("stats", short_help="Count messages and bytes by topic, queue, tag, hour, size or producer.")
@@ -159,13 +162,13 @@ def stats(
         if job.into is not None:
             found = found.persist()
             job.write(found.where(f"{KEYS[way][0]} is not null").drop("lost", "faulty", "gone"))
-            found = found.where("lost > 0 or faulty > 0 or gone > 0")
+            found = found.where("lost > 0 or faulty > 0")
         rows = found.collect()
     groups = {}
     unread: collections.Counter[str] = collections.Counter()
     total = Count()
     for row in rows:
-        unread.update({name: row[name] or 0 for name in ("lost", "faulty", "gone")})
+        unread.update({name: row[name] or 0 for name in ("lost", "faulty")})
         if row["records"]:
             key = tuple(row[name] for name in KEYS[way])
             groups[key] = row, Count(*(row[field.name] for field in dataclasses.fields(Count)))
@@ -181,7 +184,6 @@ def stats(
     for name, text in (
         ("lost", "places of the log hold no message that can be read"),
         ("faulty", "damaged records are left out"),
-        ("gone", "ranges of segments went while the job ran"),
     ):
         if unread[name]:
             job.output.remark(f"{unread[name]:,} {text}")

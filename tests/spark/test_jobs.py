@@ -87,8 +87,10 @@ def test_what_find_finds_is_found(spark: Any, use_index: bool) -> None:
 
     for query, positions in ((Query(texts=("delta15",)), wanted), (Query(keys=(unique_key or "",)), [0])):
         planned = find.plan([(store, query)], SMALL, use_index)
-        rows = find.messages(spark, planned.items).collect()
+        found, observed = find.messages(spark, planned.items)
+        rows = found.collect()
         assert sorted(row["position"] for row in rows) == positions
+        assert observed.get == {"found": len(positions), "unread": 0}
         assert {row["unique_key"] for row in rows if row["position"] == 0} == {unique_key}
 
 

@@ -1,0 +1,180 @@
+"""``mqtool spark``: each job from its command line, as a program and through ``spark-submit``, and what must be there.
+
+A job is held against the command that answers the same on one machine; what jobs find is tested in ``tests/spark``.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+import spark_jobs
+from mqtool.commands._output import Output
+from mqtool.commands._spark import Job
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import Status
+from spark_jobs.stores import Store
+from tests.commands.running import run
+from tests.golden import copy_of, golden_store
+from tests.spark.session import need_java
+
+pyspark = pytest.importorskip("pyspark")
+
+ROOT = Path(spark_jobs.__file__).parent.parent
+STORE = "mixed-533-clean"
+on_java = [pytest.mark.java, pytest.mark.xdist_group("spark commands")]
+
+
+def ran(*words: object, **environment: str) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    settings = os.environ | {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable} | environment
+    return subprocess.run([*map(str, words)], capture_output=True, text=True, env=settings)
+
+
+def job(*words: object) -> "subprocess.CompletedProcess[str]":
+    need_java()
+    return ran(sys.executable, "-m", "mqtool", "spark", *words, "--master", "local[2]")
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in text.splitlines()]
+
+
+class TestOnSpark:
+    pytestmark = on_java
+
+    def test_verify_finds_what_verify_finds_and_ends_as_it_does(self) -> None:
+        store = golden_store("mixed-533-kill")
+
+        one, many = run("verify", "-s", store), job("verify", "-s", store)
+
+        assert one.rows
+        assert rows_of(many.stdout) == one.rows
+        assert many.returncode == one.status
+
+    def test_rows_can_go_into_a_folder(self, tmp_path: Path) -> None:
+        need_java()
+        store, into = golden_store("mixed-533-kill"), tmp_path / "findings"
+
+        program = [sys.executable, "-m", "spark_jobs.verify", "--master", "local[2]", "-s", store]
+        many = ran(*program, "--into", into, "--form", "jsonl")
+
+        one = run("verify", "-s", store)
+        found = [row for part in into.glob("*.json") for row in rows_of(part.read_text())]
+        assert sorted(row["message"] for row in found) == sorted(row["message"] for row in one.rows)
+        assert many.returncode == one.status
+        assert f"written into {into}" in many.stderr
+
+    def test_stats_counts_what_stats_counts_through_spark_submit(self) -> None:
+        need_java()
+        store = golden_store(STORE)
+        submit = Path(pyspark.__file__).parent / "bin/spark-submit"
+
+        many = ran(submit, "--master", "local[2]", ROOT / "spark_jobs/stats.py", "--", "-s", store, "-o", "jsonl")
+
+        rows = "\n".join(
+            line for line in many.stdout.splitlines() if line.startswith("{")
+        )  # of two streams it makes one
+        assert rows_of(rows) == run("stats", "-s", store).rows
+        assert many.returncode == Status.OK
+
+    def test_find_shows_what_find_shows_and_tells_of_what_it_could_not_read(self, tmp_path: Path) -> None:
+        store = copy_of(STORE, tmp_path)
+        segment = min((store / "commitlog").iterdir())
+        with segment.open("r+b") as file:
+            file.seek(4)
+            file.write(b"\0\0\0\0")  # of the first message
+
+        one, many = run("find", "--text", "delta15", "-s", store), job("find", "--text", "delta15", "-s", store)
+
+        assert one.rows
+        assert rows_of(many.stdout) == one.rows
+        assert many.returncode == one.status == Status.DAMAGE
+        assert "a place of the log could not be read" in many.stderr
+
+    def test_what_is_exported_can_be_imported(self, tmp_path: Path) -> None:
+        store, into = golden_store(STORE), tmp_path / "out"
+
+        many = job("export", "-s", store, "--into", into)
+
+        assert many.returncode == Status.OK
+        files = sorted(into.rglob("*.parquet"))
+        taken = run("import", *files, "--into", tmp_path / "again")
+        assert taken.status == Status.OK, taken.remarks
+        wanted = {row["unique_key"] for row in run("find", "--from", 0, "-s", store).rows}
+        assert {row["unique_key"] for row in run("find", "--from", 0, "-s", tmp_path / "again").rows} == wanted
+
+    def test_offsets_are_those_that_are_saved(self) -> None:
+        store = golden_store("retry-533-clean")
+        saved = (StoreReader(store).config_table("consumerOffset.json") or {})["offsetTable"]
+
+        many = job("offsets", "-s", store)
+
+        found = {(f"{row['topic']}@{row['group']}", row["queue_id"]): row["saved"] for row in rows_of(many.stdout)}
+        wanted = {(name, int(queue)): offset for name, queues in saved.items() for queue, offset in queues.items()}
+        assert wanted
+        assert wanted.items() <= found.items()
+        assert many.returncode == Status.OK
+
+    def test_compare_names_the_messages_of_a_segment_that_one_store_lacks(self, tmp_path: Path) -> None:
+        store, other = golden_store(STORE), copy_of(STORE, tmp_path)
+        first = min((other / "commitlog").iterdir())
+        size = first.stat().st_size
+        first.unlink()
+
+        many = job("compare", "-s", store, "--with", other, "--by", "offset")
+
+        wanted = [row["physical_offset"] for row in run("find", "--to", size, "-s", store).rows]
+        rows = rows_of(many.stdout)
+        assert [row["physical_offset"] for row in rows] == wanted
+        assert {row["side"] for row in rows} == {"left"}
+        assert many.returncode == Status.DAMAGE
+
+    def test_rebuild_makes_what_rebuild_makes(self, tmp_path: Path) -> None:
+        store = golden_store(STORE)
+
+        many = job("rebuild", "all", "-s", store, "--into", tmp_path / "many")
+
+        assert many.returncode == run("rebuild", "all", "-s", store, "--into", tmp_path / "one").status == Status.OK
+        one, two = (
+            {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+            for folder in (tmp_path / "one", tmp_path / "many")
+        )
+        assert one
+        assert two == one
+
+
+def test_without_pyspark_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+
+    found = run("spark", "stats", "-s", golden_store(STORE))
+
+    assert found.status == Status.UNAVAILABLE
+    assert found.remarks.strip().endswith("pip install 'mqtool[spark]'")
+
+
+@pytest.mark.parametrize("home", ["", "/nowhere"])
+def test_without_java_a_sentence_says_what_to_install(home: str) -> None:
+    found = ran(
+        sys.executable, "-m", "mqtool", "spark", "stats", "-s", golden_store(STORE), PATH="/nowhere", JAVA_HOME=home
+    )
+
+    assert found.returncode == Status.UNAVAILABLE
+    assert found.stderr.startswith("mqtool: Spark runs on Java 17 or newer, and none is ")
+    assert "install a JDK 17" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_segments_that_went_while_a_job_ran_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = copy_of(STORE, tmp_path)
+    job = Job("stats", [Store(str(store))], None, {}, None, Output("jsonl"), None, "parquet")
+    first = min((store / "commitlog").iterdir())
+
+    first.unlink()
+    job.tell("counted")
+
+    assert f"a segment went while the job ran, {first} the first" in capsys.readouterr().err
