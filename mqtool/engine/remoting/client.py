@@ -23,6 +23,10 @@ CONNECT_MS = 3000
 TIMEOUT_MS = 3000
 """What Java clients allow themselves."""
 
+SILENT_MS = 1000
+"""A connection over which nothing has come for so long, while an answer was due, is given up: its server may be gone
+without a word, or something in between has forgotten it. (RocketMQ: ``clientCloseSocketIfTimeout``.)"""
+
 _MAX_OPAQUE = 0x7FFFFFFF
 _MOST_UNSENT = 1 << 16  # bytes that wait for the end of a turn; with more the transport tells whether to pause
 
@@ -144,9 +148,9 @@ class RemotingClient:
         self.addresses.append(self.addresses.pop(0))
 
     def _fell_silent(self, connection: "_ClientConnection") -> None:
-        """Turn to another server, where there is one, from one that did not answer in time."""
+        """Give a connection up, and turn to another server where there is one."""
+        connection.transport.abort()
         if len(self.addresses) > 1:
-            connection.transport.abort()
             self._prefer_another()
 
 
@@ -175,6 +179,7 @@ class _ClientConnection(asyncio.Protocol):
         self._frames = Connection()
         self._expected: dict[int, _Expected] = {}
         self._next_look = math.inf
+        self._heard_at = -math.inf  # of the loop's clock
         self._unsent: list[Buffer] = []
         self._unsent_size = 0
         self._loop = asyncio.get_running_loop()
@@ -187,6 +192,7 @@ class _ClientConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
         self._frames.receive(data)
         try:
             for command in self._frames.commands():
@@ -240,7 +246,7 @@ class _ClientConnection(asyncio.Protocol):
         left = [one.deadline for one in self._expected.values() if not one.answer.done()]
         if left:
             self._look_at(min(left))
-        if overdue:
+        if any(timeout_ms >= SILENT_MS and due - timeout_ms / 1000 >= self._heard_at for _, due, timeout_ms in overdue):
             self._on_silence(self)
 
     @property

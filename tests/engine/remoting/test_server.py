@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.remoting.client import RemotingClient, split_addresses
+from mqtool.engine.remoting.client import SILENT_MS, RemotingClient, split_addresses
 from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.remoting.server import Limits, RemotingServer
 from mqtool.errors import HeaderError, UnavailableError
@@ -482,6 +482,33 @@ async def test_a_server_that_talks_nonsense_is_left() -> None:
     with pytest.raises(UnavailableError, match="closed the connection"):
         await client.invoke(RemotingCommand(ECHO))
     listener.close()
+
+
+@on_a_loop
+async def test_a_connection_over_which_nothing_comes_any_more_is_given_up() -> None:
+    """Its server is gone without a word: no packet says so."""
+    gone = asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await gone.wait()
+        writer.close()
+
+    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with client_of(f"127.0.0.1:{port}") as client:
+        asked = [asyncio.create_task(client.invoke(RemotingCommand(ECHO), time)) for time in (SILENT_MS, 600_000)]
+        with pytest.raises(UnavailableError, match="did not answer within 1,000 ms"):
+            await asked[0]
+        with pytest.raises(UnavailableError, match="closed the connection"):
+            await asked[1]
+        listener.close()
+        server = RemotingServer(Rules())
+        await server.listen("127.0.0.1", port)
+
+        assert (await client.invoke(RemotingCommand(ECHO))).code == 0
+
+        gone.set()
+        await server.stop()
 
 
 @on_a_loop
