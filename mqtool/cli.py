@@ -84,7 +84,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
 def cli() -> None:
-    """Read, check and search the store of an Apache RocketMQ broker.
+    """Read, check, mend and serve the stores of Apache RocketMQ brokers, and talk to brokers.
 
     The store is -s DIR, else MQTOOL_STORE, else ./store, else ~/store.
     """
