@@ -5,6 +5,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mqtool.aio import PopConsumer, Producer, PushConsumer
 from mqtool.engine.client.consuming import ConsumeFrom
 from mqtool.engine.client.incoming import ConsumerMessage
@@ -12,8 +14,12 @@ from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.rebalance import by_configuration
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
 from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
-from mqtool.formats.bodies import MessageQueue
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.errors import UnavailableError
+from mqtool.formats.bodies import MessageQueue, Registration, build_registration
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.config_tables import DataVersion, TopicConfig
+from mqtool.formats.remoting import RemotingCommand
 from tests.simulation.network import NetworkLoop
 from tests.simulation.world import BrokerHost, NameServerHost, World, simulate
 
@@ -189,3 +195,27 @@ def test_a_pop_does_not_hurry_where_the_clock_of_a_broker_is_ahead(tmp_path: Pat
         assert asked.count(RequestCode.POP_MESSAGE) < 20 * 20
 
     in_virtual_time(tmp_path, work, skew_ms=2900)
+
+
+def test_a_pop_says_that_only_slaves_are_left(tmp_path: Path) -> None:
+    async def work(small: Small) -> None:
+        master, slave = (
+            {"brokerName": "a", "brokerId": number, "brokerAddr": at, "clusterName": "C", "haServerAddr": at}
+            for number, at in (("0", "10.0.0.3:10911"), ("1", "10.0.0.4:10911"))
+        )
+        topics = {name: TopicConfig(name, 4, 4, 6, False, "SINGLE_TAG", 0, {}) for name in ("S", "T")}
+        body = build_registration(Registration(DataVersion(0, 1, 1), topics, []))
+        client = RemotingClient([small.names.address])
+        for code, broker in (
+            (RequestCode.REGISTER_BROKER, master),
+            (RequestCode.REGISTER_BROKER, slave),
+            (RequestCode.UNREGISTER_BROKER, master),
+        ):
+            assert (await client.invoke(RemotingCommand(code, 0, 1, broker, body))).code == 0
+        consumer = PopConsumer("G", small.names.address, PopConsumerOptions(instance_name="c"), small.clock)
+        consumer.subscribe("T")
+        async with consumer:
+            with pytest.raises(UnavailableError, match="no route of T names a master any more"):
+                await consumer.pop()
+
+    in_virtual_time(tmp_path, work)

@@ -1,5 +1,6 @@
 """Simulations of whole clusters in short: nothing that must not be, and each seed goes exactly as it went before."""
 
+import asyncio
 import os
 import random
 import re
@@ -16,7 +17,9 @@ from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.formats.bodies import MessageQueue
 from tests.campaigns.simulate import run, size_of
 from tests.simulation.history import GroupHistory, History, Kind, Sent, ViolationError
+from tests.simulation.network import NetworkLoop
 from tests.simulation.scenario import Size
+from tests.simulation.world import simulate
 
 SMALL = Size((2, 2), (1, 1), (1, 1), (1, 1), (10.0, 10.0))
 ROOT = Path(__file__).parents[2]
@@ -49,6 +52,21 @@ def test_a_seed_goes_as_it_went_in_another_process_too() -> None:
 
     assert len(digests) == 1
     assert len(set(*digests)) == 2
+
+
+def test_the_time_gets_to_a_moment_that_lies_between_two_nanoseconds() -> None:
+    """A client that waits until then would look again and again, at the same time, for ever."""
+
+    async def main(loop: NetworkLoop) -> None:
+        await asyncio.sleep(65.192742481)
+        end = loop.time() + 1e-14
+        assert end > loop.time()
+        async with asyncio.timeout(1):
+            for _ in range(2):
+                await asyncio.sleep(end - loop.time())
+        assert loop.time() >= end
+
+    simulate(1, main)
 
 
 def test_a_client_that_commits_too_much_is_seen() -> None:

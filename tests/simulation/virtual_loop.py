@@ -104,7 +104,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = 0  # ns
         self._chance = chance
         self._selector = _Selector(self)
-        self._clock_resolution = 1e-9
+        self._clock_resolution = 1e-9 / 2  # timers are whole nanoseconds apart; what is to come must not run before
         numbers = itertools.count()
         self.set_task_factory(lambda loop, work, **more: _Task(next(numbers), work, loop=loop, **more))
 
@@ -128,9 +128,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call at a time, to the nanosecond."""
+        """Call at a time, to the nanosecond; what is to come is one away at least, so that whoever waits gets on."""
         self._check_closed()  # type: ignore[attr-defined]
-        timer = _TimerHandle(round(when * _NS) / _NS, callback, args, self, context)
+        at = max(round(when * _NS), self._now + (when > self.time()))
+        timer = _TimerHandle(at / _NS, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
         timer._scheduled = True  # type: ignore[attr-defined]
         return timer

@@ -16,7 +16,7 @@ from mqtool.engine.client.routes import masters
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import NotFoundError, UsageError
+from mqtool.errors import NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import ConsumerData, Heartbeat
 
 _ANSWER_MS = 5000
@@ -132,6 +132,8 @@ class PopConsumer(Subscriber):
             new = [place for place in await self._places() if place not in self._under_way]
             for place in new:
                 self._under_way[place] = asyncio.create_task(self._pop_of(*place, int(left * 1000)))
+            if not self._under_way:
+                raise UnavailableError(f"no route of {', '.join(self._subscriptions)} names a master any more")
             # One that is not done yet goes on: what it brings is hidden, and must not be lost until its time is over.
             tasks, timeout = self._under_way.values(), None if new else left
             done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
