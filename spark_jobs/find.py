@@ -89,15 +89,16 @@ def find(item: Item) -> Iterator[pa.RecordBatch]:
     schema = arrow_schema(_FOUND)
     fields = pa.schema([schema.field(number) for number in range(len(_COLUMNS))])
     batches = Batches(Wanted(_COLUMNS, item.store.path), fields, "PERMISSIVE")
+    file, start_offset = (item.part.file, item.part.start_offset) if item.part else ("", 0)
     for piece in _pieces(item):
-        if isinstance(piece, Damage):
-            for batch in batches.of_damage(piece.file, piece.position, piece.code, None):
-                yield _with(batch, [piece.start_offset + piece.position], [None], schema)
+        if isinstance(piece, Lost):
+            for batch in batches.of_damage(file, piece.position, piece.code, None):
+                yield _with(batch, [start_offset + piece.position], [None], schema)
             continue
-        rows = [row for row, _ in matcher.rows_in(piece.table)]
+        rows = [row for row, _ in matcher.rows_in(piece)]
         if rows:
-            chosen = piece.table.where(np.array(rows))
-            for batch in batches.of_table(chosen, piece.file):
+            chosen = piece.where(np.array(rows))
+            for batch in batches.of_table(chosen, file):
                 records = [chosen.record(row) for row in range(len(chosen))]
                 yield _with(batch, chosen.column("position"), records, schema)
 
@@ -107,23 +108,7 @@ def _with(batch: pa.RecordBatch, positions: Any, records: Sequence[bytes | None]
     return pa.RecordBatch.from_arrays([*batch.columns, *more], schema=schema)
 
 
-class Messages(NamedTuple):
-    """Messages of a file, sound ones."""
-
-    file: str
-    table: scan.MessageTable
-
-
-class Damage(NamedTuple):
-    """A place of a file, which begins at an address, without a message that can be read."""
-
-    file: str
-    start_offset: int
-    position: int
-    code: str
-
-
-def _pieces(item: Item) -> Iterator[Messages | Damage]:
+def _pieces(item: Item) -> Iterator[scan.MessageTable | Lost]:
     if item.part is None:
         reader = item.store.open()
         for offset in item.offsets:
@@ -131,18 +116,15 @@ def _pieces(item: Item) -> Iterator[Messages | Damage]:
                 record = reader.record_at(offset)
             except (NotFoundError, FormatError):  # an entry may mean a message that is gone
                 continue
-            yield Messages("", scan.gather(memoryview(record), offset, np.zeros(1, np.int64)))
+            yield scan.gather(memoryview(record), offset, np.zeros(1, np.int64))
         return
-    file, start_offset = item.part.file, item.part.start_offset
     try:
         with RangeReader(item.part) as part:
             for piece in part.tables():
-                if isinstance(piece, Lost):
-                    yield Damage(file, start_offset, piece.position, piece.code)
-                    continue
-                for start in piece.starts[piece.faults != 0].tolist():
-                    yield Damage(file, start_offset, start, "LOG-SIZES")
-                yield Messages(file, piece)
+                if not isinstance(piece, Lost):
+                    for start in piece.starts[piece.faults != 0].tolist():
+                        yield Lost(start, "LOG-SIZES")
+                yield piece
     except GONE:
         return
 

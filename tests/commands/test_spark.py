@@ -76,9 +76,8 @@ class TestOnSpark:
 
         many = ran(submit, "--master", "local[2]", ROOT / "spark_jobs/stats.py", "--", "-s", store, "-o", "jsonl")
 
-        rows = "\n".join(
-            line for line in many.stdout.splitlines() if line.startswith("{")
-        )  # of two streams it makes one
+        # spark-submit makes one stream of two
+        rows = "\n".join(line for line in many.stdout.splitlines() if line.startswith("{"))
         assert rows_of(rows) == run("stats", "-s", store).rows
         assert many.returncode == Status.OK
 

@@ -151,6 +151,17 @@ async def raw(address: str) -> AsyncIterator[Raw]:
             await writer.wait_closed()
 
 
+async def silent_server() -> tuple[asyncio.Server, asyncio.Event]:
+    """Start a server on a free port that never answers, and ends its connections once the event is set."""
+    gone = asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await gone.wait()
+        writer.close()
+
+    return await asyncio.start_server(silent, "127.0.0.1", 0), gone
+
+
 @on_a_loop
 async def test_many_requests_at_a_time_each_get_their_own_answer() -> None:
     async with served() as (_, _, address), client_of(address) as client:
@@ -487,13 +498,7 @@ async def test_a_server_that_talks_nonsense_is_left() -> None:
 @on_a_loop
 async def test_a_connection_over_which_nothing_comes_any_more_is_given_up() -> None:
     """Its server is gone without a word: no packet says so."""
-    gone = asyncio.Event()
-
-    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await gone.wait()
-        writer.close()
-
-    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+    listener, gone = await silent_server()
     port = listener.sockets[0].getsockname()[1]
     async with client_of(f"127.0.0.1:{port}") as client:
         asked = [asyncio.create_task(client.invoke(RemotingCommand(ECHO), time)) for time in (SILENT_MS, 600_000)]
@@ -514,13 +519,7 @@ async def test_a_connection_over_which_nothing_comes_any_more_is_given_up() -> N
 @on_a_loop
 async def test_of_several_requests_the_one_that_is_due_first_is_given_up_first() -> None:
     """One timer looks after all of them: one that may take long must not hold back one that may not."""
-    gone = asyncio.Event()
-
-    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await gone.wait()
-        writer.close()
-
-    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+    listener, gone = await silent_server()
     client = RemotingClient([f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"])
     patient = asyncio.create_task(client.invoke(RemotingCommand(ECHO), 600_000))
 
