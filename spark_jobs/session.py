@@ -33,6 +33,8 @@ _QUIET = {
 _POLL = 0.2  # seconds
 _LAST_LINES = 5
 
+OLDEST_PYSPARK = (4, 2)
+
 Conf = Mapping[str, str]
 Progress = Callable[[float], object]
 """Is told which part of the work is done, from 0 to 1."""
@@ -51,6 +53,17 @@ class JavaMissingError(MqtoolError):
         )
 
 
+class PysparkTooOldError(MqtoolError):
+    """There is a pyspark, without what the jobs need of it."""
+
+    exit_code = Status.UNAVAILABLE
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        oldest = ".".join(map(str, OLDEST_PYSPARK))
+        super().__init__(f"mqtool spark needs PySpark {oldest} or newer, and {version} is installed here")
+
+
 class SparkFailedError(MqtoolError):
     """A job that Spark gave up."""
 
@@ -58,11 +71,18 @@ class SparkFailedError(MqtoolError):
 
 
 def need_pyspark() -> None:
-    """Raise MissingExtraError where there is no pyspark."""
+    """See to it that there is a pyspark that has all that the jobs need.
+
+    Raises:
+        MissingExtraError: there is none.
+        PysparkTooOldError: it is older.
+    """
     try:
-        import pyspark  # noqa: F401
+        import pyspark
     except ImportError as error:
         raise MissingExtraError("mqtool spark", "spark") from error
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < OLDEST_PYSPARK:
+        raise PysparkTooOldError(pyspark.__version__)
 
 
 @contextlib.contextmanager

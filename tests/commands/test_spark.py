@@ -147,6 +147,15 @@ class TestOnSpark:
         assert two == one
 
 
+def test_a_pyspark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.1.4")
+
+    told = run("spark", "stats", "-s", golden_store(STORE))
+
+    assert told.status == Status.UNAVAILABLE
+    assert "needs PySpark 4.2 or newer, and 4.1.4 is installed here" in told.remarks
+
+
 def test_without_pyspark_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
 
