@@ -30,6 +30,19 @@ def make_store(root: Path, body_size: int, log_size: int, span_ms: int | None = 
     """
     (root / "commitlog").mkdir(parents=True)
     _write_log(root / "commitlog", body_size, log_size, span_ms)
+    return _derive(root)
+
+
+def make_part(root: Path, whole: Path, segment_count: int) -> Path:
+    """Write the store that another one was after so many segments, which they share: memory has them once."""
+    (root / "commitlog").mkdir(parents=True)
+    for segment in sorted((whole / "commitlog").iterdir())[:segment_count]:
+        (root / "commitlog" / segment.name).hardlink_to(segment)
+    return _derive(root)
+
+
+def _derive(root: Path) -> Path:
+    """Write what a broker makes of the log."""
     reader = StoreReader(root)
     kernels = scan.compiled_kernels()
     units: list[Units] = []
