@@ -21,7 +21,7 @@ from mqtool.formats.scan import MessageTable
 from spark_jobs.stores import Store
 
 MAX_PARTITION = 128 << 20
-_MOST_OF_A_COUNT = 1 << 30
+_MOST_OF_A_COUNT = 4 << 30
 _TASKS_A_CORE = 4
 LOOK_BACK = 5 << 20
 """A walk begins so far before its range, at the beginning of the segment at most: no message of a broker that takes

@@ -36,7 +36,7 @@ _OF_QUEUES = ("min_offset", "max_offset", "missing", "repeated")
 class Item(NamedTuple):
     """What one task counts."""
 
-    part: LogRange
+    parts: list[LogRange]
     by: By
     selection: Selection
 
@@ -55,8 +55,8 @@ def counts(spark: Any, stores: Sequence[Store], by: By, selection: Selection, pa
         selection: which messages count.
         partition_size: bytes of log for one task.
     """
-    ranges = (part for store in stores for part in _ranges(store, selection, partition_size))
-    rows = spread(spark, [Item(part, by, selection) for part in ranges], count, _schema(by))
+    ranges = (parts for store in stores for parts in _ranges(store, selection, partition_size))
+    rows = spread(spark, [Item(parts, by, selection) for parts in ranges], count, _schema(by))
     keys = list(KEYS[by])
     if by is By.QUEUE:
         ordered = rows.repartition("topic", "queue_id").sortWithinPartitions(*keys, *_OFFSETS)
@@ -70,10 +70,12 @@ def counts(spark: Any, stores: Sequence[Store], by: By, selection: Selection, pa
     return rows.groupBy(*keys).agg(*totals, *times)
 
 
-def _ranges(store: Store, selection: Selection, partition_size: int) -> list[LogRange]:
+def _ranges(store: Store, selection: Selection, partition_size: int) -> Iterator[list[LogRange]]:
     reader = store.open()
     start, stop = reader.range_of_time(selection.since, selection.until)
-    return log_ranges(store, reader, partition_size, start, stop)
+    ranges = log_ranges(store, reader, partition_size, start, stop)
+    for _, parts in itertools.groupby(ranges, lambda part: (part.start_offset + part.start) // partition_size):
+        yield list(parts)
 
 
 def _columns(by: By) -> list[str]:
@@ -94,21 +96,22 @@ def _batch(names: Sequence[str], rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def count(item: Item) -> Iterator[pa.RecordBatch]:
-    """Count what begins in a range of a log."""
+    """Count what begins in some ranges of a log."""
     tally = Tally(item.by, item.selection)
     spans: dict[QueueKey, list[list[int]]] = {}
     lost = gone = 0
-    try:
-        with RangeReader(item.part, is_mapped=True) as reader:  # which looks at heads only
-            for piece in reader.tables():
-                if isinstance(piece, Lost):
-                    lost += 1
-                    continue
-                if item.by is By.QUEUE:
-                    _note_spans(piece, spans)
-                tally.add(piece)
-    except GONE:
-        gone = 1
+    for part in item.parts:
+        try:
+            with RangeReader(part, is_mapped=True) as reader:  # which looks at heads only
+                for piece in reader.tables():
+                    if isinstance(piece, Lost):
+                        lost += 1
+                        continue
+                    if item.by is By.QUEUE:
+                        _note_spans(piece, spans)
+                    tally.add(piece)
+        except GONE:
+            gone += 1
     keys = KEYS[item.by]
     rows: list[dict[str, Any]] = [
         dict(zip(keys, key, strict=True)) | dataclasses.asdict(group) for key, group in tally.groups.items()
