@@ -108,7 +108,7 @@ class Job:
         seconds = time.monotonic() - self._started
         rate = self.total / max(seconds, 1e-9) / (1 << 20)
         stores = "" if len(self.stores) == 1 else f" of {len(self.stores):,} stores"
-        self.output.remark(f"{what}; {self.total:,} bytes of log{stores} in {seconds:,.1f} s ({rate:,.0f} MiB/s)")
+        self.output.remark(f"{what}; {self.total:,} bytes of log{stores} in {seconds:,.1f} s ({rate:,.1f} MiB/s)")
         gone = [segment for segment in self._segments if not segment.path.exists()]
         if gone:
             segments = "a segment" if len(gone) == 1 else f"{len(gone):,} segments"
