@@ -14,6 +14,7 @@ from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.rebalance import by_configuration
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
 from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
+from mqtool.engine.client_runtime.producer import ProducerOptions
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import UnavailableError
 from mqtool.formats.bodies import MessageQueue, Registration, build_registration
@@ -217,5 +218,58 @@ def test_a_pop_says_that_only_slaves_are_left(tmp_path: Path) -> None:
         async with consumer:
             with pytest.raises(UnavailableError, match="no route of T names a master any more"):
                 await consumer.pop()
+
+    in_virtual_time(tmp_path, work)
+
+
+def test_what_a_listener_never_finishes_goes_back_and_offsets_go_on(tmp_path: Path) -> None:
+    async def work(small: Small) -> None:
+        goes_on = asyncio.Event()
+        got: list[tuple[bytes, int]] = []
+
+        async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            [message] = messages
+            got.append((message.body, message.reconsume_times))
+            if message.body == b"stuck" and not message.reconsume_times:
+                await goes_on.wait()
+
+        consumer = small.push("c", listen, consume_timeout=15)
+        async with Producer("P", small.names.address, clock=small.clock) as producer, consumer:
+            for body in (b"stuck", b"other"):
+                await producer.send(ProducerMessage("T", body), QUEUE)
+            await asyncio.sleep(14 * 60)
+            assert sorted(got) == [(b"other", 0), (b"stuck", 0)]
+            assert small.committed() <= 0
+            await asyncio.sleep(32 * 60)  # it is looked at every 15 minutes
+            assert sorted(got) == [(b"other", 0), (b"stuck", 0), (b"stuck", 1)]
+            assert small.committed() == 2
+            goes_on.set()  # which comes too late to count
+            await asyncio.sleep(60)
+            assert (small.committed(), len(got)) == (2, 3)
+
+    in_virtual_time(tmp_path, work)
+
+
+@pytest.mark.parametrize(("is_wanted", "status", "stored"), [(True, "SEND_OK", 2), (False, "FLUSH_DISK_TIMEOUT", 1)])
+def test_what_is_not_safe_yet_is_sent_again_where_the_producer_wants_that(
+    tmp_path: Path, is_wanted: bool, status: str, stored: int
+) -> None:
+    async def work(small: Small) -> None:
+        handle = small.broker.rules.handle
+        codes = [ResponseCode.FLUSH_DISK_TIMEOUT]
+
+        def answer_late_once(command: Any, peer: Any, now: int) -> Any:
+            answers = [*handle(command, peer, now)]
+            if command.code == RequestCode.SEND_MESSAGE_V2 and codes:
+                [(_, answer)] = answers
+                answer.code = codes.pop()
+            return answers
+
+        small.broker.rules.handle = answer_late_once  # type: ignore[method-assign]
+        options = ProducerOptions(retry_another_broker_when_not_store_ok=is_wanted)
+        async with Producer("P", small.names.address, options, clock=small.clock) as producer:
+            assert (await producer.send(ProducerMessage("T", b"first"))).status.name == status
+        queues = [small.broker.rules.store.queue("T", number) for number in (0, 1)]
+        assert sum(queue.next_offset for queue in queues if queue) == stored
 
     in_virtual_time(tmp_path, work)

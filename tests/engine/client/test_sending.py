@@ -99,6 +99,25 @@ def test_an_answer_says_where_the_message_is(version: str) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_a_message_that_is_stored_and_not_safe_yet_is_no_failure(code: int, status: SendStatus) -> None:
+    answer = next(answer for _, answer in sends(VERSIONS[0], "producer") if answer)
+    answer.code = code
+    queue = MessageQueue("T", "broker-a", 0)
+
+    result = sending.send(Packed("T", b"", "", unique_key="K"), queue, "G", 0, 4).read(answer)
+
+    assert (result.status, result.message_id) == (status, "K")
+    assert result.queue_offset == int(answer.ext_fields["queueOffset"])
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_transaction_ends_as_java_ends_it(version: str) -> None:
     ends: list[RemotingCommand] = []
