@@ -273,3 +273,26 @@ def test_what_is_not_safe_yet_is_sent_again_where_the_producer_wants_that(
         assert sum(queue.next_offset for queue in queues if queue) == stored
 
     in_virtual_time(tmp_path, work)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_consumer_that_is_suspended_is_given_nothing_until_it_goes_on(tmp_path: Path, orderly: bool) -> None:
+    async def work(small: Small) -> None:
+        got: list[bytes] = []
+
+        async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            got.extend(one.body for one in messages)
+
+        consumer = small.push("c", listen, orderly=orderly)
+        async with Producer("P", small.names.address, clock=small.clock) as producer, consumer:
+            await producer.send(ProducerMessage("T", b"first"), QUEUE)
+            await asyncio.sleep(60)
+            consumer.suspend()
+            await producer.send(ProducerMessage("T", b"second"), QUEUE)
+            await asyncio.sleep(60)
+            assert (got, small.committed()) == ([b"first"], 1)
+            consumer.resume()
+            await asyncio.sleep(60)
+            assert (got, small.committed()) == ([b"first", b"second"], 2)
+
+    in_virtual_time(tmp_path, work)
