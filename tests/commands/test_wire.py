@@ -214,6 +214,9 @@ async def test_a_broker_that_does_not_answer_is_listed_without_figures() -> None
 
 # Who
 
+FIRST = ("--begin", "first", "--limit", "1", "--idle", "60s")
+"""Until the one message has come."""
+
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -243,7 +246,8 @@ def test_requests_are_signed(keys: tuple[str, ...], status: Status, guarded: str
     if status == Status.OK:
         assert run("send", "-n", guarded, "--topic", topic, "--queue", "0", "x", *keys).status == Status.OK
         pulled = run("pull", "-n", guarded, "--topic", topic, "--queue", "0", *keys)
-        assert [row["body"] for row in pulled.rows] == ["x"]
+        consumed = run("consume", "-n", guarded, "--topic", topic, "--group", "G", *FIRST, *keys)
+        assert [row["body"] for row in pulled.rows] == [row["body"] for row in consumed.rows] == ["x"]
 
 
 def test_keys_come_from_the_environment(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +280,10 @@ def test_tls_with_an_authority_of_ones_own(encrypted: tuple[str, Path]) -> None:
     sent = run("send", "-n", address, "--ca", certificate, "--topic", "Orders", "--queue", "0", "x")
     pulled = run("pull", "-n", address, "--tls", "--ca", certificate, "--topic", "Orders", "--queue", "0")
 
-    assert (sent.status, pulled.status) == (Status.OK, Status.OK)
-    assert [row["body"] for row in pulled.rows] == ["x"]
+    consumed = run("consume", "-n", address, "--ca", certificate, "--topic", "Orders", "--group", "G", *FIRST)
+
+    assert (sent.status, pulled.status, consumed.status) == (Status.OK, Status.OK, Status.OK)
+    assert [row["body"] for row in pulled.rows] == [row["body"] for row in consumed.rows] == ["x"]
 
 
 def test_without_tls_or_with_nobody_to_trust_there_is_no_answer(encrypted: tuple[str, Path]) -> None:
