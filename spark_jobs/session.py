@@ -32,8 +32,7 @@ _QUIET = {
 }
 _POLL = 0.2  # seconds
 _LAST_LINES = 5
-
-OLDEST_PYSPARK = (4, 2)
+_OLDEST_PYSPARK = (4, 2)
 
 Conf = Mapping[str, str]
 Progress = Callable[[float], object]
@@ -53,17 +52,6 @@ class JavaMissingError(MqtoolError):
         )
 
 
-class PysparkTooOldError(MqtoolError):
-    """There is a pyspark, without what the jobs need of it."""
-
-    exit_code = Status.UNAVAILABLE
-
-    def __init__(self, version: str) -> None:
-        self.version = version
-        oldest = ".".join(map(str, OLDEST_PYSPARK))
-        super().__init__(f"mqtool spark needs PySpark {oldest} or newer, and {version} is installed here")
-
-
 class SparkFailedError(MqtoolError):
     """A job that Spark gave up."""
 
@@ -75,14 +63,17 @@ def need_pyspark() -> None:
 
     Raises:
         MissingExtraError: there is none.
-        PysparkTooOldError: it is older.
+        UnavailableError: it is older.
     """
     try:
         import pyspark
     except ImportError as error:
         raise MissingExtraError("mqtool spark", "spark") from error
-    if tuple(map(int, pyspark.__version__.split(".")[:2])) < OLDEST_PYSPARK:
-        raise PysparkTooOldError(pyspark.__version__)
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < _OLDEST_PYSPARK:
+        oldest = ".".join(map(str, _OLDEST_PYSPARK))
+        raise UnavailableError(
+            f"mqtool spark needs PySpark {oldest} or newer, and {pyspark.__version__} is installed here"
+        )
 
 
 @contextlib.contextmanager
@@ -137,7 +128,7 @@ def _settings(master: str) -> dict[str, str]:
     settings = dict(_QUIET)
     if os.name == "posix":
         # By TCP the small writes with which a task begins wait for acknowledgements, longer than some tasks take.
-        settings["spark.python.unix.domain.socket.enabled"] = "true"  # 4.1 and later
+        settings["spark.python.unix.domain.socket.enabled"] = "true"
     if _ON_THIS_MACHINE.fullmatch(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return settings

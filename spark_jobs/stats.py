@@ -100,18 +100,15 @@ def count(item: Item) -> Iterator[pa.RecordBatch]:
     tally = Tally(item.by, item.selection)
     spans: dict[QueueKey, list[list[int]]] = {}
     lost = gone = 0
-    for part in item.parts:
-        try:
-            with RangeReader(part, is_mapped=True) as reader:  # which looks at heads only
-                for piece in reader.tables():
-                    if isinstance(piece, Lost):
-                        lost += 1
-                        continue
-                    if item.by is By.QUEUE:
-                        _note_spans(piece, spans)
-                    tally.add(piece)
-        except GONE:
+    for piece in _pieces(item.parts):
+        if piece is None:
             gone += 1
+        elif isinstance(piece, Lost):
+            lost += 1
+        else:
+            if item.by is By.QUEUE:
+                _note_spans(piece, spans)
+            tally.add(piece)
     keys = KEYS[item.by]
     rows: list[dict[str, Any]] = [
         dict(zip(keys, key, strict=True)) | dataclasses.asdict(group) for key, group in tally.groups.items()
@@ -124,6 +121,16 @@ def count(item: Item) -> Iterator[pa.RecordBatch]:
     if lost or gone or tally.faulty:
         rows.append({"lost": lost, "faulty": tally.faulty, "gone": gone})
     yield _batch(_columns(item.by), rows)
+
+
+def _pieces(parts: Iterable[LogRange]) -> Iterator[MessageTable | Lost | None]:
+    """Yield what begins in ranges of a log, and None for each that went meanwhile."""
+    for part in parts:
+        try:
+            with RangeReader(part, is_mapped=True) as reader:  # heads are all that is looked at
+                yield from reader.tables()
+        except GONE:
+            yield None
 
 
 def _note_spans(table: MessageTable, spans: dict[QueueKey, list[list[int]]]) -> None:

@@ -19,6 +19,7 @@ from mqtool.errors import NotFoundError, UsageError
 from spark_jobs.options import STARTS, Options, choose
 from spark_jobs.partitions import log_end, log_ranges
 from spark_jobs.source import StorePartition, arrow_schema, ask_for
+from spark_jobs.spread import spare_the_loaded
 from spark_jobs.stores import Store
 from spark_jobs.tables import TABLES, read_lost, read_messages
 
@@ -111,6 +112,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_lost(partition.store, segment_name(partition.start), self.ask, schema)
         elif isinstance(partition, StorePartition):
             yield from read_messages(partition.part, self.ask, schema)  # type: ignore[arg-type]
+        spare_the_loaded()
 
     def _tell(self, gone: LostPartition) -> None:
         text = (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyspark
 import pytest
 
 import spark_jobs
@@ -21,8 +22,6 @@ from spark_jobs.stores import Store
 from tests.commands.running import run
 from tests.golden import copy_of, golden_store
 from tests.spark.session import need_java
-
-pyspark = pytest.importorskip("pyspark")
 
 ROOT = Path(spark_jobs.__file__).parent.parent
 STORE = "mixed-533-clean"

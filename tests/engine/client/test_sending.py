@@ -1,5 +1,6 @@
 """What a producer sends, against what Java's sent when it was recorded; and what it makes of the answers."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,8 +109,8 @@ def test_an_answer_says_where_the_message_is(version: str) -> None:
     ],
 )
 def test_a_message_that_is_stored_and_not_safe_yet_is_no_failure(code: int, status: SendStatus) -> None:
-    answer = next(answer for _, answer in sends(VERSIONS[0], "producer") if answer)
-    answer.code = code
+    recorded = next(answer for _, answer in sends(VERSIONS[0], "producer") if answer)
+    answer = dataclasses.replace(recorded, code=code)
     queue = MessageQueue("T", "broker-a", 0)
 
     result = sending.send(Packed("T", b"", "", unique_key="K"), queue, "G", 0, 4).read(answer)
