@@ -14,6 +14,9 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mqtool.engine.client import questions
+from mqtool.engine.client_runtime.wire import Wire
+from mqtool.errors import MqtoolError
 from tests.differential.java_store import class_path
 
 _Result = TypeVar("_Result")
@@ -85,7 +88,7 @@ async def running_name_server(version: str, folder: Path, port: int) -> AsyncIte
 async def running_broker(
     version: str, folder: Path, name_server: str, port: int, store: Path | None = None, settings: str = ""
 ) -> AsyncIterator[str]:
-    """Run a broker on ``port`` until the block ends, and give its address once it is up.
+    """Run a broker on ``port`` until the block ends, and give its address once clients find it.
 
     Its store is ``store``, or a new one in ``folder``; ``settings`` are more lines of its configuration.
     """
@@ -111,7 +114,19 @@ async def broker_process(
     arguments = ["org.apache.rocketmq.broker.BrokerStartup", "-n", name_server, "-c", str(config)]
     async with _jvm(version, folder, arguments) as process:
         await _said(process, b"boot success", f"the broker of {version}")
+        await registered(name_server, f"127.0.0.1:{port}")
         yield process
+
+
+async def registered(name_server: str, broker: str) -> None:
+    """Wait until a name server names a broker: where a machine is slow, its first try fails, the next is 10 s later."""
+    async with Wire([name_server]) as wire:
+        while True:
+            with contextlib.suppress(MqtoolError):  # a name server on such a machine may answer too late
+                known = (await wire.ask_name_server(questions.clusters())).brokers.values()
+                if any(broker in one.addresses.values() for one in known):
+                    return
+            await asyncio.sleep(0.1)
 
 
 async def _said(process: Process, word: bytes, who: str) -> None:

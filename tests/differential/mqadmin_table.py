@@ -11,17 +11,12 @@ import contextlib
 import json
 import re
 import tempfile
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
-from mqtool.engine.remoting.client import RemotingClient
-from mqtool.errors import MqtoolError
-from mqtool.formats.bodies import parse_cluster_info
-from mqtool.formats.codes import RequestCode
-from mqtool.formats.remoting import RemotingCommand
 from tests.differential.java_broker import MqAdmin, free_port, mqadmin, running_broker, running_name_server
 
 VERSION = "5.3.3"
@@ -218,20 +213,7 @@ async def real(folder: Path) -> AsyncIterator[Target]:
         running_name_server(VERSION, folder / "name-server", free_port()) as name_server,
         running_broker(VERSION, folder / "broker", name_server, free_port()) as broker,
     ):
-        await registered(name_server)
         yield Target(name_server, broker)
-
-
-async def registered(name_server: str) -> None:
-    """Wait until a broker has registered."""
-    client = RemotingClient([name_server])
-    brokers: Collection[str] = ()
-    while not brokers:
-        await asyncio.sleep(0.2)
-        with contextlib.suppress(MqtoolError):  # on a machine with much to do it may answer too late
-            answer = await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
-            brokers = parse_cluster_info(answer.body).brokers
-    await client.close()
 
 
 @contextlib.asynccontextmanager

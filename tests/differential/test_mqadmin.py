@@ -15,16 +15,16 @@ from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import ANY, parse_acl
 from mqtool.formats.remoting import RemotingCommand
 from tests.differential.conftest import jars
-from tests.differential.java_broker import NAME_SERVER_POM, POM, free_port, mqadmin, running_name_server, within
-from tests.differential.mqadmin_table import (
-    BROKER_NAME,
-    COMMANDS,
-    NOTES,
-    SAME,
-    VERSION,
-    compare,
+from tests.differential.java_broker import (
+    NAME_SERVER_POM,
+    POM,
+    free_port,
+    mqadmin,
     registered,
+    running_name_server,
+    within,
 )
+from tests.differential.mqadmin_table import BROKER_NAME, COMMANDS, NOTES, SAME, VERSION, compare
 from tests.engine.remoting.test_tls import settings, with_certificate
 
 PAGE = Path(__file__).parents[2] / "docs" / "mqadmin.md"
@@ -107,7 +107,7 @@ async def _with_a_real_name_server(folder: Path) -> None:
             mqadmin(VERSION, folder / "admin", name_server) as admin,
         ):
             [broker] = cluster.broker_addresses
-            await registered(name_server)
+            await registered(name_server, broker)
             listed = (await admin.run("clusterList")).splitlines()
             row = next(line.split() for line in listed if BROKER_NAME in line)
             assert row[:4] == ["DefaultCluster", BROKER_NAME, "0", broker]

@@ -1,13 +1,12 @@
 """Our name server with real brokers and the real mqadmin of three versions."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.engine.remoting.client import RemotingClient
-from mqtool.formats.bodies import ClusterInfo, QueueData, TopicRoute, parse_body, parse_cluster_info, parse_route
+from mqtool.formats.bodies import QueueData, TopicRoute, parse_body, parse_cluster_info, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import topics
 from mqtool.formats.remoting import RemotingCommand
@@ -18,15 +17,6 @@ from tests.differential.java_store import each_version
 pytestmark = pytest.mark.java
 
 _PATIENCE = 300.0
-
-
-async def registered(client: RemotingClient) -> ClusterInfo:
-    """Return the clusters once a broker is among them: where a machine is slow its first try may fail."""
-    while True:
-        info = parse_cluster_info((await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))).body)
-        if info.brokers:
-            return info
-        await asyncio.sleep(0.1)
 
 
 async def route(client: RemotingClient, topic: str) -> TopicRoute | None:
@@ -53,7 +43,7 @@ async def _broker_and_mqadmin(version: str, folder: Path) -> None:
             mqadmin(version, folder / "admin", name_server) as admin,
         ):
             # What the broker has registered, as we tell it and as mqadmin reads it.
-            info = await registered(client)
+            info = parse_cluster_info((await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))).body)
             assert info.clusters == {"DefaultCluster": ["broker-java"]}
             assert info.brokers["broker-java"].addresses == {0: broker}
             default = await route(client, "TBW102")
