@@ -22,7 +22,6 @@ import dataclasses
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -42,7 +41,7 @@ from mqtool.errors import UnavailableError
 from mqtool.formats.headers import Send
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.unique_key import build_unique_key
-from tests.differential.java_broker import POM
+from tests.differential.java_broker import POM, free_port
 from tests.differential.java_store import class_path
 from tests.wire_client import send_command
 
@@ -186,8 +185,7 @@ class Served:
     """``mqtool serve`` on one store and on the same two ports, whenever it is started."""
 
     def __init__(self, folder: Path, settings: dict[str, str]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-            ports = [one.getsockname()[1], other.getsockname()[1]]
+        ports = [free_port(), free_port()]
         self.store = folder / "store"
         self.name_server, self.broker = (f"127.0.0.1:{port}" for port in ports)
         self.log = folder / "log"

@@ -5,7 +5,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
+import random
 import socket
 import threading
 from asyncio.subprocess import PIPE, STDOUT, Process
@@ -24,6 +26,9 @@ _Result = TypeVar("_Result")
 POM = "broker_pom.xml"
 NAME_SERVER_POM = "name_server_pom.xml"
 
+# Below those that connections are given, from 32768 on; processes that run side by side begin at different places.
+_PORTS = range(10_000, 32_000, 4)
+_ports = itertools.islice(itertools.cycle(_PORTS), random.randrange(len(_PORTS)), None)
 _UP_S = 120.0
 """Within which a JVM has started, or has ended."""
 _LOGGING = '<configuration><root level="OFF"/></configuration>'
@@ -62,12 +67,11 @@ def in_a_thread(work: AbstractAsyncContextManager[_Result]) -> Iterator[_Result]
 
 
 def free_port() -> int:
-    """Return a port that was free, as were those that a broker wants beside it."""
+    """Return a port that is free, as are those that a broker wants beside it; it stays so until a JVM is up."""
     while True:
-        with socket.socket() as one, contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
-            one.bind(("", 0))
-            port = int(one.getsockname()[1])
-            for number in (port - 2, port + 1):  # for VIP channels, and for slaves
+        port = next(_ports)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for number in (port - 2, port, port + 1):  # for VIP channels, itself, and for slaves
                 stack.enter_context(socket.socket()).bind(("", number))
             return port
 

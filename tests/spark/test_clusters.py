@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from mqtool.engine.repair.verify import Level
 from spark_jobs import verify
 from spark_jobs.session import session
 from spark_jobs.spread import spread
+from tests.differential.java_broker import free_port
 from tests.golden import golden_store
 from tests.spark.session import end_session, need_java
 from tests.spark.test_jobs import findings_of, golden, wanted_of
@@ -95,9 +95,7 @@ def test_an_executor_that_is_killed_changes_nothing(
 
 def test_spark_connect_finds_what_verify_finds(tmp_path: Path) -> None:
     need_java()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     home = Path(pyspark.__file__).parent
     log = (tmp_path / "server.log").open("w+")
     server = subprocess.Popen(
