@@ -1,6 +1,7 @@
 """What holds for every test: how hypothesis draws, and that golden stores are only read."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "quick")  # --hypothesis
 # What the developer's shell says about stores and brokers is not for tests.
 for _name in ("MQTOOL_STORE", "NAMESRV_ADDR"):
     os.environ.pop(_name, None)
+
+# A shell has what it starts in the background ignore SIGINT, and so would the commands that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
