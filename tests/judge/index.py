@@ -1,0 +1,85 @@
+"""Index files: a head, slots by the hash of a key, and entries that each slot chains from the newest on."""
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+_HEAD = struct.Struct(">qqqqii")
+_ENTRY = struct.Struct(">iqii")
+
+
+class Entry(NamedTuple):
+    """One key of a message."""
+
+    number: int
+    key_hash: int
+    physical_offset: int
+    seconds: int
+    previous: int
+
+
+class IndexFile(NamedTuple):
+    """One file: what its head says, its slots, and the entries in use."""
+
+    name: str
+    begin_timestamp: int
+    end_timestamp: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    slot_count: int
+    index_count: int
+    slots: tuple[int, ...]
+    entries: list[Entry]
+
+    def find(self, key_hash: int) -> list[int]:
+        """Return the addresses that the chain of a key leads to, newest first."""
+        found = []
+        number, seen = self.slots[key_hash % len(self.slots)], 0
+        while 0 < number < self.index_count and seen <= self.index_count:
+            entry = self.entries[number - 1]
+            if entry.key_hash == key_hash:
+                found.append(entry.physical_offset)
+            if entry.previous == number:
+                break
+            number, seen = entry.previous, seen + 1
+        return found
+
+
+def read_index(folder: Path, slot_count: int, most: int) -> list[IndexFile]:
+    """Return the index files in the order of their names.
+
+    Args:
+        folder: the folder ``index`` of a store.
+        slot_count: ``maxHashSlotNum``.
+        most: ``maxIndexNum``.
+    """
+    if not folder.is_dir():
+        return []
+    return [
+        _read(path, slot_count, most)
+        for path in sorted(folder.iterdir())
+        if path.name.isdecimal() and path.stat().st_size >= _HEAD.size + 4 * slot_count + _ENTRY.size
+    ]
+
+
+def _read(path: Path, slot_count: int, most: int) -> IndexFile:
+    data = path.read_bytes()
+    head = _HEAD.unpack_from(data)
+    slots = struct.unpack_from(f">{slot_count}i", data, _HEAD.size)
+    first = _HEAD.size + 4 * slot_count
+    room = min(most, (len(data) - first) // _ENTRY.size)
+    entries = [
+        Entry(number, *_ENTRY.unpack_from(data, first + number * _ENTRY.size))
+        for number in range(1, max(1, min(head[-1], room)))
+    ]
+    return IndexFile(path.name, *head, slots, entries)
+
+
+def key_hash(topic: str, key: str) -> int:
+    """Return the hash of a key in the index: Java's of the text, made positive."""
+    found = 0
+    units = f"{topic}#{key}".encode("utf-16-be")
+    for (unit,) in struct.iter_unpack(">H", units):
+        found = (31 * found + unit) & 0xFFFFFFFF
+    found = found - (1 << 32) if found >> 31 else found
+    return abs(found) if found != -(1 << 31) else 0
