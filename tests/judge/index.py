@@ -27,7 +27,7 @@ class IndexFile(NamedTuple):
     begin_physical_offset: int
     end_physical_offset: int
     slot_count: int
-    index_count: int
+    next_number: int
     slots: tuple[int, ...]
     entries: list[Entry]
 
@@ -35,7 +35,7 @@ class IndexFile(NamedTuple):
         """Return the addresses that the chain of a key leads to, newest first."""
         found = []
         number, seen = self.slots[key_hash % len(self.slots)], 0
-        while 0 < number < self.index_count and seen <= self.index_count:
+        while 0 < number < self.next_number and seen <= self.next_number:
             entry = self.entries[number - 1]
             if entry.key_hash == key_hash:
                 found.append(entry.physical_offset)
@@ -64,15 +64,15 @@ def read_index(folder: Path, slot_count: int, most: int) -> list[IndexFile]:
 
 def _read(path: Path, slot_count: int, most: int) -> IndexFile:
     data = path.read_bytes()
-    head = _HEAD.unpack_from(data)
+    begin, end, first_address, last_address, used, following = _HEAD.unpack_from(data)
     slots = struct.unpack_from(f">{slot_count}i", data, _HEAD.size)
     first = _HEAD.size + 4 * slot_count
     room = min(most, (len(data) - first) // _ENTRY.size)
     entries = [
         Entry(number, *_ENTRY.unpack_from(data, first + number * _ENTRY.size))
-        for number in range(1, max(1, min(head[-1], room)))
+        for number in range(1, max(1, min(following, room)))
     ]
-    return IndexFile(path.name, *head, slots, entries)
+    return IndexFile(path.name, begin, end, first_address, last_address, used, following, slots, entries)
 
 
 def key_hash(topic: str, key: str) -> int:

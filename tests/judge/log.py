@@ -85,7 +85,7 @@ class Record(NamedTuple):
         return found
 
     def digest(self) -> bytes:
-        """Return a hash of what an application sees; addresses, times of the broker and the CRC property are left out."""
+        """Return a hash of what an application sees: no addresses, no times of the broker, no CRC property."""
         pairs = sorted((name, value) for name, value in self.properties.items() if name != "__CRC32#")
         what = repr((self.sys_flag & ~0x30, self.flag, self.born_timestamp, self.reconsume_times, pairs))
         return hashlib.blake2b(what.encode() + b"\0" + self.body, digest_size=10).digest()

@@ -17,13 +17,13 @@ Queue = tuple[str, int]
 
 
 class Unit(NamedTuple):
-    """Where a message lies; ``count`` is how many queue offsets it takes."""
+    """Where a message lies; ``offsets`` is how many queue offsets it takes."""
 
     queue_offset: int
     physical_offset: int
     size: int
     tags_code: int
-    count: int = 1
+    offsets: int = 1
 
 
 class ExtUnit(NamedTuple):
