@@ -129,12 +129,12 @@ class BrokerIndex:
         number = head.entry_count
         slots = self._slots_of(file)
         at = hashes % self._shape.slots
+        numbers = np.arange(number, number + len(at), dtype=np.int32)
         before = slots[at]
-        before[(before <= 0) | (before > number)] = 0
+        before[(before <= 0) | (before > numbers)] = 0  # an old number that the count has caught up with is believed
         order = np.argsort(at, kind="stable")
         again = np.flatnonzero(at[order[1:]] == at[order[:-1]])
         before[order[again + 1]] = number + order[again]
-        numbers = np.arange(number, number + len(at), dtype=np.int32)
         slots[at] = numbers  # the last of equal ones stays
         begin = int(times[0]) if number <= 1 else head.begin_timestamp
         if self._keep:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mqtool.engine.repair.as_broker import BrokerVerdict, recover_as
 from mqtool.engine.repair.broker_files import RULES, DraftFile, Scratch
-from mqtool.engine.repair.broker_index import BrokerIndex
+from mqtool.engine.repair.broker_index import BrokerIndex, BrokerIndexFile, IndexHead
 from mqtool.engine.repair.broker_log import Checks, Outcome, Walk, judge
 from mqtool.engine.repair.broker_queues import BrokerQueue
 from mqtool.engine.repair.broker_start import BrokerStart
@@ -342,6 +342,12 @@ def test_entries_put_in_bulk_are_those_put_one_by_one(version: str, data: st.Dat
     shape = Shape(data.draw(st.integers(1, 12)), data.draw(st.integers(3, 30)))
     rules, scratch = RULES[version], Scratch()
     bulk, single = (BrokerIndex(Path("nowhere"), shape, scratch, rules, keep=True) for _ in range(2))
+    # What a file whose header was zeroed has in its slots: numbers that the count has yet to reach.
+    stale = data.draw(st.lists(st.integers(0, 30), min_size=shape.slots, max_size=shape.slots))
+    for index in (bulk, single):
+        draft = DraftFile(Path("nowhere"), shape.file_size, None, scratch)
+        draft.write(index_file.HEADER_SIZE, struct.pack(f">{shape.slots}i", *stale))
+        index.files.append(BrokerIndexFile(draft, IndexHead("1", 0, 0, 0, 0, 0, 1)))
 
     chosen = table.where(rows)
     bulk.put(chosen, dispatch(chosen, reader.delay_levels, rules.tags_in_index).entries)
@@ -354,8 +360,27 @@ def test_entries_put_in_bulk_are_those_put_one_by_one(version: str, data: st.Dat
     assert [file.head for file in bulk.files] == [file.head for file in single.files]
     for ours, theirs in zip(bulk.files, single.files, strict=True):
         assert ours.draft.read(0, shape.file_size) == theirs.draft.read(0, shape.file_size)
+    for ours in bulk.files[1:]:
         assert ours.head.slot_count == sum(map(bool, _slots(ours.draft, shape)))
     scratch.close()
+
+
+def test_slots_of_a_file_whose_header_was_zeroed_count_where_the_number_is_reached_again(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    file = max((store / "index").iterdir())
+    apply_ops(
+        store,
+        [
+            {"op": "zero", "file": f"index/{file.name}", "at": 0, "len": index_file.HEADER_SIZE},
+            {"op": "delete", "path": "consumequeue"},
+        ],
+    )
+
+    verdict = recover_as(StoreReader(store, config_of("mixed-533-clean")), "5.3")
+
+    assert verdict.after_start
+    (head,) = (head for head in verdict.after_start.index if head.name == file.name)
+    assert head.slot_count == 64  # as 5.3.3 counts
 
 
 def _slots(draft: DraftFile, shape: Shape) -> tuple[int, ...]:
