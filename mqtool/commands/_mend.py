@@ -80,6 +80,9 @@ class Mending:
         from mqtool.engine.store.disk import Disk
 
         show(plan, self.output)
+        if plan.refusal:
+            self.output.remark(f"nothing was changed: {plan.refusal}")
+            return Status.DAMAGE
         if not plan.changes:
             self.output.remark("there is nothing to mend")
             return Status.OK

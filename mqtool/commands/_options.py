@@ -84,9 +84,31 @@ class Offset(click.ParamType):  # type: ignore[type-arg]
         return None
 
 
+class BrokerLine(click.ParamType):  # type: ignore[type-arg]
+    """A line of brokers whose start is known here: ``5.3``, or any release of it, like ``5.3.3``."""
+
+    name = "version"
+    known = ("4.9", "5.3", "5.5")
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
+        """Return what help shows."""
+        return f"[{'|'.join(self.known)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the line."""
+        line = re.fullmatch(r"(\d+\.\d+)(?:\.\d+)*", value)
+        if line is None or line[1] not in self.known:
+            known = f"{', '.join(self.known[:-1])} and {self.known[-1]}"
+            self.fail(
+                f"what a broker {value} does is not known here: give one of {known}, or a release of these", param, ctx
+            )
+        return line[1]
+
+
 TIME = Time()
 SPAN = Span()
 OFFSET = Offset()
+BROKER_LINE = BrokerLine()
 
 
 def store_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._options import default_store, jobs_option, output_option, parse_settings, store_names
+from mqtool.commands._options import BROKER_LINE, default_store, jobs_option, output_option, parse_settings, store_names
 from mqtool.commands._output import Output, printable, progress
 from mqtool.errors import Status, UsageError
 
@@ -25,7 +25,7 @@ _WIDEST = 120
 @click.option(
     "--for",
     "version",
-    type=click.Choice(["4.9", "5.3", "5.5"]),
+    type=BROKER_LINE,
     help="The broker that is to start. Default: those not older than the one that wrote the store.",
 )
 @click.option("-u", "--user", help="Whom the broker runs as. Default: the owner of most files.")

@@ -3,6 +3,7 @@
 import click
 
 from mqtool.commands._mend import Mending, mend_options
+from mqtool.commands._options import BROKER_LINE
 from mqtool.errors import UsageError
 
 
@@ -13,7 +14,7 @@ from mqtool.errors import UsageError
 @click.option(
     "--as-broker",
     "version",
-    type=click.Choice(["4.9", "5.3", "5.5"]),
+    type=BROKER_LINE,
     help="Tell what this broker would do when it starts; with --yes do the same.",
 )
 @mend_options
@@ -22,10 +23,11 @@ def command(mode: str | None, cut: bool, version: str | None, mending: Mending) 
 
     Finds the end of the log, bridges damage before it with placeholders so that every message that checks out keeps
     its place, clears what is torn behind it, trims and fills up queues and index, sets the checkpoint. Without
-    --normal or --abnormal the abort file decides. The plan comes first; `mqtool undo` takes everything back.
+    --normal or --abnormal the abort file decides, for --as-broker too. The plan comes first; `mqtool undo` takes
+    everything back.
     """
     if version is not None:
-        if mode or cut:
-            raise UsageError("--as-broker goes by the abort file as that broker does: leave the other options out")
-        return mending.run("recover-as-broker", {"version": version})
+        if cut:
+            raise UsageError("--as-broker ends the log where that broker does: leave --cut out")
+        return mending.run("recover-as-broker", {"version": version, "mode": mode})
     return mending.run("recover", {"mode": mode, "cut": cut})

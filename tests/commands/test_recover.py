@@ -1,13 +1,17 @@
 """``mqtool recover``, from the plan to undo."""
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from mqtool.errors import Status
 from tests.commands.running import run
 from tests.damage import cases, snapshot
-from tests.golden import copy_of
+from tests.golden import copy_of, golden_store
 
-DAMAGED = {case.name: case for case in cases()}["mixed-497-clean/body-byte-abort"]
+CASES = {case.name: case for case in cases()}
+DAMAGED = CASES["mixed-497-clean/body-byte-abort"]
 
 
 def test_the_plan_tells_what_is_done_and_what_is_lost(tmp_path: Path) -> None:
@@ -67,3 +71,50 @@ def test_options_that_contradict_each_other_are_wrong_usage(tmp_path: Path) -> N
     store = copy_of("mixed-533-clean", tmp_path)
 
     assert run("recover", "--as-broker", "5.3", "--cut", "-s", store).status == Status.USAGE
+
+
+@pytest.mark.parametrize("answer", ["--yes", "--dry-run"])
+def test_a_broker_that_does_not_start_changes_nothing_and_ends_3(answer: str, tmp_path: Path) -> None:
+    store = CASES["mixed-533-clean/commitlog-stray-file"].store(tmp_path)
+    was = snapshot(store)
+
+    ran = run("recover", "--as-broker", "5.3", "-s", store, answer)
+
+    assert ran.status == Status.DAMAGE
+    assert "refuses to start" in ran.remarks
+    assert snapshot(store) == was
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3", "5.5.0", "5.3"])
+def test_as_broker_abnormal_is_what_it_does_where_the_abort_file_lies(version: str, tmp_path: Path) -> None:
+    store, crashed = (copy_of("mixed-533-clean", tmp_path / name) for name in ("clean", "crashed"))
+    (crashed / "abort").touch()
+
+    told = run("recover", "--as-broker", version, "--abnormal", "-s", store, "--yes")
+    there = run("recover", "--as-broker", version[:3], "-s", crashed, "--yes")
+
+    def told_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Leave out the abort file, and the names of new index files, which are those of the clock."""
+        clock = ("create", "index")
+        return [
+            row | {"file": None} if (row["what"], str(row["file"])[:5]) == clock else row
+            for row in rows
+            if row["file"] != "abort"
+        ]
+
+    assert told.status == there.status
+    assert "after a crash" in told.remarks
+    assert told_of(told.rows) == told_of(there.rows)
+    names = sorted(
+        path.relative_to(crashed) for path in crashed.rglob("*") if path.is_file() and path.parent.name != "index"
+    )
+    assert all((store / name).read_bytes() == (crashed / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize("command", ["doctor --for", "recover --as-broker"])
+@pytest.mark.parametrize("version", ["5.4", "5.4.0", "6.0", "five", "5.3.x", "5"])
+def test_a_version_whose_start_is_not_known_is_refused_with_those_that_are(version: str, command: str) -> None:
+    ran = run(*command.split(), version, "-s", golden_store("mixed-533-clean"))
+
+    assert ran.status == Status.USAGE
+    assert "4.9, 5.3 and 5.5" in ran.remarks

@@ -80,9 +80,7 @@ class BrokerVerdict:
         broker = f"a broker {self.version}"
         if self.refusal:
             return [f"{broker} refuses to start: {self.refusal}"]
-        clean = (
-            "normally, since it was stopped cleanly" if self.last_exit_ok else "after a crash: the abort file is there"
-        )
+        clean = "normally, as after a clean stop" if self.last_exit_ok else "after a crash, as the abort file tells it"
         lines = [f"{broker} recovers {clean}"]
         if self.start_offset is not None:
             lines.append(f"it begins with the segment at {self.start_offset:,}, {self.start_reason}")
@@ -211,14 +209,14 @@ def plan_as_broker(reader: StoreReader, options: Mapping[str, Any], jobs: int, p
 
     Args:
         reader: the store.
-        options: ``version``: "4.9", "5.3" or "5.5".
+        options: ``version``: "4.9", "5.3" or "5.5"; ``mode``: "normal" or "abnormal", None to go by the abort file.
         jobs: not used: a broker recovers in one thread, and so do we.
         progress: is told how many bytes of the log are done.
 
     Raises:
         UsageError: no such version, or a kind of store that is not covered.
     """
-    broker = BrokerStart(reader, options["version"], keep_index=True, progress=progress)
+    broker = _broker_of(reader, options, progress)
     try:
         verdict = _start(broker, losses=True)
         changes = _changes(broker, verdict.after_stop) if verdict.starts and verdict.after_stop else []
@@ -231,7 +229,12 @@ def plan_as_broker(reader: StoreReader, options: Mapping[str, Any], jobs: int, p
         verdict.losses,
         (*verdict.sentences(), *reader.remarks),
         sum(change.size or 0 for change in changes if change.what == "write"),
+        refusal=None if verdict.starts else f"a broker {verdict.version} does not start here",
     )
+
+
+def _broker_of(reader: StoreReader, options: Mapping[str, Any], progress: Progress) -> BrokerStart:
+    return BrokerStart(reader, options["version"], True, progress, options.get("mode"))
 
 
 def apply_as_broker(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:  # noqa: ARG001
@@ -240,7 +243,7 @@ def apply_as_broker(reader: StoreReader, plan: Plan, journal: Journal, jobs: int
     Raises:
         BadDataError: the broker would not start.
     """
-    broker = BrokerStart(reader, plan.options["version"], keep_index=True, progress=progress)
+    broker = _broker_of(reader, plan.options, progress)
     try:
         verdict = _start(broker, losses=False)
         if not verdict.starts:

@@ -63,11 +63,17 @@ class BrokerStart:
     """A broker's start on a store, step by step, without a write to it.
 
     ``load`` and ``start`` are to be called in this order; each may raise ``RefusedError`` or ``EndlessError``.
-    With ``keep_index`` the entries of index files are worked out too, as ``apply_as_broker`` needs them.
+    With ``keep_index`` the entries of index files are worked out too, as ``apply_as_broker`` needs them. ``mode`` is
+    "normal" or "abnormal" for a start as after a clean stop or after a crash, whether ``abort`` is there or not.
     """
 
     def __init__(
-        self, reader: StoreReader, version: str, keep_index: bool = False, progress: Progress = lambda _: None
+        self,
+        reader: StoreReader,
+        version: str,
+        keep_index: bool = False,
+        progress: Progress = lambda _: None,
+        mode: str | None = None,
     ) -> None:
         """Prepare; nothing is read yet.
 
@@ -82,7 +88,7 @@ class BrokerStart:
             raise UsageError("the queues are in RocksDB: what a broker does to them is not known here")
         self.reader = reader
         self.rules = _rules(version, reader.config)
-        self.last_exit_ok = not reader.has_abort_file
+        self.last_exit_ok = mode == "normal" if mode else not reader.has_abort_file
         self.segments: list[MappedFile] = []
         self.removed: list[Path] = []
         self.queues: dict[QueueKey, BrokerQueue] = {}

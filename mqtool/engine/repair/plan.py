@@ -52,7 +52,7 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What ``command`` with ``options`` would do.
+    """What ``command`` with ``options`` would do; ``refusal`` says why it cannot be done, and then nothing is.
 
     A mend fills in the first part; ``plan_mend`` adds the second. ``found`` is what the mend needs to apply the plan;
     a plan that was saved has none, and to apply that is to walk the store again.
@@ -68,6 +68,7 @@ class Plan:
     store: str = ""
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fingerprint: str = ""
+    refusal: str | None = None
     found: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def to_json(self) -> str:
