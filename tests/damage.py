@@ -1,7 +1,8 @@
 """Damage to stores and bytes: the 88 recorded cases, and any number of made-up ones.
 
-Damage to a store is a list of operations, each a dict as ``fixtures/golden/damaged.json.xz`` spells it. The
-strategies below draw operations of the same kind, so that a failing example prints as one that can be kept.
+Damage to a store is a list of operations, each a dict as ``fixtures/golden/damaged.json.xz`` spells it; those from
+``insert`` on are our own. The strategies below draw operations of the same kind, so that a failing example prints as
+one that can be kept.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.golden import FIXTURES, copy_of
+from tests.golden import FIXTURES, copy_of, copy_store, golden_store
 
 Operation = dict[str, Any]
 Snapshot = dict[str, tuple[int, str, int]]
@@ -97,6 +98,69 @@ def _mkdir(store: Path, op: Operation) -> None:
     (store / op["path"]).mkdir(parents=True)
 
 
+def _insert(store: Path, op: Operation) -> None:
+    """Shift what follows; ``keep``: the file keeps its length and loses its end."""
+    path = store / op["file"]
+    data = path.read_bytes()
+    changed = data[: op["at"]] + bytes.fromhex(op["hex"]) + data[op["at"] :]
+    path.write_bytes(changed[: len(data)] if op["keep"] else changed)
+
+
+def _excise(store: Path, op: Operation) -> None:
+    """Take bytes out and shift what follows; ``keep``: the file keeps its length and ends in zeros."""
+    path = store / op["file"]
+    data = path.read_bytes()
+    changed = data[: op["at"]] + data[op["at"] + op["len"] :]
+    path.write_bytes(changed.ljust(len(data), b"\0") if op["keep"] else changed)
+
+
+def _rename(store: Path, op: Operation) -> None:
+    _free(store / op["to"])
+    (store / op["path"]).rename(store / op["to"])
+
+
+def _swap(store: Path, op: Operation) -> None:
+    one, other, aside = store / op["path"], store / op["to"], store / "aside"
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def _swap_bytes(store: Path, op: Operation) -> None:
+    data = [_read(store / op[file], op[at], op["len"]) for file, at in (("file", "at"), ("to", "to_at"))]
+    _overwrite(store / op["file"], op["at"], data[1])
+    _overwrite(store / op["to"], op["to_at"], data[0])
+
+
+def _duplicate(store: Path, op: Operation) -> None:
+    _free(store / op["to"])
+    shutil.copy2(store / op["path"], store / op["to"])
+
+
+def _graft(store: Path, op: Operation) -> None:
+    """Put a file or folder of another golden store into this one."""
+    source, target = golden_store(op["base"]) / op["path"], store / op["to"]
+    _free(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        copy_store(source, target)
+    else:
+        shutil.copyfile(source, target)
+
+
+def _read(path: Path, at: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(at)
+        return file.read(size)
+
+
+def _free(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 OPERATIONS: dict[str, Callable[[Path, Operation], None]] = {
     "write": _write,
     "zero": _zero,
@@ -105,6 +169,13 @@ OPERATIONS: dict[str, Callable[[Path, Operation], None]] = {
     "create": _create,
     "delete": _delete,
     "mkdir": _mkdir,
+    "insert": _insert,
+    "excise": _excise,
+    "rename": _rename,
+    "swap": _swap,
+    "swap bytes": _swap_bytes,
+    "duplicate": _duplicate,
+    "graft": _graft,
 }
 
 

@@ -1,6 +1,7 @@
 """Index files: a head, slots by the hash of a key, and entries that each slot chains from the newest on."""
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,15 @@ class IndexFile(NamedTuple):
                 break
             number, seen = entry.previous, seen + 1
         return found
+
+    def chained(self) -> Iterator[Entry]:
+        """Yield the entries that chains lead to."""
+        seen: set[int] = set()
+        for number in self.slots:
+            while 0 < number < self.next_number and number not in seen and number <= len(self.entries):
+                seen.add(number)
+                yield self.entries[number - 1]
+                number = self.entries[number - 1].previous
 
 
 def read_index(folder: Path, slot_count: int, most: int) -> list[IndexFile]:

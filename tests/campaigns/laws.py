@@ -1,0 +1,169 @@
+"""Laws of mending, held against any number of generated damages.
+
+Each seed is a case (``tests/laws``): a golden store, one or two damages, and a mend; the judge (``tests/judge``), which
+shares no code with mqtool, reads the store before and after. The tests run a few dozen seeds; this is the long form::
+
+    python -m tests.campaigns.laws --seeds 1:20000 -j 2 --into laws.jsonl
+
+Run again it goes on where it was stopped. The file gets a line for each violation, the case shrunk to the smallest
+that still shows it, and one for each hundred of seeds with its counts; at the end all counts are told, by kind of
+damage, mend and law. A case by itself, as such a line has it, or as a seed::
+
+    python -m tests.campaigns.laws --case '{"base": "mixed-533-clean", ..}'
+    python -m tests.campaigns.laws --case 73
+
+Ends with status 1 when a law was violated.
+"""
+
+# ruff: noqa: T201  its results go to standard output
+
+import argparse
+import collections
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tests.laws.cases import Case, case_of
+from tests.laws.laws import Violation, check
+from tests.laws.shrinking import shrink
+
+_CHUNK = 100
+_MOST_EACH = 3
+"""Violations of one law, cause and mend that are shrunk and listed; the others are counted."""
+
+Row = dict[str, Any]
+
+
+def main() -> int:
+    """Run the campaign; see the top of this file."""
+    options = _options()
+    if options.case:
+        return _one(options.case)
+    first, _, last = options.seeds.partition(":")
+    seeds = range(int(first), int(last or first))
+    rows = list(_rows(options.into))
+    done = {tuple(row["seeds"]) for row in rows if "counts" in row}
+    known = collections.Counter(_name(row) for row in rows if "law" in row)
+    chunks = [(start, min(start + _CHUNK, seeds.stop)) for start in range(seeds.start, seeds.stop, _CHUNK)]
+    commit = _commit()
+    with options.into.open("a") as file, ThreadPoolExecutor(options.jobs) as pool:
+        for found in pool.map(_run, (chunk for chunk in chunks if chunk not in done)):
+            for row in found:
+                if "law" in row:
+                    known[_name(row)] += 1
+                    if known[_name(row)] > _MOST_EACH:
+                        continue
+                    case = Case(**{**row["case"], "damages": Case.from_json(json.dumps(row["case"])).damages})
+                    if known[_name(row)] == 1 and options.shrink:
+                        smaller = shrink(case, Violation(row["law"], row["cause"], row["message"]))
+                        row["shrunk"] = json.loads(smaller.to_json())
+                    print(
+                        f"seed {row['seed']}: {row['law']}, {row['cause']} ({row['mend']}): {row['message']}",
+                        flush=True,
+                    )
+                print(json.dumps({**row, "commit": commit}), file=file, flush=True)
+    return _tell(_rows(options.into))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="1:1001", metavar="FIRST:LAST", help="half open; default 1:1001")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="cases at once")
+    parser.add_argument("--into", type=Path, default=Path("laws.jsonl"), metavar="FILE")
+    parser.add_argument("--case", metavar="CASE", help="one case: a seed, or its JSON")
+    parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="list violations as they were drawn")
+    return parser.parse_args()
+
+
+def _one(text: str) -> int:
+    case = case_of(int(text)) if text.isdecimal() else Case.from_json(text)
+    print(case.to_json())
+    result = check(case)
+    print(result.outcome)
+    for violation in result.violations:
+        print(f"{violation.law}: {violation.cause}: {violation.message}")
+    return int(bool(result.violations))
+
+
+def _run(chunk: tuple[int, int]) -> list[Row]:
+    """Run the cases of some seeds in a process of their own, which may die of one."""
+    rows: list[Row] = []
+    start, stop = chunk
+    counts: collections.Counter[str] = collections.Counter()
+    first = start
+    while first < stop:
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("spawn").Process(target=_work, args=(range(first, stop), theirs))
+        child.start()
+        theirs.close()
+        for row in _received(ours):
+            first = row["seed"] + 1
+            counts.update(row.pop("counted"))
+            rows += row["violations"]
+        child.join()
+        if child.exitcode:
+            case = case_of(first)
+            broken = Violation("sentence", f"exit {child.exitcode}", f"the process ended with {child.exitcode}")
+            rows.append(_violation(first, case, broken))
+            first += 1
+    return [*rows, {"seeds": [start, stop], "counts": dict(sorted(counts.items()))}]
+
+
+def _received(pipe: Connection) -> Iterator[Row]:
+    try:
+        while True:
+            yield pipe.recv()
+    except EOFError:
+        return
+
+
+def _work(seeds: Iterable[int], pipe: Connection) -> None:
+    scratch = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
+    for seed in seeds:
+        case = case_of(seed)
+        result = check(case, scratch)
+        counted = ["cases", f"mend {case.mend}", f"outcome {result.outcome}", f"store {case.base}"]
+        counted += [f"damage {kind}" for kind in sorted(set(case.kinds))]
+        counted += [f"law {one.law}" for one in result.violations]
+        pipe.send(
+            {"seed": seed, "counted": counted, "violations": [_violation(seed, case, v) for v in result.violations]}
+        )
+
+
+def _violation(seed: int, case: Case, one: Violation) -> Row:
+    what = {"seed": seed, "law": one.law, "cause": one.cause, "mend": case.mend, "message": one.message}
+    return {**what, "case": json.loads(case.to_json())}
+
+
+def _name(row: Row) -> tuple[str, str, str]:
+    return row["law"], row["cause"], row["mend"]
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    if path.exists():
+        yield from map(json.loads, path.read_text().splitlines())
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def _tell(rows: Iterable[Row]) -> int:
+    counts: collections.Counter[str] = collections.Counter()
+    for row in rows:
+        counts.update(row.get("counts", {}))
+    for name, count in sorted(counts.items()):
+        print(f"{count:8,} {name}")
+    return int(any(name.startswith("law ") for name in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""Laws that every mend and every verdict must keep, and generated damage that looks for violations.
+
+- ``damages.py``: the table of damages, drawn from a seed
+- ``cases.py``: a case is a golden store, one or two damages and a mend, described by data
+- ``mends.py``: the mends that a case may take, and what each tells about losses
+- ``laws.py``: conservation, rest, return, no surprise, agreement; judged by ``tests/judge``
+- ``shrinking.py``: the smallest case that still violates a law
+
+The long form is ``python -m tests.campaigns.laws``.
+"""

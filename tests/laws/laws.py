@@ -1,0 +1,417 @@
+"""The laws, each held against what one case came to; the judge reads the stores, mqtool's own code judges nothing.
+
+- conservation: what was sound and reachable is there afterwards, under its queue and offset, or was told as lost; every
+  queue offset that existed leads to its message, or to a placeholder that was told;
+- rest: afterwards ``verify`` finds nothing but what the plan named as left, and the same mend plans nothing;
+- surprise: what the plan foretold is what was done, to the byte;
+- return: ``undo`` gives back bytes, names, modes, times and owners; what is refused or only
+  looked at stays as it is;
+- agreement: ``doctor``, ``--as-broker`` and ``verify`` do not contradict each other, and advice leads on;
+- sentence: nothing fails but with an ``MqtoolError``.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import tempfile
+import traceback
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mqtool.engine.repair import journal
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.plan import Plan
+from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError
+from tests.golden import manifest
+from tests.judge.index import key_hash
+from tests.judge.store import JudgedStore, Key
+from tests.laws import advice
+from tests.laws.cases import Case
+from tests.laws.damages import base_of
+from tests.laws.mends import INTO, Told, carry_out, config_of, plan_in_place
+
+SECONDS = 60
+_MOST_NAMED = 4
+_SPARSE = 1 << 18
+
+State = dict[str, tuple[Any, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    """A law that was not kept; ``cause`` is the same for cases that fail alike."""
+
+    law: str
+    cause: str
+    message: str
+
+
+@dataclasses.dataclass
+class Result:
+    """What a case came to; ``outcome`` is one word: mended, nothing, refused, ..."""
+
+    outcome: str
+    violations: list[Violation]
+
+
+class SlowError(Exception):
+    """A case took longer than it may."""
+
+
+def check(case: Case, scratch: Path | None = None) -> Result:
+    """Carry out a case in a folder of its own below ``scratch`` and hold every law against it."""
+    folder = Path(tempfile.mkdtemp(dir=scratch, prefix="laws-"))
+    try:
+        with _time_limit():
+            return _Check(case, folder).run()
+    except SlowError:
+        return Result("slow", [Violation("cost", "slow", f"not done after {SECONDS} s")])
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.name}"
+        text = "".join(traceback.format_exception(error)[-4:])
+        return Result("failed", [Violation("sentence", f"{type(error).__name__} in {place}", text)])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise SlowError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class _Check:
+    """One case on its way."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.case = case
+        self.store = case.build(folder)
+        self.into = folder / "new"
+        self.config = config_of(case.base, self.store, case.settings)
+        self.state = state_of(self.store)
+        self.before = self.judged(self.store)
+        self.violations: list[Violation] = []
+
+    def judged(self, store: Path) -> JudgedStore:
+        return JudgedStore(store, manifest(self.case.base)["config"])
+
+    def broken(self, law: str, cause: str, message: str) -> None:
+        self.violations.append(Violation(law, cause, message))
+
+    def run(self) -> Result:
+        _ = self.before.records, self.before.queues, self.before.batch_queues, self.before.misplaced  # as it is now
+        try:
+            outcome = self._run()
+        except MqtoolError as error:
+            outcome = f"refused: {type(error).__name__}"
+            self.unchanged("a refusal")
+        return Result(outcome, self.violations)
+
+    def _run(self) -> str:
+        if self.case.mend == "doctor":
+            advice.follow(self.store, self.config, self.broken)
+            return "advised"
+        if self.case.mend in INTO:
+            return self.mend_into()
+        return self.mend_in_place()
+
+    # Mends of the store itself
+
+    def mend_in_place(self) -> str:
+        mend = self.case.mend
+        plan = plan_in_place(self.store, self.config, mend)
+        self.unchanged("planning")
+        if not plan.changes:
+            if mend.startswith("recover -") and "broker" not in mend:
+                self.at_rest(plan)
+            return "nothing"
+        carry_out(self.store, self.config, plan)
+        state = state_of(self.store)
+        after = self.judged(self.store)
+        if "broker" in mend:
+            self.as_told_by_broker(plan, after)
+        else:
+            self.conserved(Told.of(plan.losses), after)
+            self.at_rest(plan)
+        self.as_foretold(plan, state)
+        journal.undo(self.store, Disk())
+        self.unchanged("undo")
+        return "mended"
+
+    def conserved(self, told: Told, after: JudgedStore) -> None:
+        """Hold messages, queue offsets and keys before and after against each other."""
+        before, mend = self.before, self.case.mend
+        kept = after.messages()
+        were = before.messages(misplaced=not mend.startswith("rebuild"))
+        lost = [key for key, digests in were.items() if not digests <= kept.get(key, set())]
+        if untold := told.lacks(lost):
+            self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
+        gone = before.unqueued() - after.unqueued()
+        for topic, count in collections.Counter(topic for topic, _ in gone.elements()).items():
+            if count > told.counts[topic] + told.counts[None] + sum(
+                stop - start for (name, _), ranges in told.ranges.items() for start, stop in ranges if name == topic
+            ):
+                self.broken(
+                    "conservation", "unqueued", f"{count} of {topic} that lie in no queue are gone without a word"
+                )
+        if self.case.base.startswith("rocksdb"):
+            return
+        reachable = after.reachable()
+        if mend != "rebuild index":
+            offsets = existed(self.case.base, before)
+            missing = {key for key in offsets if key not in reachable and key not in lost}
+            if untold := told.lacks({*missing, *lost}):
+                new = [key for key in untold if key in missing]
+                if new:
+                    self.broken("conservation", "offsets", f"queue offsets lead to nothing, untold: {_some(new)}")
+        held = after.placeholders() - before.placeholders()
+        if untold := told.lacks({*held, *lost}):
+            new = [key for key in untold if key in held]
+            if new:
+                self.broken("conservation", "placeholders", f"stand there untold: {_some(new)}")
+        self.in_index(after)
+
+    def in_index(self, after: JudgedStore) -> None:
+        """After a mend that answers for the index every key leads to its messages."""
+        if self.case.mend in ("rebuild queues", "recover", "recover --normal") or not after.index:
+            return
+        chained = {(entry.key_hash, entry.physical_offset) for file in after.index for entry in file.chained()}
+        missing = []
+        for record in after.records.values():
+            if record.sys_flag & 0xC == 0xC or record.is_placeholder:
+                continue
+            names = record.properties
+            keys = [names.get("UNIQ_KEY", ""), *names.get("KEYS", "").split(" ")]
+            if any(key and (key_hash(record.topic, key), record.position) not in chained for key in keys):
+                missing.append(record.position)
+        if missing:
+            self.broken("conservation", "index", f"keys do not lead to the messages at {_some(missing)}")
+
+    def at_rest(self, plan: Plan) -> None:
+        """Hold ``verify`` and a second plan against what the plan left."""
+        named = " ".join(plan.remarks)
+        mend = self.case.mend
+        left = [
+            one
+            for one in verify_store(StoreReader(self.store, self.config))
+            if one.severity != "note" and not _is_named(one, named)
+        ]
+        if mend.startswith("rebuild"):
+            kinds = {"rebuild queues": ("QUEUE-",), "rebuild index": ("INDEX-",)}.get(mend, ("QUEUE-", "INDEX-"))
+            is_log_whole = not any(one.code.startswith("LOG-") for one in left)
+            left = [one for one in left if is_log_whole and one.code.startswith(kinds)]
+        for code in sorted({one.code for one in left}):
+            first = next(one for one in left if one.code == code)
+            self.broken("rest", code, f"verify finds {code} {first.file}@{first.offset}: {first.message}")
+        if not mend.startswith("rebuild"):
+            again = plan_in_place(self.store, self.config, mend)
+            for change in again.changes[:1]:
+                self.broken("rest", f"again {change.what}", f"planned again: {change}")
+
+    def as_foretold(self, plan: Plan, state: State) -> None:
+        """Hold every change of the store against the plan."""
+        changed = {path for path in self.state.keys() | state.keys() if self.differs(path, state)}
+        folders = {change.file for change in plan.changes}
+        if "broker" in self.case.mend:  # its index files are named by the time when they are made
+            changed = {path for path in changed if not path.startswith("index/")}
+        # What lies in a folder that is replaced is foretold; so is the folder of a file that is made.
+        untold = [
+            path
+            for path in sorted(changed)
+            if not any(path == name or path.startswith(f"{name}/") or name.startswith(f"{path}/") for name in folders)
+        ]
+        if untold:
+            self.broken("surprise", f"untold {_kind(untold[0])}", f"changed, and not foretold: {_some(untold)}")
+        for change in plan.changes:
+            name = change.file
+            touched = any(path == name or path.startswith(f"{name}/") for path in changed)
+            if "broker" in self.case.mend and name.startswith("index/"):
+                continue
+            if not touched and change.what != "replace":
+                self.broken("surprise", f"undone {change.what}", f"foretold, and not done: {change}")
+            elif change.what == "create" and (name in self.state or name not in state):
+                self.broken(
+                    "surprise", "create", f"foretold: {change}; before {name in self.state}, after {name in state}"
+                )
+            elif change.what == "remove" and name in state:
+                self.broken("surprise", "remove", f"foretold, and still there: {change}")
+            elif change.what == "create" and change.size is not None and state[name][0] not in (None, change.size):
+                self.broken("surprise", "size", f"foretold: {change}; it has {state[name][0]:,} bytes")
+        self.bytes_as_foretold(plan)
+
+    def differs(self, path: str, state: State) -> bool:
+        """Tell whether a file is another, or a folder comes or goes; times of folders do not count."""
+        one, other = self.state.get(path), state.get(path)
+        if one is None or other is None:
+            return True
+        return one[:2] != other[:2] or one[2:5] != other[2:5]
+
+    def bytes_as_foretold(self, plan: Plan) -> None:
+        """Hold every changed byte of files that are written to against the places that the plan names."""
+        places: dict[str, list[tuple[int, int]]] = {}
+        for change in plan.changes:
+            if change.what in ("write", "cut") and change.offset is not None and change.size is not None:
+                places.setdefault(change.file, []).append((change.offset, change.offset + change.size))
+        others = {change.file for change in plan.changes if change.what in ("create", "remove", "replace")}
+        damaged = self.case.build(self.into.with_name("again"))
+        for file, ranges in places.items():
+            if file in others or not (damaged / file).is_file() or not (self.store / file).is_file():
+                continue
+            one, other = (damaged / file).read_bytes(), (self.store / file).read_bytes()
+            size = max(len(one), len(other))
+            one, other = one.ljust(size, b"\0"), other.ljust(size, b"\0")
+            outside = [at for at in _differing(one, other) if not any(low <= at < high for low, high in ranges)]
+            if outside:
+                self.broken(
+                    "surprise", f"bytes {_kind(file)}", f"bytes of {file} changed outside of the plan: {_some(outside)}"
+                )
+
+    def as_told_by_broker(self, plan: Plan, after: JudgedStore) -> None:
+        """Hold the losses of a verdict against what queues lead to afterwards."""
+
+    # Mends into a new store
+
+    def mend_into(self) -> str:
+        sizes = config_of(self.case.base, self.store, is_told=True)
+        told = INTO[self.case.mend](self.store, self.config, sizes, self.into)
+        self.unchanged(self.case.mend)
+        config = {name: value for name, value in manifest(self.case.base)["config"].items() if name != "commitLogPaths"}
+        new = JudgedStore(self.into, config)
+        before = self.before
+        kept = new.messages()
+        were = before.messages(misplaced=self.case.mend == "salvage")
+        lost = [key for key, digests in were.items() if not digests & kept.get(key, set())]
+        if untold := told.lacks(lost):
+            self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
+        elif any(kept[key] - were[key] for key in kept.keys() & were.keys()):
+            self.broken("conservation", "changed", "a message is another than it was")
+        offsets = existed(self.case.base, before)
+        missing = {key for key in offsets if key not in new.reachable() and key not in lost}
+        if self.case.mend == "salvage" and (untold := told.lacks({*missing, *lost})):
+            new_ones = [key for key in untold if key in missing]
+            if new_ones:
+                self.broken("conservation", "offsets", f"queue offsets lead to nothing, untold: {_some(new_ones)}")
+        unreachable = kept.keys() - new.reachable()
+        if unreachable:
+            self.broken("conservation", "queues", f"no queue leads to {_some(sorted(unreachable))}")
+        told_sizes = StoreConfig({name: str(value) for name, value in config.items()})
+        for code, first in _worst(verify_store(StoreReader(self.into, told_sizes))).items():
+            self.broken("rest", code, f"verify finds {code} {first.file}@{first.offset}: {first.message}")
+        return "made"
+
+    # Common
+
+    def unchanged(self, after: str) -> None:
+        """Hold the store against what it was: every byte, name, mode, time and owner."""
+        now = state_of(self.store)
+        if now != self.state:
+            paths = sorted(path for path in now.keys() | self.state.keys() if now.get(path) != self.state.get(path))
+            one = f"{paths[0]}: {self.state.get(paths[0])} became {now.get(paths[0])}"
+            self.broken("return", f"{after} {_kind(paths[0])}", f"after {after} {_some(paths)} differ: {one}")
+
+
+def existed(base: str, damaged: JudgedStore) -> set[Key]:
+    """Return the places of queues that there were, as far as the damaged store can tell.
+
+    A record or a unit tells of its own, and of all that stood between two that are told of. What lies before the
+    log's first segment has gone by age.
+    """
+    whole = base_of(base).judged
+    evidence = set(damaged.messages(misplaced=True))
+    units: dict[tuple[str, int], Any] = {**whole.queues, **whole.batch_queues}
+    for queue, unit in damaged.units():
+        same = units.get(queue, {}).get(unit.queue_offset)
+        if same is not None and same[:3] == unit[:3]:
+            evidence.add((*queue, unit.queue_offset))
+    bounds: dict[tuple[str, int], tuple[int, int]] = {}
+    for topic, queue_id, offset in evidence:
+        low, high = bounds.get((topic, queue_id), (offset, offset))
+        bounds[topic, queue_id] = min(low, offset), max(high, offset)
+    start = damaged.min_offset
+    addresses = {key: record.position for record in whole.records.values() for key in record.keys}
+    between = {key for key in addresses if key[:2] in bounds and bounds[key[:2]][0] <= key[2] <= bounds[key[:2]][1]}
+    return {key for key in evidence | between if addresses.get(key, start) >= start}
+
+
+def state_of(store: Path) -> State:
+    """Return size, checksum, mode, owner, group and modification time (ns) of every file and folder."""
+    state: State = {}
+    for folder, folders, files in os.walk(store):
+        for name in files:
+            path = os.path.join(folder, name)  # noqa: PTH118  quicker, and this is most of what a case costs
+            status = os.lstat(path)
+            state[os.path.relpath(path, store)] = (status.st_size, _checksum(path, status), *_attributes(status))
+        for name in (*folders, "."):
+            path = os.path.normpath(os.path.join(folder, name))  # noqa: PTH118
+            state[os.path.relpath(path, store)] = (None, None, *_attributes(os.lstat(path)))
+    return state
+
+
+def _attributes(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns
+
+
+def _checksum(path: str, status: os.stat_result) -> int:
+    with open(path, "rb") as file:  # noqa: PTH123
+        if status.st_size < _SPARSE:
+            return zlib.crc32(file.read())
+        total, at = 0, 0
+        while at < status.st_size:  # only what is no hole, in blocks that do not depend on where holes are
+            try:
+                at = os.lseek(file.fileno(), at, os.SEEK_DATA) // _SPARSE * _SPARSE
+            except OSError:
+                break
+            data = os.pread(file.fileno(), _SPARSE, at)
+            if data.count(0) < len(data):
+                total = zlib.crc32(data, zlib.crc32(b"%d" % at, total))
+            at += _SPARSE
+        return total
+
+
+def _is_named(found: Finding, remarks: str) -> bool:
+    """Tell whether a plan named what it leaves: by its code, by its file, or all queues that lie in RocksDB."""
+    if "lie in RocksDB" in remarks and found.code.startswith("QUEUE-"):
+        return True
+    return found.code in remarks or (found.file is not None and found.file in remarks)
+
+
+def _worst(findings: Iterable[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in findings:
+        if one.severity != "note":
+            found.setdefault(one.code, one)
+    return found
+
+
+def _differing(one: bytes, other: bytes) -> Iterator[int]:
+    for start in range(0, len(one), 4096):
+        if one[start : start + 4096] != other[start : start + 4096]:
+            yield from (at for at in range(start, min(start + 4096, len(one))) if one[at] != other[at])
+
+
+def _kind(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def _some(things: Iterable[Any]) -> str:
+    listed = list(things)
+    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
+    return f"{listed[:_MOST_NAMED]}{more}"
