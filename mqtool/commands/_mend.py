@@ -17,12 +17,18 @@ from mqtool.commands._output import Output, printable, progress
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.repair.plan import Change, Plan
+    from mqtool.engine.repair.plan import Change, Loss, Plan
     from mqtool.engine.store.paths import StoreConfig
 
 _NUMBER = re.compile(r"\d[\d,]*")
+_FIELDS = (
+    *("what", "file", "offset", "size", "topic", "messages", "bytes", "reason"),
+    *("queue_id", "queue_offset", "end_queue_offset"),
+)
 _MOST_SHOWN = 5
 """So many changes of one kind are listed each; of more, a table shows the sum."""
+_MOST_QUEUES = 40
+"""Losses of so many queues are shown with their offsets; of more, a table shows the sum of each topic."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +206,7 @@ def show(plan: "Plan", output: Output) -> None:
 
 
 def _row(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("what", "file", "offset", "size", "topic", "messages", "bytes", "reason")
-    return {"kind": kind, **{name: fields.get(name) for name in names}}
+    return {"kind": kind, **{name: fields.get(name) for name in _FIELDS}}
 
 
 def _show_to_people(plan: "Plan", output: Output) -> None:
@@ -224,12 +229,49 @@ def _show_to_people(plan: "Plan", output: Output) -> None:
     if plan.losses:
         output.text()
         output.text(click.style("This is lost:", fg="red", bold=True))
-        output.new_table(("messages", "bytes", "topic", "reason"))
-        for loss in plan.losses:
-            output.row({**vars(loss), "topic": loss.topic or "(unknown)"})
+        _show_losses(plan.losses, output)
         output.text()
     elif plan.changes:
         output.text("No message is lost.")
+
+
+def _show_losses(losses: "tuple[Loss, ...]", output: Output) -> None:
+    """Write a row for each queue and reason; for each topic and reason where these are many."""
+    by_queue = _grouped(losses, lambda loss: (loss.topic, loss.queue_id, loss.reason))
+    if len(by_queue) <= _MOST_QUEUES:
+        output.new_table(("messages", "bytes", "topic", "queue", "offsets", "reason"))
+        for group in by_queue:
+            queue = "" if group[0].queue_id is None else group[0].queue_id
+            output.row(_sum_of(group) | {"queue": queue, "offsets": _offsets(group)})
+        return
+    output.new_table(("messages", "bytes", "topic", "queues", "reason"))
+    for group in _grouped(losses, lambda loss: (loss.topic, loss.reason)):
+        output.row(_sum_of(group) | {"queues": len({loss.queue_id for loss in group})})
+    output.remark("`-o jsonl` tells what is lost of each queue by queue offset")
+
+
+def _grouped(losses: "tuple[Loss, ...]", key: "Callable[[Loss], Any]") -> "list[list[Loss]]":
+    groups: dict[Any, list[Loss]] = {}
+    for loss in losses:
+        groups.setdefault(key(loss), []).append(loss)
+    return list(groups.values())
+
+
+def _sum_of(group: "list[Loss]") -> dict[str, Any]:
+    size = sum(loss.bytes for loss in group)
+    topic, reason = group[0].topic or "(unknown)", group[0].reason
+    return {"messages": sum(loss.messages for loss in group), "bytes": size, "topic": topic, "reason": reason}
+
+
+def _offsets(group: "list[Loss]") -> str:
+    """Return the queue offsets of losses of one queue, a few of many."""
+    texts = [
+        str(loss.queue_offset) if loss.messages == 1 else f"{loss.queue_offset}-{(loss.end_queue_offset or 0) - 1}"
+        for loss in group
+        if loss.queue_offset is not None
+    ]
+    more = len(texts) - _MOST_SHOWN
+    return ", ".join(texts[:_MOST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _tell(output: Output, text: str) -> None:

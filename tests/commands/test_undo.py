@@ -21,7 +21,7 @@ from tests.crash import EVERYTHING, DyingDisk, KilledError
 from tests.damage import snapshot
 from tests.golden import copy_of
 
-LOSS = Loss("Orders", 3, 1234, "the body is damaged")
+LOSS = Loss("Orders", 3, 1234, "the body is damaged", 7, 20, 23)
 
 
 class Terminal(io.StringIO):
@@ -129,6 +129,9 @@ def test_a_mend_that_gives_something_up_ends_with_5(store: Path, monkeypatch: py
             "messages": None,
             "bytes": None,
             "reason": "torn",
+            "queue_id": None,
+            "queue_offset": None,
+            "end_queue_offset": None,
         },
         {
             "kind": "loss",
@@ -140,6 +143,9 @@ def test_a_mend_that_gives_something_up_ends_with_5(store: Path, monkeypatch: py
             "messages": 3,
             "bytes": 1234,
             "reason": "the body is damaged",
+            "queue_id": 7,
+            "queue_offset": 20,
+            "end_queue_offset": 23,
         },
     ]
 
@@ -155,11 +161,25 @@ def test_people_see_many_changes_summed_up_and_what_is_lost(store: Path, monkeyp
         "write   1,200 places below consumequeue, 48,000 bytes: units are missing",
         "",
         "This is lost:",
-        "messages  bytes  topic      reason",
-        "       3   1234  Orders     the body is damaged",
-        "       1      5  (unknown)  unreadable",
+        "messages  bytes  topic      queue  offsets  reason",
+        "       3   1234  Orders     7      20-22    the body is damaged",
+        "       1      5  (unknown)                  unreadable",
         "",
     ]
+
+
+def test_people_see_losses_of_many_queues_summed_up_by_topic(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = [Loss("Orders", 2, 100, "damaged", queue, 5, 7) for queue in range(100)]
+    planned(monkeypatch, Change("remove", "abort", "it stopped"), losses=tuple(losses))
+
+    ran = run("everything", "-s", store, "--dry-run", "-o", "table")
+
+    assert ran.output.splitlines()[-3:] == [
+        "messages  bytes  topic   queues  reason",
+        "     200  10000  Orders     100  damaged",
+        "",
+    ]
+    assert "-o jsonl" in ran.remarks
 
 
 def test_changes_whose_reasons_differ_in_numbers_alone_are_summed_up_too(

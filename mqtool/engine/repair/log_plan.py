@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mqtool.engine.repair.losses import Losses
 from mqtool.engine.repair.parts import (
     Part,
     PartReport,
@@ -44,6 +45,9 @@ from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 Bools = npt.NDArray[np.bool_]
 _PART = 64 << 20  # what is done once for each queue of a part weighs less the larger it is
 _UNITS_AT_ONCE = 1 << 18
+GIVEN_UP = "its messages fail their checks or are gone"
+BEHIND = "they lie behind the end of the log"
+IN_LIGHT_QUEUE = "messages told above, which this light queue has too"
 _WITHOUT_UNIT = (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK)
 
 
@@ -123,21 +127,36 @@ class LogPlan:
     last_timestamp: int  # when it was stored
     holes: list[Hole]  # before the end
     patches: list[Patch] = dataclasses.field(default_factory=list)
-    lost: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
-    lost_bytes: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
-    behind: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
-    """Messages behind the end, which are given up too."""
+    losses: Losses = dataclasses.field(default_factory=Losses)
+    """Messages in holes, and those behind the end, which are given up too."""
     is_cut: bool = False
-    """Sound messages are among these."""
+    """Sound messages are among those behind the end."""
     kept: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     remarks: list[str] = dataclasses.field(default_factory=list)
     unplaced: list[tuple[QueueKey, int]] = dataclasses.field(default_factory=list)
 
-    def note_lost(self, messages: Iterable[Known]) -> None:
-        """Count messages that are given up."""
+    def note_lost(self, messages: Iterable[Known], reason: str) -> None:
+        """Tell of messages that are given up."""
         for known in messages:
-            self.lost[known.topic] += 1
-            self.lost_bytes[known.topic] += known.size
+            if known.transaction in _WITHOUT_UNIT:
+                self.losses.add_elsewhere(known.topic, 1, known.size, reason)
+                continue
+            start = known.queue_offset
+            self.losses.add((known.topic, known.queue_id), start, start + known.batch_size, known.size, reason)
+            for name, offset in known.light:
+                queue_id = 0 if name.startswith(LIGHT_QUEUE_PREFIX) else known.queue_id
+                self.losses.add((name, queue_id), offset, offset + 1, 0, IN_LIGHT_QUEUE)
+
+    def note_cut_off(self, units: Units, topics: dict[str, int]) -> None:
+        """Tell of sound messages that are given up: their units, and how many there are of each topic."""
+        left = collections.Counter(topics)
+        for queue, first, last in units.stretches:
+            start, stop = int(units.queue_offset[first]), int(units.next_offset[last - 1])
+            self.losses.add(queue, start, stop, int(units.size[first:last].sum()), BEHIND)
+            left[queue[0]] -= last - first
+        for topic, count in left.items():
+            if count > 0:
+                self.losses.add_elsewhere(topic, count, 0, BEHIND)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,6 +390,7 @@ class _Builder:
         self.holes: list[Hole] = []
         self.missing: list[_Missing] = []
         self.next: dict[QueueKey, tuple[int, int]] = {}  # queue offset, address of the last message
+        self.first: dict[QueueKey, tuple[int, int]] = {}  # those of the first message
         self.held: dict[QueueKey, Span] = {}
         self.doubtful = 0
         self.most = self.log.total_size // layout.MIN_SIZE  # messages that the log can hold
@@ -399,7 +419,8 @@ class _Builder:
             if hole.like is placeholder.PLAIN:
                 hole.like = piece.like
         if self.cut and self.holes and self.holes[0].start < base + piece.last_start:
-            self.plan.behind.update(piece.topics)
+            if piece.units is not None:
+                self.plan.note_cut_off(piece.units, piece.topics)
             self.plan.is_cut = True
             return
         self.plan.kept.update(piece.topics)
@@ -435,6 +456,7 @@ class _Builder:
     def _jump(self, span: Span) -> int:
         """Take offsets as they are; returns the next of the queue."""
         after, address = self.next.get(span.queue, (span.start, -1))
+        self.first.setdefault(span.queue, (span.start, span.physical_offset))
         if span.start > after:
             self.missing.append(_Missing(span.queue, after, span.start, address, span.physical_offset))
         after = max(after, span.stop)
@@ -479,7 +501,7 @@ class _Builder:
         plan.holes = [hole for hole in self.holes if hole.start < plan.end_offset]
         for hole in self.holes:
             if hole.start >= plan.end_offset and not hole.misplaced:  # what is misplaced there is left over
-                plan.behind.update(known.topic for known in hole.known)
+                plan.note_lost(hole.known, BEHIND)
         for span in self.held.values():
             self._jump(span)
         self._add_units()
@@ -602,6 +624,9 @@ class _Builder:
             return True
         queue = known.topic, known.queue_id
         after = self.next.get(queue, (0, -1))[0]
+        first, address = self.first.get(queue, (0, -1))
+        if known.queue_offset < first and known.position < address:
+            return True
         return known.queue_offset >= after or any(
             one.queue == queue
             and one.start <= known.queue_offset < one.stop
@@ -644,7 +669,7 @@ class _Builder:
             plan.unplaced.append(((left.topic, left.queue_id), left.queue_offset))
         for start, size, known in records:
             plan.patches.append(Patch(hole.segment_offset, start, _record(start, size, known, why, hole.like)))
-        plan.note_lost(hole.known)
+        plan.note_lost(hole.known, GIVEN_UP)
 
     def _is_itself(self, hole: Hole) -> bool:
         """Tell whether the one misplaced record in a hole is the message that was lost there, no copy of another."""

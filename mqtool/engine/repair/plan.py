@@ -42,12 +42,19 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """What a mend gives up; the topic is None where it cannot be known."""
+    """What a mend gives up: messages of one queue that follow each other.
+
+    The topic is None where it cannot be known; queue and offsets are None where the messages have no place in a queue.
+    ``bytes`` are those that are known: a message of which only its queue offset is left has none.
+    """
 
     topic: str | None
     messages: int
     bytes: int
     reason: str
+    queue_id: int | None = None
+    queue_offset: int | None = None  # the first
+    end_queue_offset: int | None = None  # one past the last
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from mqtool.engine.repair.journal import Journal
-from mqtool.engine.repair.log_plan import LogPlan
+from mqtool.engine.repair.log_plan import BEHIND, LogPlan
 from mqtool.engine.repair.rebuild_queues import Sizes
 from mqtool.engine.repair.verify_log import stretches
 from mqtool.engine.store.consume_queue import ConsumeQueue, used_units
@@ -114,7 +114,6 @@ class QueueMender:
             start_offset: address of the first message that was taken; of a whole log 0.
             plan: of the log; what is lost is noted there.
         """
-        lost: collections.Counter[str] = collections.Counter()
         for key, queue in self.queues.items():
             last = queue.max_offset()
             end = self._next.get(key)
@@ -125,11 +124,10 @@ class QueueMender:
                 sizes = units["size"]
                 behind = (units["physical_offset"] >= plan.end_offset) & (sizes > 0)
                 behind &= sizes < consume_queue.PRE_BLANK_SIZE
-                lost[key[0]] += int(np.count_nonzero(behind))
-                plan.lost_bytes[key[0]] += int(sizes[behind].astype(np.int64).sum())
+                offsets = end + np.flatnonzero(behind)
+                plan.losses.add_many(key, offsets, offsets + 1, sizes[behind].astype(np.int64), BEHIND)
                 self.sink.trim(key, end)
             self._fill_front(key, queue)
-        plan.behind |= lost  # the greater number: either may know messages that the other does not
         for key, batch in self.reader.batch_consume_queues.items():
             count = batch.unit_count
             if count and int(batch.units(count - 1, count)["physical_offset"][0]) >= plan.end_offset:

@@ -21,7 +21,7 @@ from mqtool.engine.repair import older_brokers, verify_index
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, run_of, survey
 from mqtool.engine.repair.parts import Progress
-from mqtool.engine.repair.plan import Change, Loss, Plan
+from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
 from mqtool.engine.repair.rebuild import build_index, build_queues
 from mqtool.engine.repair.rebuild_queues import Sizes
@@ -134,11 +134,7 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         command="recover",
         options=options,
         changes=tuple(_changes(found)),
-        losses=tuple(
-            Loss(topic, count, found.log.lost_bytes[topic], "its messages fail their checks or are gone")
-            for topic, count in sorted(found.log.lost.items())
-            if count
-        ),
+        losses=found.log.losses.rows(),
         remarks=tuple(_remarks(found)),
         journal_size=_journal_size(found),
         found=found,
@@ -203,7 +199,6 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
                 follower.walk(plan, start, tags)
             if not (follower.queues and follower.queues.is_short):
                 break
-    plan.lost.update(plan.behind)
     index = _index_is_wrong(reader, plan, judge, files_differ.result())
     return Recovery(
         reader,

@@ -154,3 +154,20 @@ def test_a_placeholder_says_what_was_lost_and_why(tmp_path: Path) -> None:
 def test_a_dledger_log_is_left_to_its_peers(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="DLedger"):
         plan_of(copy_of("dledger-497-clean", tmp_path))
+
+
+@pytest.mark.parametrize("places", [[0], [0, 1], [1], [0, 1, 2]])
+def test_the_first_messages_of_a_queue_are_told_and_bridged_as_any_others(places: list[int], tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    queue = StoreReader(store).consume_queues["OrderEvents", 0]
+    lost = queue.units(places[0], places[-1] + 1)
+    for position, size in lost[["physical_offset", "size"]].tolist():
+        damage.apply_ops(store, [{"op": "zero", "file": f"commitlog/{0:020}", "at": position, "len": size}])
+
+    plan = recover(store, mode="abnormal")
+
+    assert [(loss.topic, loss.queue_id, loss.queue_offset, loss.end_queue_offset) for loss in plan.losses] == [
+        ("OrderEvents", 0, places[0], places[-1] + 1)
+    ]
+    assert wrong_in(store) == []
+    assert plan_of(store, mode="abnormal").changes == ()

@@ -1,0 +1,71 @@
+"""The messages that a repair gives up: each told once, by topic, queue and range of queue offsets."""
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mqtool.engine.repair.plan import Loss
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.formats.scan import Ints
+
+
+class _Ranges(NamedTuple):
+    """Ranges of queue offsets, as columns of equal length."""
+
+    starts: Any
+    stops: Any
+    sizes: Any
+    reason: str
+
+
+class Losses:
+    """Collects lost messages in any order, and tells them as rows.
+
+    Several sources may tell of the same message, as a head and a unit do: it counts once, with what was told first.
+    Cost: n log n in the ranges that were added.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: dict[QueueKey, list[_Ranges]] = collections.defaultdict(list)
+        self._elsewhere: dict[tuple[str | None, str], list[int]] = {}
+
+    def add(self, queue: QueueKey, start: int, stop: int, size: int, reason: str) -> None:
+        """Add queue offsets that follow each other, and the bytes of their messages."""
+        self._ranges[queue].append(_Ranges([start], [stop], [size], reason))
+
+    def add_many(self, queue: QueueKey, starts: Ints, stops: Ints, sizes: Ints, reason: str) -> None:
+        """Add several ranges of one queue at once."""
+        if len(starts):
+            self._ranges[queue].append(_Ranges(starts, stops, sizes, reason))
+
+    def add_elsewhere(self, topic: str | None, count: int, size: int, reason: str) -> None:
+        """Add messages that have no place in a queue, or bytes of which nothing tells what they held (no topic)."""
+        counted = self._elsewhere.setdefault((topic, reason), [0, 0])
+        counted[0] += count
+        counted[1] += size
+
+    def rows(self) -> tuple[Loss, ...]:
+        """Return everything that was added: queue by queue in order, what is in no queue behind the rest."""
+        rows = [row for queue in sorted(self._ranges) for row in self._rows_of(queue)]
+        elsewhere = sorted(self._elsewhere.items(), key=lambda one: (one[0][0] is None, one[0][0] or "", one[0][1]))
+        rows += [Loss(topic, count, size, reason) for (topic, reason), (count, size) in elsewhere if count or size]
+        return tuple(rows)
+
+    def _rows_of(self, queue: QueueKey) -> list[Loss]:
+        added = self._ranges[queue]
+        reasons = list(dict.fromkeys(ranges.reason for ranges in added))
+        starts, stops, sizes = (np.concatenate([np.asarray(one[i], np.int64) for one in added]) for i in range(3))
+        numbers = np.concatenate([np.full(len(one.starts), reasons.index(one.reason)) for one in added])
+        order = np.argsort(starts, kind="stable")
+        starts, stops, sizes, numbers = (column[order] for column in (starts, stops, sizes, numbers))
+        told = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, stops[:-1]])  # up to here, by the ranges before
+        new = stops > told
+        starts, stops, sizes, numbers = np.maximum(starts, told)[new], stops[new], sizes[new], numbers[new]
+        begins = np.flatnonzero(np.r_[True, (starts[1:] != stops[:-1]) | (numbers[1:] != numbers[:-1])])
+        ends = np.r_[begins[1:], len(starts)] - 1
+        columns = starts[begins], stops[ends], np.add.reduceat(sizes, begins), numbers[begins]
+        return [
+            Loss(queue[0], stop - start, size, reasons[number], queue[1], start, stop)
+            for start, stop, size, number in zip(*(column.tolist() for column in columns), strict=True)
+        ]
