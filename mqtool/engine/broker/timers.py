@@ -4,17 +4,23 @@ All that wait are kept in memory, found again at the start in the queue of that 
 ``config/timercheck`` names has been delivered. Timer wheel and timer log are written at the stop, and emptied with the
 first delivery: after a kill a broker of RocketMQ that takes over reads the queue anew from the first message that
 waits, and delivers those behind it once more that were delivered before.
+
+Unique keys are no names: a producer that sends a message again sends its key again, and each is delivered. Two things
+alone keep a message from that: a recall, which removes all that have its key and are due in the same second, sent
+before or after it, and a copy that RocketMQ put in its place because it is far ahead.
 (Rules: remoting.md 4.8; store.md 11.3. RocketMQ: ``TimerMessageStore``, ``HookUtils``.)
 """
 
 import dataclasses
 import heapq
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import sync_folder
+from mqtool.engine.broker.copies import likeness
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, replace_file, write_timer_files
@@ -24,25 +30,27 @@ from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import timer
 from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import NewMessage
-from mqtool.formats.properties import add_property, find_property, probe_of
+from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
 from mqtool.formats.remoting import Outgoing
 from mqtool.formats.stored_message import StoredMessage, parse_stored
-from mqtool.formats.topics import HALF_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
 
 OUT = "TIMER_OUT_MS"
+ROLLS = "TIMER_ROLL_TIMES"
+"""How often RocketMQ put a message again, each time as a copy, because it is further ahead than its wheel turns."""
 
-_OUT, _DELETE, _UNIQ_KEY = probe_of(OUT), probe_of("TIMER_DEL_UNIQKEY"), probe_of("UNIQ_KEY")
+_OUT, _DELETE, _UNIQ_KEY, _ROLLS = map(probe_of, (OUT, "TIMER_DEL_UNIQKEY", "UNIQ_KEY", ROLLS))
 _REAL_TOPIC, _REAL_QUEUE_ID = probe_of("REAL_TOPIC"), probe_of("REAL_QID")
 _TIMES = ((probe_of("TIMER_DELAY_SEC"), 1000), (probe_of("TIMER_DELAY_MS"), 1))
 _DELIVER = probe_of("TIMER_DELIVER_MS")
 _CHECK = packer_of(timer.TIMER_CHECK)
 _REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
-_REVIVE = REVIVE_PREFIX.encode()
-"""Acknowledgements of RocketMQ share their keys, and none of them is ever put again."""
+_OF_A_COPY = {ROLLS, "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT"}
+"""Properties in which a copy may differ from what it is a copy of."""
 _AT_ONCE = 500
 """Messages that one tick delivers at most: others want their turn."""
 _READ_AT_ONCE = 256
@@ -60,8 +68,8 @@ class Timers:
         self._log_file_size = broker.store.config.size("mappedFileSizeTimerLog")
         self._not_before = now
         self._waiting: list[tuple[int, int]] = []  # a heap of due times and queue offsets
-        self._by_key: dict[bytes, tuple[int, int]] = {}  # entries of the heap by unique key
-        self._dropped: set[tuple[int, int]] = set()  # entries that were recalled, or that stand for older ones
+        self._recalled: dict[int, set[bytes]] = {}  # by due time what recalls name; they are entries of the heap too
+        self._dropped: set[tuple[int, int]] = set()  # entries that have a copy, or had been delivered before a crash
         self._done, _, _, _, *self._version = self._load()
         """The due time (ms) up to which all is delivered: RocketMQ's next slot to be read is named by its begin."""
         self._saved = self._done
@@ -86,10 +94,26 @@ class Timers:
     def _take_up(self) -> None:
         queue = self._broker.store.queue(TIMER_TOPIC, 0)
         start = queue.min_offset(self._broker.store.log.min_offset) if queue else 0
+        copies: list[StoredMessage] = []
         while queue is not None and (units := queue.units(start, _READ_AT_ONCE)):
             for unit in units:
-                self._take(unit.queue_offset)
+                stored = self._take(unit.queue_offset)
+                if stored is not None and find_property(stored.message.properties, _ROLLS):
+                    copies.append(stored)
             start += len(units)
+        if copies:
+            self._drop_copied(copies)
+
+    def _drop_copied(self, copies: Iterable[StoredMessage]) -> None:
+        """Drop for each copy one message that it is a copy of, the oldest first."""
+        older = Counter((likeness(copy.message, _OF_A_COPY), _rolls(copy.message) - 1) for copy in copies)
+        for entry in sorted(self._waiting, key=lambda entry: entry[1]):
+            stored = self._message(entry[1])
+            if stored is not None:
+                kind = likeness(stored.message, _OF_A_COPY), _rolls(stored.message)
+                if older[kind] > 0:
+                    older[kind] -= 1
+                    self._dropped.add(entry)
 
     def _drop_delivered(self) -> None:
         """Drop what was delivered of a second that was not over, at a crash or when a broker of RocketMQ stopped."""
@@ -101,14 +125,8 @@ class Timers:
         for entry, stored in messages:
             if entry not in self._dropped and before.takes(stored):
                 self._dropped.add(entry)
-                self._by_key.pop(find_property(stored.message.properties, _UNIQ_KEY), None)
 
     # Waiting
-
-    @property
-    def waiting_count(self) -> int:
-        """How many messages wait."""
-        return len(self._waiting) - len(self._dropped)
 
     @property
     def first_due(self) -> int | None:
@@ -132,6 +150,10 @@ class Timers:
             return _ILLEGAL
         out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
         out = max(out, self._done)  # where the clock was set back
+        if find_property(properties, _ROLLS):  # of a message that a consumer sends on: this one is no copy
+            pairs = parse_properties(properties)
+            del pairs[ROLLS]
+            message.properties = build_properties(pairs)
         message.properties = add_property(with_real_place(message), OUT, str(out))
         message.topic, message.queue_id = TIMER_TOPIC, 0
         return None
@@ -139,33 +161,28 @@ class Timers:
     def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
         self._take(next_offset - 1)
 
-    def _take(self, queue_offset: int) -> None:
-        """Have the message at a place of the queue wait, or recall another, as it says."""
+    def _take(self, queue_offset: int) -> StoredMessage | None:
+        """Have the message at a place of the queue wait, and return it; None where there is none that has to."""
         stored = self._message(queue_offset)
         if stored is None:
-            return
-        properties = stored.message.properties
-        out = _number(find_property(properties, _OUT))
-        if out is None:
-            return
-        recalled = find_property(properties, _DELETE)
+            return None
+        out = _number(find_property(stored.message.properties, _OUT))
+        if out is None or (due := out + PRECISION_MS) <= self._done:
+            return None
+        recalled = find_property(stored.message.properties, _DELETE)
         if recalled:
-            self._drop(recalled)
-            self._drop(recalled.removeprefix(find_property(properties, _REAL_TOPIC) + b"+"))  # as 5.3 has it
-            return
-        key = find_property(properties, _UNIQ_KEY)
-        entry = out + PRECISION_MS, queue_offset
-        if entry[0] <= self._done:
-            return
-        if key and not find_property(properties, _REAL_TOPIC).startswith(_REVIVE):
-            self._drop(key)  # a broker of RocketMQ puts one again that is far ahead
-            self._by_key[key] = entry
-        heapq.heappush(self._waiting, entry)
+            self._recalled.setdefault(due, set()).add(recalled)
+        heapq.heappush(self._waiting, (due, queue_offset))
+        return stored
 
-    def _drop(self, key: bytes) -> None:
-        entry = self._by_key.pop(key, None)
-        if entry is not None:
-            self._dropped.add(entry)
+    def _is_recalled(self, due: int, properties: bytes) -> bool:
+        """Tell whether a message is a recall, or a recall names it: by its key as 5.5 does, by topic and key as 5.3."""
+        recalled = self._recalled.get(due)
+        if recalled is None:
+            return False
+        key = find_property(properties, _UNIQ_KEY)
+        with_topic = find_property(properties, _REAL_TOPIC) + b"+" + key
+        return bool(find_property(properties, _DELETE)) or (bool(key) and (key in recalled or with_topic in recalled))
 
     def _message(self, queue_offset: int) -> StoredMessage | None:
         store = self._broker.store
@@ -190,11 +207,13 @@ class Timers:
             entry = self._waiting[0]
             if entry in self._dropped:
                 self._dropped.remove(entry)
-            elif self._is_refused(entry[1], now):
+            elif self._is_refused(*entry, now):
                 self._not_before = now + _AGAIN_MS
                 break
             heapq.heappop(self._waiting)
             due = entry[0]
+            if not self._waiting or self._waiting[0][0] > due:
+                self._recalled.pop(due, None)
         if self._waiting and self._waiting[0][0] <= due:  # of that second more is to come
             due -= PRECISION_MS
         if due > self._done:
@@ -206,13 +225,12 @@ class Timers:
         """Return when the next message is due."""
         return max(self._waiting[0][0], self._not_before) if self._waiting else None
 
-    def _is_refused(self, queue_offset: int, now: int) -> bool:
-        """Store a message where it belongs; tell whether to try again later."""
+    def _is_refused(self, due: int, queue_offset: int, now: int) -> bool:
+        """Store a message where it belongs, unless it is recalled; tell whether to try again later."""
         stored = self._message(queue_offset)
-        if stored is None:
+        if stored is None or self._is_recalled(due, stored.message.properties):
             return False
         properties = stored.message.properties
-        self._by_key.pop(find_property(properties, _UNIQ_KEY), None)
         enqueued = stored.store_timestamp // PRECISION_MS * PRECISION_MS
         marked = add_property(properties, "TIMER_ENQUEUE_MS", str(enqueued))
         marked = add_property(marked, "TIMER_DEQUEUE_MS", str(now))
@@ -266,7 +284,7 @@ class Timers:
                 continue
             properties = stored.message.properties
             out = _number(find_property(properties, _OUT))
-            if out is not None:
+            if out is not None and (offset == last or not self._is_recalled(out + PRECISION_MS, properties)):
                 topic = find_property(properties, _REAL_TOPIC).decode("utf-8", "replace")
                 is_recall = bool(find_property(properties, _DELETE))
                 yield Timed(out, stored.physical_offset, stored.size, topic, is_recall)
@@ -289,6 +307,10 @@ def _deliver_time(properties: bytes, now: int) -> int | None:
             delay = _number(text)
             return None if delay is None else now + delay * unit
     return _number(find_property(properties, _DELIVER))
+
+
+def _rolls(message: NewMessage) -> int:
+    return _number(find_property(message.properties, _ROLLS)) or 0
 
 
 def _number(text: bytes) -> int | None:

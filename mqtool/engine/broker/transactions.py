@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from mqtool.engine.broker.copies import Likeness, likeness
 from mqtool.engine.broker.delayed import DELAY, delay_level, with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -44,7 +45,9 @@ FIRST_HALF_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
 _IS_PART, _UNIQ_KEY, _TRANSACTION_ID = probe_of("TRAN_MSG"), probe_of("UNIQ_KEY"), probe_of("__transactionId__")
 _REAL_TOPIC, _REAL_QUEUE_ID = probe_of("REAL_TOPIC"), probe_of("REAL_QID")
-_CHECK_TIMES, _IMMUNITY = probe_of(CHECK_TIMES), probe_of(IMMUNITY)
+_CHECK_TIMES, _IMMUNITY, _FIRST_HALF_OFFSET = map(probe_of, (CHECK_TIMES, IMMUNITY, FIRST_HALF_OFFSET))
+_OF_A_COPY = (CHECK_TIMES, FIRST_HALF_OFFSET, "WAIT")
+"""Properties in which a copy may differ from what it is a copy of."""
 _WAITS_AGAIN = tuple(probe_of(name) for name in (DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"))
 _MARK_TAG = b"TAGS\x01d\x02"
 _AT_ONCE = 200
@@ -104,14 +107,13 @@ class Transactions:
         """
         if not closed:
             return
-        halves = [*self._read(HALF_TOPIC, min(closed))]
-        last = {_likeness(half.message): half.queue_offset for half in halves}
+        halves = [*self._read(HALF_TOPIC, self._range(HALF_TOPIC)[0])]
+        copied = _copied(halves)
         delivered = DeliveredBefore(self._broker.store, "TRAN_MSG", 0, halves[0].physical_offset)
         for half in halves:
             offset, properties = half.queue_offset, half.message.properties
             if (
-                offset in closed
-                and last[_likeness(half.message)] == offset  # no copy was made for a check
+                offset in closed - copied
                 and find_property(properties, _UNIQ_KEY)
                 and not any(find_property(properties, probe) for probe in _WAITS_AGAIN)
                 and not delivered.takes(half)
@@ -138,11 +140,11 @@ class Transactions:
     def _mark_copied(self, copy: StoredMessage, now: int) -> None:
         """Be done with the half message of which a copy was stored for a check, or as it is given up."""
         message = copy.message
-        sent = _likeness(message)
+        sent = likeness(message, _OF_A_COPY)
         for half in self._read(HALF_TOPIC, min(self._open, default=0)):
             offset, one = half.queue_offset, half.message
             is_older = half.physical_offset < copy.physical_offset and offset in self._open
-            if is_older and _likeness(one) == sent:
+            if is_older and likeness(one, _OF_A_COPY) == sent:
                 self._mark(offset, now)
                 copies = self._open.pop(offset)
                 if message.topic == HALF_TOPIC:
@@ -398,9 +400,17 @@ class Transactions:
         return (copies[-1] for copies in self._open.values())
 
 
-def _likeness(message: NewMessage) -> tuple[bytes, int, bytes]:
-    """Return what all copies of a half message have in common, and no two messages."""
-    return find_property(message.properties, _UNIQ_KEY), message.born_timestamp, message.body
+def _copied(halves: Iterable[StoredMessage]) -> set[int]:
+    """Return the queue offsets of the half messages of which a copy follows that was made for a check."""
+    copied: set[int] = set()
+    last: dict[Likeness, deque[int]] = {}  # of each half message the last copy
+    for half in halves:
+        properties = half.message.properties
+        same = last.setdefault(likeness(half.message, _OF_A_COPY), deque())
+        if same and (_number(find_property(properties, _CHECK_TIMES)) or find_property(properties, _FIRST_HALF_OFFSET)):
+            copied.add(same.popleft())
+        same.append(half.queue_offset)
+    return copied
 
 
 def _number(text: bytes) -> int:

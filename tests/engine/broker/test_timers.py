@@ -99,7 +99,6 @@ def test_what_waits_in_a_recorded_store_is_delivered_and_nothing_else(name: str,
     start = max(one["store_timestamp"] for one in known["messages"]) + 1
     with broker_at_work(root, start, **config) as asking:
         before = {key: queue.next_offset for key in asking.store.queues() if (queue := asking.store.queue(*key))}
-        assert asking.broker.timers.waiting_count == len(waiting)
 
         pass_time(asking, start + 4 * DAY_MS)
 
@@ -120,7 +119,6 @@ def test_a_recalled_message_is_not_delivered(form: str, tmp_path: Path) -> None:
         pass_time(asking, NOW + 20_000)
 
         assert [*delivered(asking)] == ["two"]
-        assert asking.broker.timers.waiting_count == 0
 
 
 def test_a_time_that_has_passed_is_now_and_one_too_far_ahead_is_refused(tmp_path: Path) -> None:
@@ -242,13 +240,12 @@ def test_the_files_that_a_stop_leaves_are_sound_in_any_size(file_size: int, tmp_
     with broker_at_work(tmp_path, **sizes) as asking:
         for number, days in enumerate((0, 0, 1, 2, 2.5, 2.9)):
             send(asking, str(number), TIMER_DELAY_MS=int(days * DAY_MS) + 3000 - 5 * number)
-        send(asking, "recall", TIMER_DELAY_SEC=30, TIMER_DEL_UNIQKEY="2")
+        send(asking, "recall", TIMER_DELAY_MS=DAY_MS + 3000 - 10, TIMER_DEL_UNIQKEY="2")
         pass_time(asking, NOW + 10_000)
         asking.broker.stop(asking.now)
     for _ in range(2):
         assert sum(map(len, wheel_of(tmp_path).values())) == 4  # three that wait, and the last of the queue
         with broker_at_work(tmp_path, asking.now, **sizes) as asking:
-            assert asking.broker.timers.waiting_count == 3
             asking.broker.stop(asking.now)
 
 

@@ -1,0 +1,20 @@
+"""Which message was stored in the place of which: one that waits is put again now and then, with a count of how often.
+
+Its unique key does not tell: a producer that sends a message again, to another topic perhaps, sends its key again.
+"""
+
+from collections.abc import Collection
+
+from mqtool.formats.new_message import NewMessage
+from mqtool.formats.properties import parse_properties
+
+Likeness = tuple[bytes, int, frozenset[tuple[str, str]]]
+
+
+def likeness(message: NewMessage, changed: Collection[str]) -> Likeness:
+    """Return what a message and its copies have in common: body, birth, and all properties but those ``changed``.
+
+    Two messages have it in common only where it makes no difference which of them is meant.
+    """
+    pairs = parse_properties(message.properties).items()
+    return message.body, message.born_timestamp, frozenset(pair for pair in pairs if pair[0] not in changed)
