@@ -21,6 +21,7 @@ import pyarrow as pa
 from mqtool.engine.repair.findings import Finding, Severity
 from mqtool.engine.repair.parts import PART, PartReport, joined, part_size
 from mqtool.engine.repair.verify import Level, Verification, counted
+from mqtool.engine.repair.verify_access import leave_out_unread
 from mqtool.engine.repair.verify_far import Stretch, judge_far, report_of
 from mqtool.engine.repair.verify_index import IndexJudge, check_chains
 from mqtool.engine.repair.verify_log import MOST_LISTED, Rules, Run, check_part
@@ -109,6 +110,7 @@ class _Judge:
 
     def __init__(self, scope: Scope) -> None:
         self.reader = scope.store.open()
+        leave_out_unread(self.reader)
         self.kernels = scan.kernels_for(scope.size)
         self.queues = QueueChecker(self.reader, scope.live)
         self.index = IndexJudge(self.reader, live=False)

@@ -12,8 +12,10 @@ from mqtool.errors import Status
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.findings import Finding
+    from mqtool.engine.repair.verify import Level
     from mqtool.engine.store.reader import StoreReader
 
+SOUND = "the store is sound"
 STYLES = {"error": "red", "warning": "yellow", "note": None}
 
 
@@ -58,7 +60,7 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
         raise
     for remark in store.remarks:
         output.remark(remark)
-    output.remark(f"{total:,} bytes of log: {summary(counts)}")
+    output.remark(f"{total:,} bytes of log: {summary(counts, _sound(store, Level(level)))}")
     return status_of(counts)
 
 
@@ -76,13 +78,25 @@ def sentence(found: "Finding") -> str:
     return f"{found.code} {found.severity} {place} {found.message}" + (f" ({'; '.join(facts)})" if facts else "")
 
 
-def summary(counts: "collections.Counter[str]") -> str:
-    """Return how many findings there are by severity, and what to do next."""
+def _sound(store: "StoreReader", level: "Level") -> str:
+    """Return what may be said where nothing is wrong: only what was looked at is sound."""
+    if store.paths.single:
+        return "what this file tells by itself is sound; the rest of its store was not looked at"
+    if level == "quick":
+        return (
+            "what was looked at is sound: --level quick leaves out all but the last two segments of the log, and what "
+            "is inside queues and index"
+        )
+    return SOUND
+
+
+def summary(counts: "collections.Counter[str]", sound: str = SOUND) -> str:
+    """Return how many findings there are by severity, and what to do next, or else what is ``sound``."""
     said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in STYLES]
     verdict = ", ".join(said)
     if counts["error"] or counts["warning"]:
         return f"{verdict}; `mqtool explain CODE` tells what a finding means and what to do"
-    return f"{verdict}; the store is sound"
+    return f"{verdict}; {sound}"
 
 
 def status_of(counts: "collections.Counter[str]") -> Status:

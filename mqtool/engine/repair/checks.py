@@ -350,7 +350,7 @@ CHECKS: dict[str, Check] = {
         "commitLogRecoverMaxNum is larger.",
     ),
     "QUEUE-ROCKSDB": Check(
-        NOTE,
+        WARNING,
         "Queues lie in RocksDB and were not looked at.",
         "With storeType=defaultRocksDB (5.2 on) queues lie in a RocksDB, which mqtool reads through an optional "
         "package.",
@@ -486,6 +486,14 @@ CHECKS: dict[str, Check] = {
         "Nothing is to be done if the other findings are harmless. Copy the store before the start if the log has "
         "errors.",
     ),
+    "STORE-UNREAD": Check(
+        WARNING,
+        "A part of the store could not be read, and was not checked.",
+        "This user may not read it, a link leads nowhere (a disk that is not mounted), or it is of a kind that mqtool "
+        "does not read, as the indexes, timers and transactions that RocketMQ 5.4 and later can keep in RocksDB.",
+        "Run `mqtool verify` as the broker's user, with all disks of the broker mounted. Nothing is known of what "
+        "this finding names until then.",
+    ),
     "STORE-LIVE": Check(
         NOTE,
         "A broker is running on this store.",
@@ -576,7 +584,7 @@ CHECKS: dict[str, Check] = {
         "Nothing is to be done while the table is sound.",
     ),
     "CONFIG-ROCKSDB": Check(
-        NOTE,
+        WARNING,
         "Topics, groups and offsets lie in RocksDB and were not looked at.",
         "Brokers of 5.2 and later may keep their tables in RocksDB, which mqtool reads through an optional package.",
         "`pip install 'mqtool[rocksdb]'`, then verify again.",

@@ -24,6 +24,7 @@ from mqtool.engine.repair import (
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.parts import PART, Part, PartReport, Progress, in_order, part_size, parts_below, parts_of
+from mqtool.engine.repair.verify_access import leave_out_unread
 from mqtool.engine.repair.verify_far import FarRun, entries_of
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules, Run, check_part
@@ -110,6 +111,7 @@ class Verification:
         if not self.whole and not reader.commit_log.segments:
             raise UsageError(f"{reader.paths.single} is no segment of a commit log: give the store that it belongs to")
         self.live = live
+        self._unread = leave_out_unread(reader)
         self._tables = Tables.read(reader) if self.whole else Tables({}, [])
         self.queues = QueueChecker(reader, live)
         self.index = IndexJudge(reader, live)
@@ -118,6 +120,7 @@ class Verification:
 
     def before(self) -> Iterator[Finding]:
         """Run the checks that need no message."""
+        yield from self._unread
         for check in FILE_CHECKS if self.whole else [verify_log.check_files]:
             yield from check(self.reader)
 

@@ -403,7 +403,7 @@ class IndexJudge:
 
     def has_tags(self) -> bool:
         """Tell whether there are entries by tag, by the newest ones: RocketMQ 5.4 and later write these."""
-        if (self.reader.root / "rocksdbstore").is_dir():  # which they make too
+        if self.reader.paths.rocksdb_store.is_dir():  # which they make too
             return True
         for file in reversed(self.files):
             newest = file.entries()[1:][-_LOOK_AT:]
@@ -449,7 +449,9 @@ class IndexJudge:
 
     @property
     def is_off(self) -> bool:
-        """Whether the configuration says that there is no index."""
+        """Whether the configuration says that there is no index, or it cannot be read."""
+        if self.reader.is_left_out(self.reader.paths.index):
+            return True
         settings = self.reader.config.settings
         return any(settings.get(key, "").lower() == "false" for key in ("messageIndexEnable", "indexFileWriteEnable"))
 

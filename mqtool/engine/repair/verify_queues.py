@@ -164,7 +164,10 @@ class QueueChecker:
     def _ext_difference(
         self, queue: ConsumeQueue, units: Units, row: int, offset: int, address: int
     ) -> Iterator[Finding]:
-        ext = self.reader.consume_queue_exts.get((queue.topic, queue.queue_id))
+        key = (queue.topic, queue.queue_id)
+        if self.reader.is_left_out(self.reader.paths.consume_queue_ext / key[0] / str(key[1])):
+            return
+        ext = self.reader.consume_queue_exts.get(key)
         unit = ext.unit_at(address) if ext else None
         if unit is None:
             text = "the unit names a place in the extension where no unit is"
@@ -268,7 +271,7 @@ class QueueChecker:
                 if stop > end:
                     text = f"{stop - end:,} messages at the end of the queue have no unit"
                     yield self._batch_unit("QUEUE-MISSING", text, queue, queue.address_before(queue.unit_count), end)
-            else:
+            elif not self.reader.lacks_queue(key):
                 lost.setdefault(self._lost_folder(key), []).append(key)
         for folder, keys in lost.items():
             what = "the queue is" if len(keys) == 1 else f"{len(keys):,} queues are"

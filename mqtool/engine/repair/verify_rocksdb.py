@@ -9,7 +9,7 @@ from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.dispatch import QueueKey, dispatch
-from mqtool.errors import BadDataError, MissingExtraError
+from mqtool.errors import BadDataError, MissingExtraError, MqtoolError
 from mqtool.formats.scan import Ints
 
 _CODES = {
@@ -40,6 +40,9 @@ def check_queues(rules: Rules, judge: LogJudge) -> Iterator[Finding]:
         return
     except BadDataError as error:
         yield finding("QUEUE-ROCKSDB-DAMAGED", str(error), file=file)
+        return
+    except MqtoolError as error:
+        yield finding("STORE-UNREAD", f"it was not checked: {error}", file=file)
         return
     for key, stop in judge.next_offsets.items():
         if key in reader.consume_queues or judge.live:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mqtool.engine.repair.checks import finding
@@ -10,6 +11,7 @@ from mqtool.engine.repair.verify_log import LogJudge
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.mapped_file import read_file
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.rocksdb import CONFIG_DATABASES
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, MqtoolError
 from mqtool.formats import checkpoint as layout
 from mqtool.formats import config_tables
@@ -38,6 +40,8 @@ def check_small_files(reader: StoreReader) -> Iterator[Finding]:
 def _check_checkpoint(reader: StoreReader) -> Iterator[Finding]:
     path = reader.paths.checkpoint
     file = reader.paths.relative(path)
+    if reader.is_left_out(path):
+        return
     if not path.exists():
         if reader.commit_log.segments:
             text = "there is no checkpoint: an abnormal recovery reads the whole log"
@@ -65,7 +69,13 @@ def _check_checkpoint(reader: StoreReader) -> Iterator[Finding]:
 def check_against_log(reader: StoreReader, judge: LogJudge) -> Iterator[Finding]:
     """Judge what the checkpoint says of the log, now that its end is known."""
     path = reader.paths.checkpoint
-    if judge.live or not judge.count or not path.is_file() or path.stat().st_size < layout.CHECKPOINT_SIZE:
+    if (
+        judge.live
+        or not judge.count
+        or reader.is_left_out(path)
+        or not path.is_file()
+        or path.stat().st_size < layout.CHECKPOINT_SIZE
+    ):
         return
     values = reader.checkpoint
     assert values is not None
@@ -96,9 +106,17 @@ class Tables:
         """Read every table of a store, from its backup where the file cannot be read."""
         tables = cls({}, [])
         for name in config_tables.TABLES:
-            table = _read_table(reader, name, tables.findings)
+            folder = reader.paths.compaction if name == "position-checkpoint" else reader.paths.config
+            path = folder / name
+            if any(map(reader.is_left_out, (path, path.with_name(f"{name}.bak")))):
+                tables.complete = False
+                continue
+            table = _read_table(reader, path, tables.findings)
             if table is not None:
                 tables.content[name] = table
+        if any(reader.is_left_out(reader.paths.config / name) for name in CONFIG_DATABASES):
+            tables.complete = False
+            return tables
         try:
             tables.content |= reader.rocksdb_tables
         except MissingExtraError as error:
@@ -136,11 +154,9 @@ def check_config(reader: StoreReader, tables: Tables, judge: LogJudge) -> Iterat
         yield from _check_delay_offsets(reader, delay_offsets)
 
 
-def _read_table(reader: StoreReader, name: str, found: list[Finding]) -> config_tables.Table | None:
-    folder = reader.root / "compaction" if name == "position-checkpoint" else reader.paths.config
-    path = folder / name
-    backup = path.with_name(f"{name}.bak")
-    problem = f"{name} is not there"
+def _read_table(reader: StoreReader, path: Path, found: list[Finding]) -> config_tables.Table | None:
+    backup = path.with_name(f"{path.name}.bak")
+    problem = f"{path.name} is not there"
     table = None
     for source in (path, backup):
         if not source.is_file():
@@ -213,7 +229,7 @@ def _check_offsets(
         low, high = bounds.get((topic, queue_id), (0, 0))
         if groups is not None and group not in groups and not group.startswith(SYSTEM_GROUP_PREFIXES):
             unknown.add(group)
-        if reader.rocksdb_queues or low <= offset <= high:
+        if reader.rocksdb_queues or low <= offset <= high or reader.lacks_queue((topic, queue_id)):
             continue
         code, expected = ("CONFIG-OFFSET", high) if offset > high else ("CONFIG-OFFSET-EXPIRED", low)
         facts = {"queue_id": queue_id, "queue_offset": offset, "expected": expected, "found": offset}
@@ -232,9 +248,10 @@ def _check_offsets(
 def _check_delay_offsets(reader: StoreReader, offsets: dict[int, int]) -> Iterator[Finding]:
     file = reader.paths.relative(reader.paths.config / "delayOffset.json")
     for level, offset in sorted(offsets.items()):
-        queue = reader.consume_queues.get((SCHEDULE_TOPIC, level - 1))
+        key = (SCHEDULE_TOPIC, level - 1)
+        queue = reader.consume_queues.get(key)
         high = queue.max_offset() if queue else 0
-        if offset > high and not reader.rocksdb_queues:
+        if offset > high and not reader.rocksdb_queues and not reader.lacks_queue(key):
             text = f"the delay level {level} would go on behind the end of its queue"
             yield finding(
                 "CONFIG-DELAY-OFFSET",

@@ -46,7 +46,10 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
     """Judge which files there are, their lengths and names."""
     paths = reader.paths
     names = ("timerwheel", "timerlog", _CHECK)
-    there = [path.exists() for path in (paths.timer_wheel, paths.timer_log, paths.timer_check)]
+    files = (paths.timer_wheel, paths.timer_log, paths.timer_check)
+    if any(map(reader.is_left_out, files)):
+        return
+    there = [path.exists() for path in files]
     snapshot = any(reader.root.glob("timerwheel.*"))
     # A broker makes the log with its first timer message.
     used = any(there) and (TIMER_TOPIC, 0) in reader.consume_queues
@@ -112,7 +115,7 @@ def check_messages(reader: StoreReader, log_end: int) -> Iterator[Finding]:
     for segment in log.segments:
         end = segment.start_offset + _units_end(segment)
         yield from _check_end(reader, segment)
-    whole = check.is_file() and check.stat().st_size >= timer.TIMER_CHECK_SIZE
+    whole = not reader.is_left_out(check) and check.is_file() and check.stat().st_size >= timer.TIMER_CHECK_SIZE
     values = reader.timer_check if whole else None
     seconds: dict[int, _Second] = {}
     yield from _check_units(reader, log, log_end, values, seconds)
@@ -132,10 +135,11 @@ def _units_end(segment: MappedFile) -> int:
 
 def _check_progress(reader: StoreReader, values: Any, end: int) -> Iterator[Finding]:
     """Judge what ``timercheck`` says of how far the timer has come."""
-    queue = reader.consume_queues.get((TIMER_TOPIC, 0))
+    key = (TIMER_TOPIC, 0)
+    queue = reader.consume_queues.get(key)
     queue_end = queue.max_offset() if queue else 0
     bounds = [("last_timer_log_flushed_position", end, "the timer log is written")]
-    if reader.rocksdb_queues is None:
+    if reader.rocksdb_queues is None and not reader.lacks_queue(key):
         text = "the timer's queue has messages"
         bounds += [("last_timer_queue_offset", queue_end, text), ("master_timer_queue_offset", queue_end, text)]
     for name, bound, what in bounds:
@@ -257,7 +261,7 @@ def _unit_at(log: FileQueue, position: int) -> np.void | None:
 
 def _check_wheel(reader: StoreReader, log: FileQueue, values: Any, seconds: dict[int, _Second]) -> Iterator[Finding]:
     wheel = reader.paths.timer_wheel
-    if not wheel.is_file():
+    if reader.is_left_out(wheel) or not wheel.is_file():
         return
     size = wheel.stat().st_size // timer.SLOT_SIZE * timer.SLOT_SIZE
     slots = MappedFile(wheel, 0, size).bytes.view(timer.SLOT_DTYPE)

@@ -5,6 +5,7 @@ import ctypes
 import functools
 import mmap
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,29 @@ def read_file(path: Path, limit: int = 1 << 30) -> bytes:
     if len(data) > limit:
         raise ReadError(f"{path} has more than {limit:,} bytes")
     return data
+
+
+_C = ctypes.CDLL(None, use_errno=True)
+_C.mmap.restype = ctypes.c_void_p
+_C.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+_C.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def _mapped(descriptor: int, size: int) -> Bytes:
+    """Map a file for reading, until nothing refers to the array any more.
+
+    Not by the module ``mmap``, which keeps a descriptor for each file, of which a process has a thousand.
+    """
+    address = _C.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    weakref.finalize(memory, _C.munmap, address, size).atexit = False
+    array = np.frombuffer(memory, np.uint8)
+    array.flags.writeable = False
+    return array
 
 
 class MappedFile:
@@ -83,7 +107,7 @@ class MappedFile:
             try:
                 if os.fstat(descriptor).st_size < self.size:
                     raise self._shrunk()
-                return np.frombuffer(mmap.mmap(descriptor, self.size, prot=mmap.PROT_READ), np.uint8)
+                return _mapped(descriptor, self.size)
             finally:
                 os.close(descriptor)
 

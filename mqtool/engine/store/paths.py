@@ -149,9 +149,11 @@ class StorePaths:
         self.checkpoint = root / "checkpoint"
         self.abort = root / "abort"
         self.lock = root / "lock"
+        self.rocksdb_store = root / "rocksdbstore"
         self.timer_wheel = root / "timerwheel"
         self.timer_log = root / "timerlog"
         self.config = root / "config"
+        self.compaction = root / "compaction"
         self.timer_check = self.config / "timercheck"
         if (
             not self.commit_log

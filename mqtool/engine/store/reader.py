@@ -48,6 +48,19 @@ class StoreReader:
             self.paths = StorePaths(Path(root), self.config)
         self.root = self.paths.root
         self.remarks = self.paths.remarks
+        self._left_out: set[Path] = set()
+        self._names_left_out: set[str] = set()
+
+    def leave_out(self, path: Path) -> None:
+        """Act as if a folder or file of the store, other than of the log, were not there: it cannot be read."""
+        self._left_out.add(path)
+        self._names_left_out.add(str(path))
+        for name in ("consume_queues", "batch_consume_queues", "consume_queue_exts", "index_files", "timer_log"):
+            vars(self).pop(name, None)
+
+    def is_left_out(self, path: Path) -> bool:
+        """Tell whether ``path``, or a folder that it lies in, was left out."""
+        return bool(self._left_out) and not self._left_out.isdisjoint((path, *path.parents))
 
     # The log
 
@@ -141,22 +154,21 @@ class StoreReader:
     def consume_queues(self) -> dict[QueueKey, ConsumeQueue]:
         """The ordinary queues by topic and queue id."""
         size = self.config.size("mappedFileSizeConsumeQueue")
-        return {key: ConsumeQueue(*key, folder, size) for key, folder in _queue_folders(self.paths.consume_queue)}
+        return {key: ConsumeQueue(*key, folder, size) for key, folder in self._queue_folders(self.paths.consume_queue)}
 
     @functools.cached_property
     def batch_consume_queues(self) -> dict[QueueKey, BatchConsumeQueue]:
         """The queues of inner batches by topic and queue id."""
         size = self.config.size("mapperFileSizeBatchConsumeQueue")
-        folders = _queue_folders(self.paths.batch_consume_queue)
+        folders = self._queue_folders(self.paths.batch_consume_queue)
         return {key: BatchConsumeQueue(*key, folder, size) for key, folder in folders}
 
     @functools.cached_property
     def consume_queue_exts(self) -> dict[QueueKey, ConsumeQueueExt]:
         """The extensions of queues by topic and queue id."""
         size = self.config.size("mappedFileSizeConsumeQueueExt")
-        return {
-            key: ConsumeQueueExt(*key, folder, size) for key, folder in _queue_folders(self.paths.consume_queue_ext)
-        }
+        folders = self._queue_folders(self.paths.consume_queue_ext)
+        return {key: ConsumeQueueExt(*key, folder, size) for key, folder in folders}
 
     @functools.cached_property
     def delay_levels(self) -> list[int]:
@@ -187,9 +199,32 @@ class StoreReader:
     def rocksdb_queues(self) -> Path | None:
         """The folder of the RocksDB that keeps the queues, if one does."""
         for folder in (self.paths.consume_queue_rocksdb, self.paths.consume_queue):
-            if rocksdb.is_rocksdb(folder):
+            if not self.is_left_out(folder) and rocksdb.is_rocksdb(folder):
                 return folder
         return None
+
+    def lacks_queue(self, key: QueueKey) -> bool:
+        """Tell whether a queue may be there and was left out, be it in files of its own or in RocksDB."""
+        folders = (self.paths.consume_queue, self.paths.batch_consume_queue)
+        places = [folder / key[0] / str(key[1]) for folder in folders]
+        return any(map(self.is_left_out, (*places, self.paths.consume_queue_rocksdb)))
+
+    def _queue_folders(self, folder: Path) -> list[tuple[QueueKey, Path]]:
+        """Return topic, queue id and folder of each queue under ``consumequeue`` or a sibling of it."""
+        found: list[tuple[QueueKey, Path]] = []
+        if self.is_left_out(folder) or not folder.is_dir():
+            return found
+        with reading(folder), os.scandir(folder) as topics:
+            for topic in topics:
+                if topic.name == LOST_AND_FOUND or topic.path in self._names_left_out or not topic.is_dir():
+                    continue
+                with reading(Path(topic.path)), os.scandir(topic.path) as queues:
+                    found += [
+                        ((topic.name, int(queue.name)), Path(queue.path))
+                        for queue in queues
+                        if _is_queue_id(queue.name) and queue.path not in self._names_left_out and queue.is_dir()
+                    ]
+        return sorted(found)
 
     # Index
 
@@ -197,7 +232,7 @@ class StoreReader:
     def index_files(self) -> list[IndexFile]:
         """The index files, oldest first."""
         folder = self.paths.index
-        if not folder.is_dir():
+        if self.is_left_out(folder) or not folder.is_dir():
             return []
         with reading(folder), os.scandir(folder) as entries:
             files = sorted(
@@ -220,7 +255,7 @@ class StoreReader:
     @property
     def index_strays(self) -> list[Path]:
         """Entries of the index folder that are no index files by name."""
-        if not self.paths.index.is_dir():
+        if self.is_left_out(self.paths.index) or not self.paths.index.is_dir():
             return []
         return sorted(
             path
@@ -251,12 +286,12 @@ class StoreReader:
     @functools.cached_property
     def timer_log(self) -> FileQueue | None:
         """The timer log, None where there is none."""
-        if not self.paths.timer_log.is_dir():
+        if self.is_left_out(self.paths.timer_log) or not self.paths.timer_log.is_dir():
             return None
         return FileQueue([self.paths.timer_log], self.config.size("mappedFileSizeTimerLog"))
 
     def _page(self, path: Path, schema: Any, size: int) -> Any | None:
-        if not path.exists():
+        if self.is_left_out(path) or not path.exists():
             return None
         data = read_file(path)
         if len(data) < size:
@@ -310,19 +345,3 @@ class StoreReader:
 
 def _is_queue_id(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) <= 10 and int(name) < 1 << 31
-
-
-def _queue_folders(folder: Path) -> list[tuple[QueueKey, Path]]:
-    """Return topic, queue id and folder of each queue under ``consumequeue`` or a sibling of it."""
-    found: list[tuple[QueueKey, Path]] = []
-    if folder.is_dir():
-        with reading(folder), os.scandir(folder) as topics:
-            for topic in topics:
-                if topic.is_dir() and topic.name != LOST_AND_FOUND:
-                    with os.scandir(topic.path) as queues:
-                        found += [
-                            ((topic.name, int(queue.name)), Path(queue.path))
-                            for queue in queues
-                            if _is_queue_id(queue.name) and queue.is_dir()
-                        ]
-    return sorted(found)

@@ -1,4 +1,5 @@
 import collections
+import contextlib
 import os
 import re
 import shutil
@@ -840,3 +841,95 @@ def test_damage_below_what_a_broker_is_writing_is_found(tmp_path: Path) -> None:
         broker.stdin.close()
 
     assert places(found) == {("LOG-CRC", FIRST, 15746)}
+
+
+# What cannot be looked at.
+
+CLOSED = {
+    "mixed-533-clean": [
+        "consumequeue",
+        "consumequeue/OrderEvents",
+        "consumequeue/OrderEvents/2",
+        "consumequeue/OrderEvents/2/00000000000000000000",
+        "index",
+        "config",
+        "config/topics.json",
+        "config/consumerOffset.json.bak",
+        "checkpoint",
+    ],
+    "ext-533-clean": ["consumequeue_ext"],
+    "batchcq-533-clean": ["batchconsumequeue"],
+    "timer-533-clean": ["timerlog", "timerlog/00000000000000000000", "timerwheel", "config/timercheck"],
+    "rocksdb-533-clean": ["consumequeue", "consumequeue/CURRENT"],
+    "rocksdb-550-clean": ["consumequeue", "config/topics", "config/topics/CURRENT"],
+}
+
+
+@contextlib.contextmanager
+def somebody_else(*closed: Path) -> Iterator[None]:
+    """Be a user who may not read some files and folders."""
+    modes = [path.stat().st_mode for path in closed]
+    for path in closed:
+        path.chmod(0)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(was)
+        for path, mode in zip(closed, modes, strict=True):
+            path.chmod(mode)
+
+
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize(("name", "closed"), [(name, one) for name, all_ in CLOSED.items() for one in all_])
+def test_what_may_not_be_read_is_told_and_nothing_else_is_blamed(name: str, closed: str, level: Level) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = copy_of(name, Path(folder))
+        Path(folder).chmod(0o755)
+
+        with somebody_else(store / closed):
+            found = problems_in(store, level)
+
+        assert {(one.code, one.severity) for one in found} == {("STORE-UNREAD", Severity.WARNING)}
+        assert [one.file for one in found] == [closed]
+
+
+@pytest.mark.parametrize(
+    "link", ["config", "consumequeue/OrderEvents", "index", "checkpoint", "rocksdbstore", "config/topics.json"]
+)
+def test_a_link_to_a_disk_that_is_not_mounted_is_a_problem(link: str, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    for path in (store / link, store / f"{link}.bak"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    (store / link).symlink_to("/nowhere/at/all")
+
+    assert link in {one.file for one in problems_in(store)}
+
+
+@pytest.mark.parametrize("name", ["rocksdb-533-clean", "rocksdb-550-clean"])
+def test_rocksdb_without_the_extra_is_no_sound_store(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = copy_of(name, tmp_path)
+    for path in [*store.glob("consumequeue*/*"), *store.glob("config/*/*")]:
+        if path.name != "CURRENT":
+            path.write_bytes(b"\xaa" * path.stat().st_size)
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+
+    found = problems_in(store)
+
+    assert ("QUEUE-ROCKSDB", "consumequeue") in {(one.code, one.file) for one in found}
+    if name == "rocksdb-550-clean":
+        assert ("CONFIG-ROCKSDB", "config") in {(one.code, one.file) for one in found}
+
+
+def test_what_brokers_keep_in_a_database_that_is_not_read_is_told(tmp_path: Path) -> None:
+    store = copy_of("mixed-550-clean", tmp_path)
+    (store / "rocksdbstore/000009.sst").write_bytes(b"entries")
+
+    assert places(problems_in(store)) == {("STORE-UNREAD", "rocksdbstore", None)}

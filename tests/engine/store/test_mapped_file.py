@@ -85,3 +85,29 @@ def test_a_small_file_has_a_limit(tmp_path: Path) -> None:
     assert len(read_file(tmp_path / "file", 11)) == 11
     with pytest.raises(ReadError, match="more than 10 bytes"):
         read_file(tmp_path / "file", 10)
+
+
+def test_many_mapped_files_take_no_descriptors(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    files = [MappedFile(path, 0, 7) for _ in range(50)]
+
+    assert {file.bytes.tobytes() for file in files} == {b"content"}
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_what_is_mapped_can_be_read_as_long_as_anything_refers_to_it_and_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)) * 100)
+    maps = Path("/proc/self/maps")
+
+    part = memoryview(MappedFile(path, 0, 10_000).bytes[50:60])
+    path.unlink()
+
+    assert bytes(part) == bytes(range(50, 60))
+    assert part.readonly
+    assert str(path) in maps.read_text()
+    del part
+    assert str(path) not in maps.read_text()

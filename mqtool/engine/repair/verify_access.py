@@ -1,0 +1,134 @@
+"""What of a store cannot be read at all: it is told, left out, and nothing else is judged by it.
+
+Cost: linear in the files of the store; each is opened once, and nothing is read.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.store.disk import inside
+from mqtool.engine.store.mapped_file import reading
+from mqtool.engine.store.paths import StorePaths
+from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.rocksdb import CONFIG_DATABASES
+from mqtool.errors import MqtoolError, NotFoundError
+from mqtool.formats.config_tables import TABLES
+
+
+def leave_out_unread(reader: StoreReader) -> list[Finding]:
+    """Have the reader leave out what this user, or the disk, does not let it read; return what that is.
+
+    Raises:
+        NotPermittedError: it is of the commit log, without which nothing can be judged.
+        ReadError: the same, where the disk does not let it.
+    """
+    for segment in reader.commit_log.segments:
+        with contextlib.suppress(NotFoundError):  # it went by retention
+            _open(segment.path)
+    if reader.paths.single:
+        return []
+    found = []
+    for one in _unread(reader):
+        reader.leave_out(one.of)
+        text = f"it was not checked: {one.reason}"
+        found.append(finding("STORE-UNREAD", text, file=reader.paths.relative(one.path)))
+    if _holds_more(reader):
+        text = "it was not checked: mqtool does not read index entries, timers and transactions that lie in RocksDB"
+        found.append(finding("STORE-UNREAD", text, file=reader.paths.relative(reader.paths.rocksdb_store)))
+    return found
+
+
+class _Unread(NamedTuple):
+    """A file or folder that cannot be read, and what cannot be judged without it: itself, or the folder it is of."""
+
+    path: Path
+    of: Path
+    reason: str
+
+
+def _unread(reader: StoreReader) -> Iterator[_Unread]:
+    paths = reader.paths
+    for root in (paths.consume_queue, paths.consume_queue_ext, paths.batch_consume_queue):
+        yield from _root(root) or _unread_inside(root, depth=3)
+    for root in (paths.consume_queue_rocksdb, paths.index, paths.timer_log):
+        yield from _root(root) or _unread_inside(root)
+    yield from _root(paths.config) or _unread_config(paths)
+    yield from _root(paths.compaction) or _unread_tables(paths.compaction)
+    for path in (paths.timer_wheel, paths.checkpoint, paths.lock):
+        yield from _unread_file(path, path)
+
+
+def _root(folder: Path) -> list[_Unread]:
+    """Tell of a folder that is none, or whose names cannot be read."""
+    if not os.path.lexists(folder):
+        return []
+    reason = None
+    try:
+        with reading(folder), os.scandir(folder) as entries:
+            for entry in entries:
+                entry.stat(follow_symlinks=False)
+                break
+    except NotFoundError:
+        reason = "the link leads nowhere" if folder.is_symlink() else None
+    except MqtoolError as error:
+        reason = str(error)
+    return [_Unread(folder, folder, reason)] if reason else []
+
+
+def _unread_inside(folder: Path, depth: int = 1) -> Iterator[_Unread]:
+    """Look into a folder that can be read, and so many levels deep."""
+    if not folder.is_dir():
+        return
+    for path in inside(folder):
+        if path.is_file():
+            yield from _unread_file(path, folder)
+        elif depth > 1:
+            yield from _root(path) or _unread_inside(path, depth - 1)
+
+
+def _unread_config(paths: StorePaths) -> Iterator[_Unread]:
+    yield from _unread_tables(paths.config)
+    yield from _unread_file(paths.timer_check, paths.timer_check)
+    for name in CONFIG_DATABASES:
+        yield from _root(paths.config / name) or _unread_inside(paths.config / name)
+
+
+def _unread_tables(folder: Path) -> Iterator[_Unread]:
+    for name in TABLES:
+        path, backup = folder / name, folder / f"{name}.bak"
+        if path.is_symlink() and not path.exists() and not backup.is_file():
+            yield _Unread(path, path, "the link leads nowhere")
+        for one in (path, backup):
+            yield from _unread_file(one, one)
+
+
+def _unread_file(path: Path, of: Path) -> Iterator[_Unread]:
+    try:
+        if path.is_file():
+            _open(path)
+    except NotFoundError:  # deleted just now
+        return
+    except MqtoolError as error:
+        yield _Unread(path, of, str(error))
+
+
+def _open(path: Path) -> None:
+    with reading(path):
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+
+
+def _holds_more(reader: StoreReader) -> bool:
+    """Tell whether RocketMQ 5.4 or later keeps more than queues and tables in RocksDB."""
+    folder = reader.paths.rocksdb_store
+    if not folder.is_dir():
+        return folder.is_symlink()
+    try:
+        with reading(folder):
+            return any(path.suffix in (".sst", ".log", ".blob") and path.stat().st_size for path in inside(folder))
+    except MqtoolError:  # then nobody knows
+        return True
