@@ -1,10 +1,120 @@
 """The law of agreement: what ``doctor``, ``--as-broker`` and ``verify`` say of one store, and where advice leads."""
 
+import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from mqtool.engine.repair.as_broker import recover_as
+from mqtool.engine.repair.checks import CHECKS
+from mqtool.engine.repair.doctor import Diagnosis, diagnose
+from mqtool.engine.repair.doctor_case import Case, Effect, open_store
+from mqtool.engine.repair.surroundings import look_around
+from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError
+from mqtool.formats.settings import parse_settings
+from tests.commands.running import run
+
+Broken = Callable[[str, str, str], None]
+
+_MENDING = ("recover", "rebuild")
+_MOST_STEPS = 12
+_FAULTS = (2, 70)
+"""Statuses of a command that does not exist or apply: wrong usage, a fault of mqtool's own."""
 
 
-def follow(store: Path, config: StoreConfig, broken: Callable[[str, str, str], None]) -> None:
+def follow(store: Path, config: StoreConfig, broken: Broken) -> None:
     """Ask the doctor, hold the answer against the others', and follow the advice to its end."""
+    settings = store.with_name("broker.conf")
+    settings.write_text("".join(f"{key}={value}\n" for key, value in config.settings.items()))
+    case = _case(store, settings)
+    found = diagnose(case)
+    _agree(case, found, config, broken)
+    done: list[tuple[str, str]] = []
+    for _ in range(_MOST_STEPS):
+        step = next((one for one in _steps(found) if one not in done), None)
+        if step is None:
+            break
+        again = [one for one in _steps(found) if one in done and _is_mend(one[1])]
+        if again:
+            broken("agreement", f"circle {again[0][0]}", f"{again[0][1]} was run, and doctor advises it again")
+            return
+        done.append(step)
+        if not _carry_out(step, store, broken):
+            return
+        found = diagnose(_case(store, settings))
+
+
+def _case(store: Path, settings: Path) -> Case:
+    given = parse_settings(settings.read_text())
+    reader = open_store(store, StoreConfig(given))
+    return Case(reader.root, given, settings, look_around([reader.root, *reader.paths.commit_log]), reader)
+
+
+def _agree(case: Case, found: list[Diagnosis], config: StoreConfig, broken: Broken) -> None:
+    for finding in verify_store(StoreReader(case.root, config)):
+        if finding.code not in CHECKS:
+            broken("agreement", f"explain {finding.code}", "verify names a code that explain does not know")
+    for version in case.versions:
+        hitting = [one for one in found if version in one.versions and one.severity != "note"]
+        effects = {one.effect for one in hitting}
+        try:
+            verdict = recover_as(StoreReader(case.root, config), version)
+        except MqtoolError:
+            continue
+        if not verdict.starts and Effect.STOPS not in effects:
+            text = (
+                f"{version} does not start: {verdict.refusal or verdict.endless}; doctor: {[one.code for one in found]}"
+            )
+            broken("agreement", "doctor lets start", text)
+        if verdict.starts and verdict.losses and not hitting:
+            broken("agreement", "doctor lets lose", f"{version} loses {verdict.losses[0]}; doctor finds nothing")
+        if verdict.starts and Effect.STOPS in effects:
+            codes = [one.code for one in hitting if one.effect is Effect.STOPS]
+            broken(
+                "agreement", f"doctor cries {codes[0]}", f"{version} starts, and doctor says that it does not: {codes}"
+            )
+
+
+def _steps(found: list[Diagnosis]) -> list[tuple[str, str]]:
+    """Return code and command of what doctor advises, in its order; what needs a running broker is left out."""
+    return [
+        (one.code, command)
+        for one in found
+        if one.severity != "note"
+        for command in one.next[:1]
+        if not command.startswith("mqadmin")
+    ]
+
+
+def _is_mend(command: str) -> bool:
+    return command.startswith("mqtool") and shlex.split(command)[1] in _MENDING
+
+
+def _carry_out(step: tuple[str, str], store: Path, broken: Broken) -> bool:
+    """Run what was advised; tells whether to go on."""
+    code, command = step
+    if not command.startswith("mqtool"):
+        bash = shutil.which("bash") or "bash"
+        status = subprocess.run([bash, "-c", command], cwd=store.parent, capture_output=True).returncode
+        if status:
+            broken("agreement", f"shell {code}", f"{command} ended with {status}")
+        return not status
+    words = shlex.split(command)[1:]
+    words += ["--yes"] if _is_mend(command) else ["--into", str(store.with_name("out"))] if "--into" in words else []
+    ran = run(*words)
+    if ran.status in _FAULTS:
+        broken("agreement", f"command {code}", f"{command} ended with {ran.status}: {ran.remarks[-300:]}")
+        return False
+    if _is_mend(command):
+        if ran.status not in (0, 5):
+            broken("agreement", f"mend {code}", f"{command} ended with {ran.status}: {ran.remarks[-300:]}")
+            return False
+        if re.search("there is nothing to mend", ran.remarks):
+            broken("agreement", f"nowhere {code}", f"{command} finds nothing to mend")
+            return False
+    return True

@@ -127,7 +127,8 @@ class _Check:
 
     def _run(self) -> str:
         if self.case.mend == "doctor":
-            advice.follow(self.store, self.config, self.broken)
+            told = config_of(self.case.base, self.store, is_told=True)  # doctor takes what is not set for defaults
+            advice.follow(self.store, told, self.broken)
             return "advised"
         if self.case.mend in INTO:
             return self.mend_into()
@@ -147,7 +148,7 @@ class _Check:
         state = state_of(self.store)
         after = self.judged(self.store)
         if "broker" in mend:
-            self.as_told_by_broker(plan, after)
+            self.as_told_by_broker(Told.of(plan.losses), after)
         else:
             self.conserved(Told.of(plan.losses), after)
             self.at_rest(plan)
@@ -162,6 +163,7 @@ class _Check:
         kept = after.messages()
         were = before.messages(misplaced=not mend.startswith("rebuild"))
         lost = [key for key, digests in were.items() if not digests <= kept.get(key, set())]
+        self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
             self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
         gone = before.unqueued() - after.unqueued()
@@ -188,6 +190,13 @@ class _Check:
             if new:
                 self.broken("conservation", "placeholders", f"stand there untold: {_some(new)}")
         self.in_index(after)
+
+    def tell_of_light_queues(self, told: Told) -> None:
+        """A message that is told as lost under its own queue is told as lost in its light queues as well."""
+        for record in (*self.before.records.values(), *self.before.misplaced):
+            if len(record.keys) > 1 and not told.lacks(record.keys[:1]):
+                for name, queue_id, offset in record.keys[1:]:
+                    told.add(name, queue_id, offset, offset + 1)
 
     def in_index(self, after: JudgedStore) -> None:
         """After a mend that answers for the index every key leads to its messages."""
@@ -247,6 +256,8 @@ class _Check:
                 continue
             if not touched and change.what != "replace":
                 self.broken("surprise", f"undone {change.what}", f"foretold, and not done: {change}")
+            elif sum(other.file == name for other in plan.changes) > 1 and change.what in ("create", "remove"):
+                continue  # removed, and made again
             elif change.what == "create" and (name in self.state or name not in state):
                 self.broken(
                     "surprise", "create", f"foretold: {change}; before {name in self.state}, after {name in state}"
@@ -284,8 +295,13 @@ class _Check:
                     "surprise", f"bytes {_kind(file)}", f"bytes of {file} changed outside of the plan: {_some(outside)}"
                 )
 
-    def as_told_by_broker(self, plan: Plan, after: JudgedStore) -> None:
-        """Hold the losses of a verdict against what queues lead to afterwards."""
+    def as_told_by_broker(self, told: Told, after: JudgedStore) -> None:
+        """Hold what a verdict foretold against what has gone; what is only hidden keeps its bytes."""
+        kept = after.messages()
+        rows = [one for one in self.before.records.values() if one.keys and not one.is_placeholder]
+        lost = [one.keys[0] for one in rows if one.digest() not in kept.get(one.keys[0], set())]
+        if untold := told.lacks(lost):
+            self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
 
     # Mends into a new store
 
@@ -299,6 +315,7 @@ class _Check:
         kept = new.messages()
         were = before.messages(misplaced=self.case.mend == "salvage")
         lost = [key for key, digests in were.items() if not digests & kept.get(key, set())]
+        self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
             self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
         elif any(kept[key] - were[key] for key in kept.keys() & were.keys()):

@@ -101,8 +101,6 @@ def salvage_into(store: Path, config: StoreConfig, _: StoreConfig, into: Path) -
         if one.known:
             stop = one.known.queue_offset + one.known.batch_size
             told.add(one.known.topic, one.known.queue_id, one.known.queue_offset, stop)
-            for light, offset in one.known.light:
-                told.add(light, 0, offset, offset + 1)
     for (topic, queue_id), run, *_target in plan.order.moved:
         told.add(topic, queue_id, run.start, run.start + run.length)
     return told
