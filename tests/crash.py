@@ -708,6 +708,7 @@ def _plan_everything(_reader: StoreReader, options: Mapping[str, Any], _jobs: in
 def _apply_everything(reader: StoreReader, _plan: Plan, journal: Journal, _jobs: int, _progress: Progress) -> None:
     root = reader.root
     segment = reader.commit_log.segments[0].path
+    _rename_in_turn(journal, [one.path for one in reader.commit_log.segments[:2]], root / "config")
     time = segment.stat().st_mtime_ns
     journal.write(segment, 1000, bytes(range(256)) * 10)
     journal.write(segment, 3000, b"once more")
@@ -740,6 +741,21 @@ def _apply_everything(reader: StoreReader, _plan: Plan, journal: Journal, _jobs:
     journal.disk.create(journal.workspace / "abort", 3)
     journal.move_in(journal.workspace / "abort", root / "mended")
     journal.move_in(_file(journal, "checkpoint"), root / "checkpoint")
+
+
+def _rename_in_turn(journal: Journal, segments: list[Path], config: Path) -> None:
+    """Let two segments exchange names, give a table the name of another that was taken out, and change all of them."""
+    first, second = segments
+    taken, table = config / "consumerOffset.json", config / "delayOffset.json"
+    journal.write(second, 10, b"before its name is another")
+    journal.write(table, 0, b"[")
+    journal.remove(taken)
+    journal.rename([(first, second), (second, first), (table, taken)])
+    journal.create(table, 2)  # where an original has stood
+    journal.fill(table, 0, b"{}")
+    journal.truncate(first, 60_000)
+    journal.write(second, 2000, b"under its new name")
+    journal.write(taken, 0, b"{")
 
 
 def _file(journal: Journal, name: str) -> Path:

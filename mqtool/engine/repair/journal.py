@@ -13,7 +13,10 @@ A frame is its size and CRC-32 (two big-endian u32), then one line of JSON, then
 
 - ``{"was": NAME, "size": N, "times": [NS, NS]}``: a file, or a folder (no size), about to be changed;
 - ``{"bytes": NAME, "at": N}`` and the bytes; ``{"zeros": NAME, "at": N, "size": N}``;
-- ``{"place": NAME, "kept": KEPT}``: what was there is, or will be, ``kept/KEPT``; nothing was there without it.
+- ``{"place": NAME, "kept": KEPT}``: what was there is, or will be, ``kept/KEPT``; nothing was there without it;
+- ``{"renamed": [[NAME, NEW], ..]}``, once at most: each file goes by way of a name of its own, so that names may be
+  exchanged. A file ``renamed`` beside ``notes`` says that the old names are all free; without it nothing that was noted
+  later is left to be taken back.
 
 Once a place is noted, nothing original stands at that name or below it, so nothing below it is noted any more, and
 ``undo`` may remove what it finds there, unless ``kept/KEPT`` is not there: then the original has not gone yet, or is
@@ -29,7 +32,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +55,7 @@ _FRAME = struct.Struct(">II")
 _MOST_WAITING = 16 << 20
 _TIME = "%Y%m%dT%H%M%S"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-.+")
+_RENAMED = "renamed"
 _STATE = struct.Struct(">c64sQ")
 """State, fingerprint and size of the notes; the last two stay zeros until a mend is done."""
 
@@ -297,6 +301,38 @@ class Journal:
             self._note_place(path, moved=False)
         self._change(lambda: self.disk.sync_tree(new))
         self._change(lambda: self.disk.move(new, path))
+
+    def rename(self, renames: Sequence[tuple[Path, Path]]) -> None:
+        """Give files of the store other names in their folders; they may exchange names. Once in a journal.
+
+        Args:
+            renames: file and its new path; each of these is free, or becomes free by another of the renames.
+        """
+        pairs = [(path.resolve(), new.parent.resolve() / new.name) for path, new in renames]
+        leaving = {path for path, _ in pairs}
+        for path, new in pairs:
+            if path.parent != new.parent:
+                raise ValueError(f"{new} lies in another folder than {path}")
+            if new not in leaving and os.path.lexists(new):
+                raise WriteError(f"{new} is there already")
+            self._note_was(path.parent)
+        self._note({"renamed": [[self._name(path), self._name(new)] for path, new in pairs]})
+        self._sync_notes()
+        for number, (path, _) in enumerate(pairs):
+            self.disk.rename(path, _on_the_way(path, number))
+        folders = dict.fromkeys(path.parent for path in leaving)
+        for folder in folders:
+            self.disk.sync_folder(folder)
+        self.disk.create(self.home / _RENAMED)
+        self.disk.sync_folder(self.home)
+        for number, (path, new) in enumerate(pairs):
+            self.disk.rename(_on_the_way(path, number), new)
+        for folder in folders:  # before anything is noted of the files under their new names
+            self.disk.sync_folder(folder)
+        names = dict(pairs)
+        self._files = {names.get(path, path): None for path in self._files}
+        self._was -= {*leaving, *(new for _, new in pairs)}
+        self._ours -= {new for _, new in pairs}
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -559,8 +595,20 @@ def _take_back(root: Path, home: Path, disk: Disk) -> bool:
     notes = _notes(home)
     _set_state(home, State.TAKING_BACK, disk)
     was: list[tuple[Path, dict[str, Any]]] = []
+    is_later = any("renamed" in fields for fields, _, _ in notes)  # than the renames
+    is_done = is_later and not (home / _RENAMED).exists()
     for fields, at, size in reversed(notes):
-        if "place" in fields:
+        if "renamed" in fields:
+            pairs = [(root / name, root / new) for name, new in fields["renamed"]]
+            if not is_done:
+                _sync_taken_back(root, home, notes, disk)
+            _rename_back(home, pairs, disk)
+            old = {new: path for path, new in pairs}
+            was = [(old.get(path, path), noted) for path, noted in was]
+            is_later = False
+        elif is_later and is_done and "was" not in fields:
+            continue
+        elif "place" in fields:
             _put_back(root / fields["place"], home / "kept" / fields["kept"] if "kept" in fields else None, disk)
         elif "was" in fields:
             was.append((root / fields["was"], fields))
@@ -584,6 +632,44 @@ def _take_back(root: Path, home: Path, disk: Disk) -> bool:
     _set_state(home, State.UNDONE, disk)
     exact: bool = fingerprint(root, tuple(map(Path, about["further"]))) == about["fingerprint"]
     return exact
+
+
+def _sync_taken_back(root: Path, home: Path, notes: list[tuple[dict[str, Any], int, int]], disk: Disk) -> None:
+    """Sync all that is noted behind the renames and has been taken back: it is not looked at again."""
+    paths: dict[Path, None] = {}
+    for fields, _, _ in reversed(notes):
+        if "renamed" in fields:
+            break
+        path = root / next(fields[kind] for kind in ("was", "place", "bytes", "zeros") if kind in fields)
+        paths |= dict.fromkeys((path, path.parent))
+    for path in paths:
+        if path.is_file():
+            disk.sync(path)
+        elif path.is_dir():
+            disk.sync_folder(path)
+    disk.sync_folder(home / "kept")
+
+
+def _rename_back(home: Path, pairs: list[tuple[Path, Path]], disk: Disk) -> None:
+    """Give renamed files their old names, from wherever on their way they are."""
+    folders = dict.fromkeys(path.parent for path, _ in pairs)
+    if (home / _RENAMED).exists():
+        for number, (path, new) in enumerate(pairs):
+            if not (between := _on_the_way(path, number)).exists():
+                disk.rename(new, between)
+        for folder in folders:
+            disk.sync_folder(folder)
+        disk.remove(home / _RENAMED)
+        disk.sync_folder(home)
+    for number, (path, _) in enumerate(pairs):
+        if (between := _on_the_way(path, number)).exists():
+            disk.rename(between, path)
+    for folder in folders:
+        disk.sync_folder(folder)
+
+
+def _on_the_way(path: Path, number: int) -> Path:
+    return path.with_name(f".mqtool-renamed-{number}")
 
 
 def _put_back(path: Path, kept: Path | None, disk: Disk) -> None:
