@@ -304,11 +304,11 @@ def gather(buffer: Any, base: int, starts: Ints, kernels: Any = plain) -> Messag
     return table
 
 
-def candidates(buffer: Any, base: int, start: int, stop: int) -> Iterator[int]:
+def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator[int]:
     """Yield each position from which a message record that belongs there may begin.
 
     That is: one of the two magic codes stands at its place, the record fits its buffer,
-    and its physical offset is its own address.
+    and its physical offset is its own address; without ``base`` any address will do.
     """
     view = memoryview(buffer)
     step = 1 << 20
@@ -327,7 +327,7 @@ def candidates(buffer: Any, base: int, start: int, stop: int) -> Iterator[int]:
             if (
                 len(head) == _HEAD_SIZES[0]
                 and head[_MAGIC_AT : _MAGIC_AT + 4] in magics
-                and plain.int64(head, _PHYSICAL_OFFSET_AT) == base + position
+                and (base is None or plain.int64(head, _PHYSICAL_OFFSET_AT) == base + position)
                 and commit_log.MIN_SIZE <= plain.int32(head, 0) <= len(view) - position
             ):
                 yield position

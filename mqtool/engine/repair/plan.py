@@ -29,8 +29,8 @@ _FORMAT = 1
 class Change:
     """One thing that a mend does.
 
-    ``what`` is write, create, cut, remove or replace; ``file`` a file or folder relative to the store; ``offset`` and
-    ``size`` are bytes in that file.
+    ``what`` is write, create, cut, remove, rename or replace; ``file`` a file or folder relative to the store, by the
+    name that it has before the mend; ``offset`` and ``size`` are bytes in that file.
     """
 
     what: str

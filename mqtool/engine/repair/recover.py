@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +20,7 @@ from mqtool.engine.repair import older_brokers, verify_index
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, run_of, survey
 from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.placement import Placement, place
 from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
 from mqtool.engine.repair.rebuild import build_index, build_queues
@@ -28,6 +28,7 @@ from mqtool.engine.repair.rebuild_queues import Sizes
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import Run
 from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.disk import allocated
 from mqtool.engine.store.dispatch import Units, dispatch
 from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
@@ -102,7 +103,8 @@ class _Follower:
 class Recovery:
     """Everything that is to be done, as the plan and the mend both find it."""
 
-    reader: StoreReader
+    reader: StoreReader  # with the log as it should be named
+    placement: Placement
     start_offset: int
     is_short: bool  # queues lack units of messages before the last segments, so that these were not enough
     log: LogPlan
@@ -112,7 +114,6 @@ class Recovery:
     checkpoint: bytes | None  # None: it is right
     cleared: list[tuple[MappedFile, int, int]]  # segment, positions of what is left behind the end
     removed: list[MappedFile]  # segments that lie wholly behind the end
-    strays: list[Path]
 
 
 def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Plan:
@@ -176,9 +177,11 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
 
 
 def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Recovery:
-    log = reader.commit_log
-    if log.envelope is not scan.BARE:
+    if reader.commit_log.envelope is not scan.BARE:
         raise UsageError(f"{reader.root} is a DLedger log: let a peer send it what is missing, it is not mended here")
+    placement = place(reader.commit_log)
+    log = placement.log
+    reader = reader.with_log(log)
     mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
     first = log.segments[-_NORMAL_SEGMENTS:][0].start_offset if log.segments and mode == "normal" else log.min_offset
     tags = IndexJudge(reader, live=False).has_tags()
@@ -202,6 +205,7 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
     index = _index_is_wrong(reader, plan, judge, files_differ.result())
     return Recovery(
         reader,
+        placement,
         start,
         start < first,
         plan,
@@ -211,7 +215,6 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         _checkpoint(reader, plan, index or reader.paths.abort.exists()),
         list(_left_over(reader, plan)),
         list(_behind(log, plan)),
-        [stray.path for stray in log.strays if not stray.is_folder],
     )
 
 
@@ -328,15 +331,15 @@ def _changes(found: Recovery) -> Iterator[Change]:
     reader, log = found.reader, found.reader.commit_log
     relative = reader.paths.relative
     sizes = {segment.start_offset: segment for segment in log.segments}
-    for path in found.strays:
-        yield Change("remove", relative(path), "no segment: brokers refuse to start with it")
+    for gone in found.placement.removed:
+        yield Change("remove", relative(gone.path), gone.reason, None, gone.size)
+    for one in found.placement.renamed:
+        yield Change("rename", relative(one.path), f"its records say that it is the segment {one.target.name}")
     for base in sorted({hole.segment_offset for hole in found.log.holes} - set(sizes)):
         path = log.folders[0] / segment_name(base)
         yield Change("create", relative(path), "the segment is missing", None, log.file_size)
-    for segment in log.segments:
-        if segment.size != log.file_size:
-            text = f"the file is not {log.file_size:,} bytes long: brokers refuse to start with it"
-            yield Change("write", relative(segment.path), text, segment.size, log.file_size - segment.size)
+    for segment in _of_wrong_length(found):
+        yield _size_change(relative(segment.path), segment.size, log.file_size)
     for hole in found.log.holes:
         path = (
             sizes[hole.segment_offset].path
@@ -384,8 +387,12 @@ def _size_changes(reader: StoreReader) -> Iterator[Change]:
                     yield Change("remove", reader.paths.relative(stray.path), "no file of a queue: brokers refuse it")
             for segment in queue.segments:
                 if segment.size != size:
-                    text = f"the file is not {size:,} bytes long: brokers refuse to start with it"
-                    yield Change("write", reader.paths.relative(segment.path), text, segment.size, size - segment.size)
+                    yield _size_change(reader.paths.relative(segment.path), segment.size, size)
+
+
+def _size_change(file: str, size: int, right: int) -> Change:
+    text = f"the file is not {right:,} bytes long: brokers refuse to start with it"
+    return Change("cut" if size > right else "write", file, text, min(size, right), abs(size - right))
 
 
 def _remarks(found: Recovery) -> list[str]:
@@ -411,7 +418,17 @@ def _journal_size(found: Recovery) -> int:
     size = sum(hole.size for hole in found.log.holes)
     size += sum(stop - start for _, start, stop in found.cleared)
     size += sum(found.queues.written.values()) * 20
+    too_long = found.placement.too_long
+    size += sum(min(one.size - found.reader.commit_log.file_size, allocated(one.path)) for one in too_long)
     return size + (len(found.checkpoint) if found.checkpoint else 0)
+
+
+def _of_wrong_length(found: Recovery) -> list[MappedFile]:
+    """Return the segments that are too long or too short, as long as they are, but for those that are removed."""
+    log = found.reader.commit_log
+    removed = {segment.path for segment in found.removed}
+    too_short = [segment for segment in log.segments if segment.size < log.file_size]
+    return [one for one in [*found.placement.too_long, *too_short] if one.path not in removed]
 
 
 # Doing it
@@ -420,13 +437,15 @@ def _journal_size(found: Recovery) -> int:
 def _apply_log(found: Recovery, journal: Journal) -> None:
     log = found.reader.commit_log
     size = log.file_size
-    for path in found.strays:
-        journal.remove(path)
+    for gone in found.placement.removed:
+        journal.remove(gone.path)
+    if found.placement.renamed:
+        journal.rename([(one.path, one.target) for one in found.placement.renamed])
+        found.placement.carried_out()
     for segment in found.removed:
         journal.remove(segment.path)
-    for segment in log.segments:
-        if segment.size != size and segment not in found.removed:
-            journal.truncate(segment.path, size)
+    for segment in _of_wrong_length(found):
+        journal.truncate(segment.path, size)
     paths = {segment.start_offset: segment.path for segment in log.segments}
     for base in sorted({hole.segment_offset for hole in found.log.holes} - set(paths)):
         paths[base] = log.folders[0] / segment_name(base)

@@ -15,6 +15,7 @@ from mqtool.engine.repair import verify_records
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.parts import Part, PartReport, Span, spans_of, walk_part
+from mqtool.engine.repair.placement import place
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.dispatch import Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
@@ -224,8 +225,6 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
                 expected=log.file_size,
                 found=segment.size,
             )
-        if log.file_size and segment.start_offset % log.file_size:
-            yield finding("LOG-NAME", f"not named by a multiple of {log.file_size:,}", file=file)
         if previous and segment.start_offset > previous.start_offset + log.file_size:
             start = previous.start_offset + log.file_size
             yield finding(
@@ -238,6 +237,24 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
                 physical_offset=start,
             )
         previous = segment
+    if not reader.is_live:
+        yield from _check_names(reader)
+
+
+def _check_names(reader: StoreReader) -> Iterator[Finding]:
+    """Hold the names of segments against what the records in them say."""
+    placement = place(reader.commit_log)
+    for one in placement.renamed:
+        yield finding(
+            "LOG-NAME",
+            "its records say that it is another segment than its name",
+            file=reader.paths.relative(one.path),
+            expected=one.target.name,
+            found=one.path.name,
+        )
+    for gone in placement.removed:
+        if gone.is_named:
+            yield finding("LOG-NAME", gone.reason, file=reader.paths.relative(gone.path), found=gone.path.name)
 
 
 @dataclasses.dataclass

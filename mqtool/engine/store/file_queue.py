@@ -2,15 +2,18 @@
 
 import bisect
 import collections
+import copy
 import dataclasses
 import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 from mqtool.engine.store.mapped_file import MappedFile, reading
 
 NAME_WIDTH = 20
+_PAGE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,17 +63,29 @@ class FileQueue:
                         segments.append(MappedFile(Path(entry.path), int(entry.name), size))
                     else:
                         self.strays.append(Stray(Path(entry.path), size, is_folder))
-        self.segments = sorted(segments, key=lambda segment: segment.start_offset)
-        self._starts = [segment.start_offset for segment in self.segments]
+        self._take(segments)
         self.inferred = file_size is None
         self.file_size = file_size or self._inferred_size()
 
+    def _take(self, segments: Iterable[MappedFile]) -> None:
+        self.segments = sorted(segments, key=lambda segment: segment.start_offset)
+        self._starts = [segment.start_offset for segment in self.segments]
+
+    def with_segments(self, segments: Iterable[MappedFile]) -> Self:
+        """Return these folders as if they held just these segments, and no strays."""
+        other = copy.copy(self)
+        other._take(segments)
+        other.strays = []
+        return other
+
     def _inferred_size(self) -> int:
-        gaps = collections.Counter(after - before for before, after in itertools.pairwise(self._starts))
+        gaps = collections.Counter(after - before for before, after in itertools.pairwise(sorted(set(self._starts))))
         lengths = collections.Counter(segment.size for segment in self.segments if segment.size)
         if len(self.segments) == 2 and len(lengths) == 1 and not any(start % max(lengths) for start in self._starts):
             return max(lengths)  # two names alone may be further apart, with a file missing in between
-        for counted in (gaps, lengths):
+        # A name that is none of a segment brings about a distance that is no length either.
+        likely = collections.Counter({size: count for size, count in gaps.items() if not size % _PAGE})
+        for counted in (likely, lengths, gaps) if any(not size % _PAGE for size in lengths) else (gaps, lengths):
             if counted:
                 return max(counted, key=lambda size: (counted[size], lengths[size]))
         return 0

@@ -2,11 +2,12 @@
 
 import collections
 import contextlib
+import copy
 import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.commit_log import CommitLog, Gap
@@ -73,6 +74,12 @@ class StoreReader:
         if log.inferred and log.segments and log.file_size != 1 << 30:
             self.remarks.append(f"segments are taken to be {log.file_size:,} bytes (mappedFileSizeCommitLog)")
         return log
+
+    def with_log(self, log: CommitLog) -> Self:
+        """Return this reader with another log in place of its own."""
+        other = copy.copy(self)
+        other.commit_log = log
+        return other
 
     def message_at(self, offset: int) -> Message:
         """Return the message that begins at an address.

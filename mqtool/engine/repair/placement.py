@@ -1,0 +1,250 @@
+"""Which file of a commit log is which segment, by what the records in it say.
+
+A record holds its own address, so the records of a segment tell its name. ``place`` compares them with the names of the
+files: of each file a few records, of a file that these leave in doubt all of them. What it returns is the log as it
+should be named; ``recover`` plans on that, ``verify`` tells the difference. (Rules: store.md 1, 2.)
+"""
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mqtool.engine.store.commit_log import ROWS, CommitLog
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.errors import NotPermittedError
+from mqtool.formats import kernels as plain
+from mqtool.formats import scan
+from mqtool.formats.scan import MessageTable
+
+_SAMPLE = 8
+_SAMPLED = 8 << 20
+"""A record is looked for in so many bytes from a few places of a file on: two of the longest messages."""
+_FAR = 16
+"""More segments than this, and more than there are, are not missing between a log and a file: it is of another log."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Renamed:
+    """A segment that has not the name that its records tell."""
+
+    path: Path
+    start_offset: int
+
+    @property
+    def target(self) -> Path:
+        """Its path under the right name."""
+        return self.path.with_name(segment_name(self.start_offset))
+
+
+@dataclasses.dataclass(frozen=True)
+class Removed:
+    """A file that is to leave the folder of the log; ``donor`` tells whether it holds records of some log."""
+
+    path: Path
+    size: int
+    reason: str
+    donor: bool
+    is_named: bool  # as segments are
+
+
+@dataclasses.dataclass
+class Placement:
+    """The log as it should be named, and what leads there; ``is_as_named``: nothing."""
+
+    log: CommitLog
+    """Every segment at the address that its records tell, and not longer than it should be."""
+    renamed: list[Renamed] = dataclasses.field(default_factory=list)
+    removed: list[Removed] = dataclasses.field(default_factory=list)
+    too_long: list[MappedFile] = dataclasses.field(default_factory=list)
+    """Segments as long as they are, at the address that their records tell."""
+
+    def carried_out(self) -> None:
+        """Take note that the files have their new names."""
+        targets = {one.path: one.target for one in self.renamed}
+        for segment in [*self.log.segments, *self.too_long]:
+            segment.path = targets.get(segment.path, segment.path)
+
+
+@dataclasses.dataclass
+class _File:
+    path: Path
+    size: int
+    named: int | None  # the address by its name, None of a file that is not named as a segment
+    order: int
+    votes: "collections.Counter[int]" = dataclasses.field(default_factory=collections.Counter)
+    """How many records say that they are of the segment of an address."""
+    is_counted: bool = False  # all of its records
+
+    @property
+    def claim(self) -> int | None:
+        """The segment that most of its records are of; its own name where as many say so."""
+        return max(self.votes, key=lambda base: (self.votes[base], base == self.named), default=None)
+
+
+def place(log: CommitLog) -> Placement:
+    """Return which file is which segment. Cost: a few pages of each file, all of those files that are in doubt."""
+    size = log.file_size
+    if log.envelope is not scan.BARE:
+        return Placement(log)
+    files = _files(log)
+    if not size or not log.segments:
+        return Placement(log, removed=[_removed(file, {}) for file in files if file.named is None])
+    _count(files, size)
+    keepers = _keepers(files, size)
+    names = _names(files, keepers, size)
+    return _placement(log, files, names)
+
+
+def _files(log: CommitLog) -> list[_File]:
+    folders = {folder: number for number, folder in enumerate(log.folders)}
+    found = [_File(one.path, one.size, one.start_offset, folders.get(one.path.parent, 0)) for one in log.segments]
+    found += [_File(one.path, one.size, None, len(folders)) for one in log.strays if not one.is_folder]
+    return found
+
+
+def _count(files: list[_File], size: int) -> None:
+    """Ask a few records of each file; of a file that they leave in doubt, all."""
+    shared = collections.Counter(file.named for file in files)
+    for file in files:
+        with contextlib.suppress(NotPermittedError):
+            mapped = MappedFile(file.path, 0, file.size)
+            end = min(file.size, size)
+            places = dict.fromkeys((0, end // 2, end * 3 // 4))
+            sampled = [_first_votes(mapped, at, min(at + _SAMPLED, end), size) for at in places]
+            said = {base for votes in sampled for base in votes}
+            if said != {file.named} or shared[file.named] > 1:
+                file.is_counted = True
+                for table in records_in(mapped, 0, end):
+                    file.votes += _votes(table, size)
+            else:
+                file.votes = sum(sampled, collections.Counter())
+    claims = collections.Counter(file.claim for file in files)
+    for file in files:
+        if claims[file.claim] > 1 and file.claim is not None and not file.is_counted:
+            mapped = MappedFile(file.path, 0, file.size)
+            file.votes = sum(
+                (_votes(table, size) for table in records_in(mapped, 0, min(file.size, size))), collections.Counter()
+            )
+            file.is_counted = True
+
+
+def _first_votes(mapped: MappedFile, start: int, stop: int, size: int) -> "collections.Counter[int]":
+    return next((_votes(table, size) for table in records_in(mapped, start, stop, _SAMPLE)), collections.Counter())
+
+
+def _votes(table: MessageTable, size: int) -> "collections.Counter[int]":
+    """Return how many records are of which segment by their addresses, whatever their bodies are worth."""
+    bases = table.column("physical_offset") - table.column("position")
+    values, counts = np.unique(bases[(bases >= 0) & (bases % size == 0)], return_counts=True)
+    return collections.Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+
+def records_in(mapped: MappedFile, start: int, stop: int, limit: int = ROWS) -> Iterator[MessageTable]:
+    """Yield the records that begin in a stretch of a file, wherever they say that they lie; their sizes add up.
+
+    Args:
+        mapped: the file, at the address that positions are to be counted from.
+        start: position in the file.
+        stop: records that begin here or later are left out.
+        limit: take no more records than this in one table.
+    """
+    kernels = scan.kernels_for(stop - start if limit == ROWS else 0)
+    buffer: Any = mapped.bytes if kernels is not plain else memoryview(mapped.bytes)
+    at = start
+    while at < stop:
+        first = next(scan.candidates(buffer, None, at, stop), None)
+        if first is None:
+            return
+        table = scan.scan(buffer, mapped.start_offset, first, stop, kernels=kernels, limit=limit).table
+        count = int((table.faults != 0).argmax()) if table.faults.any() else len(table)
+        at = first + 1
+        if count:
+            yield table.where(slice(count))
+            at = int(table.starts[count - 1]) + int(table.column("size")[count - 1])
+
+
+def _keepers(files: list[_File], size: int) -> dict[int, _File]:
+    """Return the file that is to be each segment: of those whose records say so the one with the most of them."""
+    claims = [
+        (count, base == file.named, file.named is not None, -file.order, -number, base)
+        for number, file in enumerate(files)
+        for base, count in file.votes.items()
+        if file.named is not None or base == file.claim
+    ]
+    best: dict[int, _File] = {}
+    given: set[int] = set()
+    for *_, number, base in sorted(claims, reverse=True):
+        if base not in best and number not in given:
+            best[base] = files[-number]
+            given.add(number)
+    sure = {base for base, file in best.items() if file.named == base}
+    sure = sure or {base for base, file in best.items() if file.named is not None} or set(best)
+    # What joins the log that is there belongs to it, whatever its name.
+    pending = set(best) - sure
+    while near := {base for base in pending if sure and min(sure) - size <= base <= max(sure) + size}:
+        sure |= near
+        pending -= near
+    for base in pending:
+        apart = max(min(sure) - base, base - max(sure)) // size
+        if best[base].named is not None and apart <= max(_FAR, len(files)):
+            sure.add(base)
+    return {base: best[base] for base in sure}
+
+
+def _names(files: list[_File], keepers: dict[int, _File], size: int) -> dict[Path, int]:
+    """Return the address of each file that stays."""
+    names = {file.path: base for base, file in keepers.items()}
+    taken = set(keepers)
+    for file in files:
+        base = file.named
+        if file.claim is not None or base is None:
+            continue
+        # A file without a record, made ahead or damaged: it gives way, and gets the name that this sets free.
+        seen: set[int | None] = set()
+        while base in keepers and base not in seen:
+            seen.add(base)
+            base = keepers[base].named
+        if base is not None and not base % size and base not in taken:
+            names[file.path] = base
+            taken.add(base)
+    return names
+
+
+def _placement(log: CommitLog, files: list[_File], names: dict[Path, int]) -> Placement:
+    found = Placement(log)
+    segments = []
+    holders = {base: path for path, base in names.items()}
+    for file in files:
+        base = names.get(file.path)
+        if base is None:
+            found.removed.append(_removed(file, holders))
+            continue
+        if base != file.named:
+            found.renamed.append(Renamed(file.path, base))
+        segments.append(MappedFile(file.path, base, min(file.size, log.file_size)))
+        if file.size > log.file_size:
+            found.too_long.append(MappedFile(file.path, base, file.size))
+    found.log = log.with_segments(segments)
+    return found
+
+
+def _removed(file: _File, holders: dict[int, Path]) -> Removed:
+    claim = file.claim
+    is_named = file.named is not None
+    if claim is None and not is_named:
+        reason = "no segment: brokers refuse to start with it"
+    elif claim is None:
+        reason = "no record in it tells which segment it is, and it cannot be the one that it is named"
+    elif claim in holders:
+        reason = f"its records are of the segment {segment_name(claim)}, more of which are in {holders[claim].name}"
+        if holders[claim].name == segment_name(claim):
+            reason = f"a second file of the segment {segment_name(claim)}"
+    else:
+        reason = f"its records are of the segment {segment_name(claim)} of another log, far from this one"
+    return Removed(file.path, file.size, reason, claim is not None, is_named)

@@ -1,0 +1,193 @@
+"""Segments under wrong names, of wrong lengths and with pages of others: nothing of them is lost.
+
+What is lost and what is reachable is told by ``tests.judge``, which shares no code with what is tested.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.repair import journal
+from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
+from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from tests.damage import snapshot
+from tests.golden import copy_of, golden_store, manifest
+from tests.judge.store import JudgedStore
+
+Change = Callable[[Path], object]
+"""Damages the store in a folder."""
+SIZE = 65536
+
+
+def segment(store: Path, number: int) -> Path:
+    """Return the path that a segment of a store has, in whichever folder it lies."""
+    name = segment_name(number * SIZE)
+    found = next(iter(sorted(store.glob(f"commitlog*/{name}"))), None)
+    return found or next(iter(sorted(store.glob("commitlog*")))) / name
+
+
+def renamed(*numbers: tuple[int, int | str]) -> Change:
+    """Give segments other names at once: numbers of segments, or any name."""
+
+    def change(store: Path) -> None:
+        moved = []
+        for number, to in numbers:
+            source = segment(store, number)
+            target = source.with_name(to) if isinstance(to, str) else source.with_name(segment_name(to * SIZE))
+            moved.append((source.rename(source.with_name(f"on the way {number}")), target))
+        for between, target in moved:
+            between.rename(target)
+
+    return change
+
+
+def copied(number: int, to: int | str) -> Change:
+    """Copy a segment to a second name."""
+
+    def change(store: Path) -> None:
+        source = segment(store, number)
+        shutil.copy2(source, source.with_name(to if isinstance(to, str) else segment_name(to * SIZE)))
+
+    return change
+
+
+def into_folder(number: int, folder: str, keep: bool = False) -> Change:
+    """Move or copy a segment to another folder of the log."""
+
+    def change(store: Path) -> None:
+        (shutil.copy2 if keep else shutil.move)(segment(store, number), store / folder)
+
+    return change
+
+
+def as_long_as(number: int, size: int, content: int | None = None) -> Change:
+    """Make a segment shorter or longer, with zeros or with the content of another segment."""
+
+    def change(store: Path) -> None:
+        path = segment(store, number)
+        data = path.read_bytes() + (b"" if content is None else segment(store, content).read_bytes())
+        path.write_bytes(data[:size].ljust(size, b"\0"))
+
+    return change
+
+
+def removed(number: int) -> Change:
+    return lambda store: segment(store, number).unlink()
+
+
+def all_of(*changes: Change) -> Change:
+    def change(store: Path) -> None:
+        for one in changes:
+            one(store)
+
+    return change
+
+
+def zeroed(number: int) -> Change:
+    return lambda store: segment(store, number).write_bytes(bytes(SIZE))
+
+
+LOSSLESS: dict[str, tuple[str, Change]] = {
+    "two names are swapped": ("mixed-497-kill", renamed((0, 1), (1, 0))),
+    "two names behind the first are swapped": ("mixed-533-clean", renamed((1, 2), (2, 1))),
+    "the last two names are swapped": ("mixed-533-clean", renamed((3, 4), (4, 3))),
+    "all names are rotated": ("mixed-533-clean", renamed((0, 1), (1, 2), (2, 3), (3, 4), (4, 0))),
+    "all names are one too high": ("mixed-497-clean", renamed((0, 1), (1, 2), (2, 3), (3, 4))),
+    "a segment is named behind the end": ("mixed-533-clean", renamed((1, 5))),
+    "a segment is named far behind the end": ("mixed-533-kill", renamed((2, 99))),
+    "the first segment is named behind the end": ("mixed-533-clean", renamed((0, 9))),
+    "the last segment is named behind the end": ("mixed-533-clean", renamed((4, 7))),
+    "a segment is named before the start": (
+        "mixed-533-clean",
+        lambda store: segment(store, 3).rename(segment(store, 3).with_name(segment_name(100))),
+    ),
+    "a segment's name is no multiple": (
+        "mixed-533-clean",
+        lambda store: segment(store, 2).rename(segment(store, 2).with_name(segment_name(2 * SIZE + 7))),
+    ),
+    "a segment's name is not padded": ("mixed-533-clean", renamed((1, "65536"))),
+    "a segment has a name of an editor": ("mixed-533-clean", renamed((2, ".00000000000000131072.swp"))),
+    "the first segment has a name of an editor": ("mixed-533-clean", renamed((0, "00000000000000000000~"))),
+    "the last two segments have no names of segments": ("mixed-533-clean", renamed((3, "a"), (4, "b"))),
+    "a segment is there twice": ("mixed-533-clean", copied(1, 5)),
+    "the last segment is there twice": ("mixed-533-clean", copied(4, 5)),
+    "a segment is there three times": ("mixed-533-clean", all_of(copied(1, 5), copied(1, "copy"))),
+    "a segment is renamed and another has its name": (
+        "mixed-533-clean",
+        all_of(renamed((1, 7)), copied(2, 1)),
+    ),
+    "a segment made ahead has the name of one that is used": ("mixed-497-kill", renamed((3, 4), (4, 3))),
+    "a segment is in the other folder": ("multipath-533-clean", into_folder(1, "commitlog-a")),
+    "a segment is in both folders": ("multipath-533-clean", into_folder(1, "commitlog-a", keep=True)),
+    "a segment is renamed and in the other folder": (
+        "multipath-497-kill",
+        all_of(into_folder(1, "commitlog-a"), lambda store: renamed((1, 3), (3, 1))(store)),
+    ),
+    "the first segment is too long": ("mixed-533-clean", as_long_as(0, 2 * SIZE)),
+    "the second segment is too long": ("mixed-497-clean", as_long_as(1, 2 * SIZE)),
+    "a segment is a byte too long": ("mixed-497-clean", as_long_as(1, SIZE + 1)),
+    "the last segment is too long": ("mixed-533-clean", as_long_as(4, 3 * SIZE)),
+    "several segments are too long": (
+        "mixed-533-clean",
+        all_of(as_long_as(0, SIZE + 1), as_long_as(1, 2 * SIZE), as_long_as(2, SIZE + 4096)),
+    ),
+    "a segment is too long by the next one": ("mixed-533-clean", as_long_as(1, 2 * SIZE, content=2)),
+    "a segment is too long by the first one": ("mixed-533-clean", as_long_as(2, 2 * SIZE, content=0)),
+    "a segment is too long by itself": ("mixed-533-clean", as_long_as(1, 3 * SIZE, content=1)),
+    "two segments are swapped and too long": (
+        "mixed-533-clean",
+        all_of(as_long_as(1, SIZE + 9), as_long_as(2, 2 * SIZE), renamed((1, 2), (2, 1))),
+    ),
+    "the last segment is too short and the first too long": (
+        "mixed-533-clean",
+        all_of(as_long_as(4, 40000), as_long_as(0, SIZE + 100)),
+    ),
+    "an empty file is behind the end": ("mixed-533-clean", lambda store: segment(store, 5).touch()),
+}
+
+
+def plan_of(store: Path, **options: object) -> Plan:
+    return plan_mend(store, StoreConfig(), "recover", options)
+
+
+def recover(store: Path, **options: object) -> Plan:
+    plan = plan_of(store, **options)
+    carry_out(store, StoreConfig(), plan, Disk())
+    return plan
+
+
+def wrong_in(store: Path) -> list[str]:
+    return [str(found) for found in verify_store(StoreReader(store)) if found.severity != "note"]
+
+
+def judged(name: str, store: Path) -> JudgedStore:
+    return JudgedStore(store, manifest(name)["config"])
+
+
+@pytest.mark.parametrize("mode", ["abnormal", "normal"])
+@pytest.mark.parametrize("damage", LOSSLESS)
+def test_a_misplaced_segment_comes_to_its_place(damage: str, mode: str, tmp_path: Path) -> None:
+    name, change = LOSSLESS[damage]
+    sound = judged(name, golden_store(name))
+    store = copy_of(name, tmp_path)
+    change(store)
+    before = snapshot(store)
+
+    plan = recover(store, mode=mode)
+
+    after = judged(name, store)
+    assert after.messages() == sound.messages()
+    assert after.unqueued() == sound.unqueued()
+    assert after.reachable() == sound.reachable()
+    assert plan.losses == ()
+    assert not after.placeholders()
+    assert wrong_in(store) == []
+    assert plan_of(store, mode=mode).changes == ()
+    journal.undo(store, Disk())
+    assert snapshot(store) == before
