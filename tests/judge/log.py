@@ -177,7 +177,7 @@ def _can_be_read(topic: bytes, text: bytes) -> bool:
         text.decode()
     except UnicodeDecodeError:
         return False
-    if any(byte < 0x20 for byte in topic) or b"\0" in text:
+    if any(byte < 0x20 for byte in topic):
         return False
     chunks = text.split(b"\2")
     return all(b"\1" in chunk and not chunk.startswith(b"\1") for chunk in chunks if chunk)
