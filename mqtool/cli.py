@@ -30,6 +30,7 @@ COMMANDS = {
     "stats": Entry("stats", "Count messages and bytes by topic, queue, tag, hour, size or producer."),
     "verify": Entry("verify", "Check a store and list what is wrong."),
     "doctor": Entry("doctor", "Tell why a broker does not start or deliver, and what to do."),
+    "compare": Entry("compare", "Tell what two stores have of each other."),
     "recover": Entry("recover", "Mend log, queues, index and checkpoint."),
     "rebuild": Entry("rebuild", "Make queues, index or config again from the commit log."),
     "salvage": Entry("salvage", "Copy every readable message into a new store."),

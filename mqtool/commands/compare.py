@@ -1,0 +1,186 @@
+"""``mqtool compare``."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqtool.commands._options import check_has_log, jobs_option, open_store, output_option
+from mqtool.commands._output import Output, progress
+from mqtool.errors import Status, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.repair.compare import Logs
+    from mqtool.engine.store.reader import StoreReader
+
+_LISTED = 100
+_NOT_COMPARED = "index, checkpoint and timer are not compared: each broker makes its own"
+
+
+@click.command(short_help="Tell what two stores have of each other.")
+@click.argument("left", metavar="STORE", type=click.Path(path_type=Path, readable=False))
+@click.argument("right", metavar="STORE2", type=click.Path(path_type=Path, readable=False))
+@click.option(
+    "--by", type=click.Choice(["offset", "key"]), default="offset", show_default=True,
+    help="offset: copies of one log, address by address; key: any two stores, message by message.",
+)  # fmt: skip
+@click.option(
+    "-c", "--config", "configs", multiple=True, type=click.Path(path_type=Path, readable=False),
+    help="The broker's configuration file, of both stores; given twice, of one each.",
+)  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker, for both; repeats."
+)
+@jobs_option
+@output_option
+def command(
+    left: Path, right: Path, by: str, configs: tuple[Path, ...], settings: tuple[str, ...], jobs: int, output: Output
+) -> int:
+    """Tell what two stores have of each other: a master and its slave, a store and its backup, before and after a move.
+
+    By offset, what lies at the same address: ranges of addresses that are damaged or missing in one, then messages by
+    queue, then queues and tables of config/. By key, which messages one has more often than the other, wherever they
+    lie. Both stores are only read; they may be damaged, and in use.
+
+    Ends with status 0 when they are equal, 3 when messages differ, 4 when only queues or tables do, or when something
+    could be read in neither.
+    """
+    if len(configs) > 2:
+        raise UsageError("-c is given once for both stores, or twice, for one each")
+    stores = [
+        open_store(path, configs[min(number, len(configs) - 1)] if configs else None, settings)
+        for number, path in enumerate((left, right))
+    ]
+    for store in stores:
+        check_has_log(store)
+    output.tell_compiling(sum(store.commit_log.total_size for store in stores))
+    status = (_by_offset if by == "offset" else _by_key)(stores[0], stores[1], jobs, output)
+    for side, store in zip(("left", "right"), stores, strict=True):
+        for remark in dict.fromkeys(store.remarks):
+            output.remark(f"{side}: {remark}")
+    return status
+
+
+def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
+    from mqtool.engine.repair.compare import Logs, compare_files, compare_logs
+
+    logs = Logs()
+    output.columns = (
+        "difference", "side", "physical_offset", "size", "message_count", "topic", "queue_id", "queue_offset",
+    )  # fmt: skip
+    with progress(left.commit_log.total_size + right.commit_log.total_size, "compare") as advance:
+        for found in compare_logs(left, right, logs, jobs, advance):
+            if not output.is_table or output.count < _LISTED:
+                output.row({"kind": "range", **dataclasses.asdict(found)})
+    if output.is_table and logs.ranges > _LISTED:
+        output.text(f"{logs.ranges - _LISTED:,} more ranges; -o jsonl lists all")
+    if logs.queues:
+        output.new_table(("topic", "queue_id", "only_left", "only_right", "differ", "first_offset", "last_offset"))
+    for (topic, queue_id), count in sorted(logs.queues.items()):
+        output.row({"kind": "queue", "topic": topic, "queue_id": queue_id, **dataclasses.asdict(count)})
+    files = list(compare_files(left, right, logs.is_equal))
+    if files:
+        output.new_table(("name", "message", "queue_offset"))
+    for file in files:
+        output.row({"kind": "file", **dataclasses.asdict(file)})
+    _tell_logs(logs, left, right, output)
+    if files:
+        output.remark(
+            f"{len(files):,} queues and tables differ: `mqtool verify` tells whether a store agrees with its log"
+        )
+    output.remark(_NOT_COMPARED)
+    if not logs.is_equal:
+        return Status.DAMAGE
+    return Status.WARNINGS if logs.ranges or files or any(side.unreadable_count for side in logs.sides) else Status.OK
+
+
+def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: Output) -> None:
+    from mqtool.engine.repair.compare import better_base
+
+    for name, side in zip(("left", "right"), logs.sides, strict=True):
+        said = f"{name}: {side.message_count:,} messages, {side.only:,} of them only there"
+        if side.unreadable_count:
+            said += f"; {side.unreadable_size:,} bytes in {side.unreadable_count:,} places cannot be read"
+        output.remark(said)
+    if logs.is_equal:
+        if logs.ranges or any(side.unreadable_count for side in logs.sides):
+            output.remark(f"both hold the same {logs.common:,} messages; `mqtool verify` tells what is damaged")
+        else:
+            output.remark(f"both logs are the same: {logs.common:,} messages")
+        return
+    if not logs.common:
+        output.remark("no record is the same at the same address: these are different logs, compare them --by key")
+        return
+    output.remark(f"{logs.common:,} messages are the same; the first difference is at {logs.first_difference:,}")
+    if logs.parted_at is not None:
+        output.remark(f"they part at {logs.parted_at:,}: behind it each has messages of its own")
+    elif logs.contradictions:
+        output.remark(
+            f"at {logs.contradictions:,} addresses they have different messages, with common ones behind them"
+        )
+    base, reason = better_base(logs)
+    if base is None:
+        output.remark(f"either will do as the base of a repair: {reason}")
+    else:
+        output.remark(f"the better base of a repair is {base}, {(left if base == 'left' else right).root}: {reason}")
+    output.remark(f"`mqtool salvage --merge {left.root} {right.root} --into DIR` makes a store of what either has")
+
+
+def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
+    from mqtool.engine.repair.compare_keys import Messages, compare_keys
+
+    found = Messages()
+    listed = 0
+    readers = {"left": left, "right": right}
+    output.columns = (
+        "side",
+        "left_count",
+        "right_count",
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "unique_key",
+    )
+    with progress(left.commit_log.total_size + right.commit_log.total_size, "compare") as advance:
+        for one in compare_keys(left, right, found, jobs, advance):
+            listed += 1
+            if not output.is_table or listed <= _LISTED:
+                output.row(
+                    {"kind": "message", **dataclasses.asdict(one), **_named(readers[one.side], one.physical_offset)}
+                )
+    if output.is_table and listed > _LISTED:
+        output.text(f"{listed - _LISTED:,} more messages; -o jsonl lists all")
+    topics = sorted(found.only_left.keys() | found.only_right.keys())
+    if topics:
+        output.new_table(("topic", "left_count", "right_count", "only_left", "only_right"))
+    for topic in topics:
+        counts = (found.left, found.right, found.only_left, found.only_right)
+        names = ("left_count", "right_count", "only_left", "only_right")
+        output.row(
+            {"kind": "topic", "topic": topic} | {name: count[topic] for name, count in zip(names, counts, strict=True)}
+        )
+    for name, count in zip(readers, found.unreadable, strict=True):
+        if count:
+            output.remark(f"{name}: {count:,} ranges of addresses cannot be read, what was there is not compared")
+    said = f"left has {found.left.total():,} messages, right {found.right.total():,}"
+    if found.is_equal:
+        output.remark(f"{said}: the same ones, as often")
+    else:
+        output.remark(
+            f"{said}; {found.only_left.total():,} are only in left, {found.only_right.total():,} only in right"
+        )
+    output.remark(
+        "queues, index and tables are not compared, nor where messages lie: --by offset does, for copies of one log"
+    )
+    if not found.is_equal:
+        return Status.DAMAGE
+    return Status.WARNINGS if any(found.unreadable) else Status.OK
+
+
+def _named(reader: "StoreReader", physical_offset: int) -> dict[str, Any]:
+    """Return what people know a message by."""
+    message = reader.message_at(physical_offset)
+    names = ("queue_id", "queue_offset", "store_timestamp", "unique_key", "keys", "tags", "message_id")
+    return {name: getattr(message, name) for name in names}
