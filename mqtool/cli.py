@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import io
 import os
 import signal
 import sys
@@ -11,6 +10,8 @@ from typing import NamedTuple
 
 import click
 
+from mqtool.commands._parent import be_child_of
+from mqtool.commands._streams import forget_output, mend_streams
 from mqtool.errors import MqtoolError, Status
 
 
@@ -49,6 +50,11 @@ COMMANDS = {
     "cluster": Entry("cluster", "List brokers and show how they are."),
     "spark": Entry("spark", "Ask stores too large for one machine, on Spark."),
 }
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_TAKEN_BACK = ("recover", "rebuild", "apply", "undo", "topic", "group", "offset")
+_AFTER_A_KILL = "what was begun in a store is taken back by `mqtool undo`, or when the same command is run again"
 
 
 class Commands(click.Group):
@@ -93,22 +99,12 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and end the program with its status."""
-    _mend_streams()
+    mend_streams()
     # numpy's linear algebra, of which nothing is used, would take a third of its start to make ready for threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "_MQTOOL_COMPLETE" in os.environ or not hasattr(os, "fork"):
         sys.exit(run(sys.argv[1:]))
     sys.exit(_run_in_child(sys.argv[1:]))
-
-
-def _mend_streams() -> None:
-    """Make the standard streams take whatever is written: one may be closed, or know few characters."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            # The lowest free number is this one. Else a file of the store would take it.
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: list[str]) -> int:
@@ -119,16 +115,16 @@ def run(arguments: list[str]) -> int:
         return int(result or Status.OK)
     except MqtoolError as error:
         return _complain(str(error), error.exit_code)
-    except click.Abort:
-        return Status.INTERRUPTED
+    except click.Abort as abort:  # click makes one of an interrupt
+        return _status_of_interrupt(abort.__cause__)
     except click.ClickException as error:
         with contextlib.suppress(OSError):
             error.show()
         return Status.USAGE
-    except KeyboardInterrupt:
-        return Status.INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return _status_of_interrupt(interrupt)
     except (BrokenPipeError, SystemExit):  # click makes an exit of its own of a closed pipe
-        _forget_output()
+        forget_output()
         return Status.OK
     except MemoryError:
         return _complain("there is not enough memory for this", Status.FAULT)
@@ -145,16 +141,11 @@ def _color() -> bool | None:
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
-def _forget_output() -> None:
-    """Let go of standard output: its reader has gone, or its disk is full, and a buffer must not complain later."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _complain(sentence: str, status: Status) -> Status:
     try:
         sys.stdout.flush()
     except OSError:
-        _forget_output()
+        forget_output()
     with contextlib.suppress(OSError):  # the status tells all the same
         click.echo(f"mqtool: {sentence}", err=True)
     return status
@@ -180,8 +171,10 @@ def _fault(error: Exception) -> Status:
 
 def _run_in_child(arguments: list[str]) -> int:
     """Run a command in a child, so that a mapped file that shrinks ends in a status and not in a crash."""
+    parent = os.getpid()
     child = os.fork()
     if not child:
+        be_child_of(parent)
         status: int = Status.FAULT
         try:
             status = run(arguments)
@@ -195,13 +188,28 @@ def _run_in_child(arguments: list[str]) -> int:
         with contextlib.suppress(ProcessLookupError):  # it was told too, and has ended
             os.kill(child, received)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         signal.signal(number, pass_on)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)  # a second one must not kill what ends by itself
     if status >= 0:
         return status
     if status == -signal.SIGBUS:
         return _complain("a file became shorter, or its disk failed, while it was read: try again", Status.BUSY)
-    return _complain(f"ended by {signal.Signals(-status).name}", Status.FAULT) if status != -signal.SIGTERM else 143
+    if -status in _ENDING:
+        return _status_of(-status)
+    then = f"; {_AFTER_A_KILL}" if arguments[:1] and arguments[0] in _TAKEN_BACK else ""
+    return _complain(f"ended by {signal.Signals(-status).name}{then}", Status.FAULT)
+
+
+def _status_of_interrupt(interrupt: BaseException | None) -> int:
+    """Return the status of a command that was interrupted, perhaps by a signal that the interrupt has the number of."""
+    if isinstance(interrupt, KeyboardInterrupt) and interrupt.args:
+        return _status_of(*interrupt.args)
+    return Status.INTERRUPTED
+
+
+def _status_of(number: int) -> int:
+    """Return the status of a command that a signal has ended, as shells tell it."""
+    return 128 + number

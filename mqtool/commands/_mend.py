@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._interrupts import changing
 from mqtool.commands._options import default_store, jobs_option, output_option, parse_settings, store_names
 from mqtool.commands._output import Output, printable, progress
+from mqtool.commands._streams import outlast_readers
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
@@ -83,7 +85,6 @@ class Mending:
     def carry_out(self, plan: "Plan") -> int:
         """Show a plan, ask, carry it out; return the status."""
         from mqtool.engine.repair import plan as plans
-        from mqtool.engine.store.disk import Disk
 
         show(plan, self.output)
         if plan.refusal:
@@ -94,9 +95,11 @@ class Mending:
             return Status.OK
         if not self._is_wanted():
             return Status.DAMAGE
+        self.output.flush()  # what cannot be shown is not done
         try:
-            with progress(self._size_of_log(), plan.command) as advance:
-                plans.carry_out(self.root, self.config, plan, Disk(), self.jobs, advance)
+            with changing() as interrupts, progress(self._size_of_log(), plan.command) as advance:
+                checked = interrupts.progress(advance)
+                plans.carry_out(self.root, self.config, plan, interrupts.disk(), self.jobs, checked, interrupts.settle)
         except KeyboardInterrupt as interrupt:
             for note in getattr(interrupt, "__notes__", ["interrupted"]):
                 self.output.remark(note)
@@ -123,7 +126,9 @@ class Mending:
         self.output.remark(f"the mend {info.name} was cut off; it is taken back before another is planned")
         if not self.question.is_answered_yes("Take it back?"):
             return False
-        undo(self.root, Disk())
+        with changing() as interrupts:
+            interrupts.settle()  # half of it helps nobody
+            undo(self.root, Disk())
         self.output.remark(f"{info.name} was taken back")
         return True
 
@@ -153,6 +158,7 @@ def question_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, yes: bool, dry_run: bool, output: Output, **kwargs: Any) -> Any:
         if yes and dry_run:
             raise UsageError("--yes and --dry-run cannot both be meant")
+        outlast_readers()
         return command(*args, question=Question(yes, dry_run, output), output=output, **kwargs)
 
     return wrapped

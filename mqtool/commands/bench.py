@@ -16,6 +16,7 @@ import click
 from mqtool.commands._admin import masters
 from mqtool.commands._options import OFFSET, limit_option, output_option
 from mqtool.commands._output import Output
+from mqtool.commands._streams import outlast_readers
 from mqtool.commands._wire import Brokers, wire_options
 from mqtool.errors import MqtoolError, Status, UnavailableError, UsageError
 
@@ -79,6 +80,7 @@ def command(
     """  # noqa: D301
     from mqtool.engine.client_runtime.load import LEAST_SIZE, LoadOptions
 
+    outlast_readers()
     if size < LEAST_SIZE:
         raise UsageError(f"--size {size}: a body holds when it was sent, so it has {LEAST_SIZE} bytes at least")
     if against is not None and limit is not None:

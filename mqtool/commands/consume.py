@@ -12,7 +12,7 @@ from mqtool.commands._options import SPAN, TIME, body_option, limit_option, outp
 from mqtool.commands._output import Output
 from mqtool.commands._rows import body_fields
 from mqtool.commands._wire import Brokers, wire_options
-from mqtool.errors import NotFoundError, Status, UsageError
+from mqtool.errors import NotFoundError, Status, UsageError, WriteError
 
 if TYPE_CHECKING:
     from mqtool.engine.client.consuming import ConsumeStatus
@@ -123,6 +123,10 @@ def command(
     except KeyboardInterrupt:
         sink.sum_up()
         raise
+    except BrokenPipeError as error:
+        if peek:
+            raise
+        raise WriteError("nobody reads the output any more: what could not be written was not consumed") from error
     sink.sum_up()
     return Status.OK
 
@@ -135,6 +139,8 @@ class _Sink:
         self._body = body
         self._wanted = wanted
         self._what = what
+        self.error: OSError | None = None
+        """Why no more can be written."""
         self.restart()
 
     def restart(self) -> None:
@@ -149,15 +155,21 @@ class _Sink:
 
     @property
     def is_done(self) -> bool:
-        """Whether there are enough, or none have come for long enough."""
+        """Whether there are enough, or none have come for long enough, or nobody takes them."""
         idle = self._wanted.idle_ms
-        return self.room <= 0 or (idle is not None and (time.monotonic() - self._last) * 1000 >= idle)
+        if self.error is not None or self.room <= 0:
+            return True
+        return idle is not None and (time.monotonic() - self._last) * 1000 >= idle
 
     def show(self, messages: "Sequence[ConsumerMessage]") -> None:
         """Write the rows of messages."""
-        for message in messages:
-            self._output.row(_row(message, self._body))
-        self._output.flush()
+        try:
+            for message in messages:
+                self._output.row(_row(message, self._body))
+            self._output.flush()
+        except OSError as error:
+            self.error = error
+            raise
         self.restart()
 
     def sum_up(self) -> None:
@@ -252,9 +264,12 @@ async def _consume_in_order(brokers: Brokers, group: str, wanted: _Wanted, sink:
     from mqtool.engine.client_runtime.push_consumer import PushConsumer
 
     async def listen(messages: "Sequence[ConsumerMessage]", _: "ConsumeContext") -> "ConsumeStatus":
-        if sink.room <= 0:
+        if sink.error or sink.room <= 0:
             return ConsumeStatus.LATER
-        sink.show(messages)
+        try:
+            sink.show(messages)
+        except OSError:  # which is raised below
+            return ConsumeStatus.LATER
         return ConsumeStatus.SUCCESS
 
     options = PushConsumerOptions(**brokers.client_options(), **_begin(wanted.where), orderly=True)
@@ -265,6 +280,8 @@ async def _consume_in_order(brokers: Brokers, group: str, wanted: _Wanted, sink:
         await _joined(consumer, sink)
         while not sink.is_done:
             await asyncio.sleep(_LOOK_S)
+    if sink.error:
+        raise sink.error
 
 
 # Without anybody's notice

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from mqtool.commands._interrupts import changing
 from mqtool.commands._options import jobs_option, parse_settings
 from mqtool.commands._output import Output, progress
 from mqtool.errors import Status
@@ -34,15 +35,15 @@ def command(
     keep their places, or --renumber closes the gaps. Sizes of files are RocketMQ's defaults, or as -c and --set say.
     """  # noqa: D301
     from mqtool.engine.repair.transfer import import_files
-    from mqtool.engine.store.disk import Disk
     from mqtool.engine.store.paths import StoreConfig
 
     output = Output("jsonl")
     given = StoreConfig.load(config, parse_settings(settings))
     total = sum(path.stat().st_size for path in files if path.is_file())
     output.tell_compiling(total)
-    with progress(total, "import") as advance:
-        done = import_files(files, into, given, Disk(), renumber, jobs, advance)
+    with changing() as interrupts, progress(total, "import") as advance:
+        done = import_files(files, into, given, interrupts.disk(), renumber, jobs, interrupts.progress(advance))
+        interrupts.settle()
     for topic, count in sorted(done.placeholders.items()):
         many = f"{count:,} placeholders stand" if count > 1 else "one placeholder stands"
         output.remark(f"{topic}: {many} for queue offsets without a message")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mqtool.commands._interrupts import changing
 from mqtool.commands._mend import Mending, mend_options
 from mqtool.commands._options import matching, topic_filter
 from mqtool.commands._output import Output, progress
@@ -69,7 +70,6 @@ def _build_into(
 ) -> int:
     from mqtool.engine.repair.new_store import making, refuse_used
     from mqtool.engine.repair.rebuild import build
-    from mqtool.engine.store.disk import Disk
 
     if target == "config":
         raise UsageError("--into goes with queues, index and all")
@@ -81,19 +81,21 @@ def _build_into(
     output, total = mending.output, reader.commit_log.total_size
     output.tell_compiling(total)
     is_live = reader.is_live
-    disk = Disk()
-    with progress(total, "rebuild") as advance, making(into, disk):
-        built = build(
-            reader,
-            into,
-            disk,
-            queues=target != "index",
-            index=target != "queues",
-            topics=topics,
-            version=version,
-            jobs=mending.jobs,
-            progress=advance,
-        )
+    with changing() as interrupts, progress(total, "rebuild") as advance:
+        disk = interrupts.disk()
+        with making(into, disk):
+            built = build(
+                reader,
+                into,
+                disk,
+                queues=target != "index",
+                index=target != "queues",
+                topics=topics,
+                version=version,
+                jobs=mending.jobs,
+                progress=interrupts.progress(advance),
+            )
+        interrupts.settle()
     for remark in reader.remarks:
         output.remark(remark)
     if is_live:

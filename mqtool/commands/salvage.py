@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mqtool.commands._interrupts import changing
 from mqtool.commands._options import jobs_option, output_option, store_options
 from mqtool.commands._output import Output, progress
+from mqtool.commands._streams import outlast_readers
 from mqtool.errors import Status
 
 if TYPE_CHECKING:
@@ -35,16 +37,17 @@ def command(into: Path, dry_run: bool, jobs: int, store: "StoreReader", output: 
     Rows are counts by topic. Ends with status 5 when something could not be copied (with --dry-run 3).
     """
     from mqtool.engine.repair.salvage import check_target, plan_salvage, salvage
-    from mqtool.engine.store.disk import Disk
 
+    outlast_readers()
     check_target(store, into)
     total = store.commit_log.total_size
     output.tell_compiling(total)
     with progress(total, "look") as advance:
         plan = plan_salvage(store, jobs, advance)
     if not dry_run:
-        with progress(2 * plan.size, "salvage") as advance:
-            salvage(plan, into, Disk(), jobs, advance)
+        with changing() as interrupts, progress(2 * plan.size, "salvage") as advance:
+            salvage(plan, into, interrupts.disk(), jobs, interrupts.progress(advance))
+            interrupts.settle()
     for row in plan.rows():
         output.row(row)
     _tell(plan, output)

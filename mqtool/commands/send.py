@@ -15,6 +15,8 @@ import click
 
 from mqtool.commands._options import SPAN, output_option
 from mqtool.commands._output import Output
+from mqtool.commands._parent import end_with_parent
+from mqtool.commands._streams import outlast_readers
 from mqtool.commands._wire import Brokers, wire_options
 from mqtool.errors import FormatError, NotFoundError, Status, UsageError
 
@@ -79,6 +81,8 @@ def command(
     """  # noqa: D301
     from mqtool.engine.client.outgoing import ProducerMessage
 
+    outlast_readers()
+    end_with_parent()
     if jsonl and (bodies or files):
         raise UsageError("--jsonl reads standard input: leave out the bodies and --file")
     if batch and (delay or delay_level):

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from mqtool.commands._options import parse_settings
+from mqtool.commands._streams import outlast_readers
 from mqtool.errors import MissingExtraError, NotFoundError, Status
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def command(
     tells when it is ready, and where. It listens on 127.0.0.1 unless --host says otherwise. TLS is off unless the
     settings tls.server.certPath and tls.server.keyPath name a certificate and its key.
     """
+    outlast_readers()
     if no_broker and no_namesrv:
         raise click.UsageError("--no-broker and --no-namesrv leave nothing to run")
     is_given = click.get_current_context().get_parameter_source("namesrv") is ParameterSource.COMMANDLINE

@@ -20,6 +20,7 @@ from mqtool.commands._options import (
 from mqtool.commands._query import topics_of
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.commands._spark import Job, into_options, job_options
+from mqtool.commands._streams import outlast_readers
 from mqtool.commands.find import query_of, query_options
 from mqtool.commands.rebuild import tell_built
 from mqtool.commands.stats import columns_of, counts_of, named, order_of
@@ -306,6 +307,7 @@ def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job)
     """Make queues and index again from the commit log, byte for byte what `mqtool rebuild --into` makes."""
     from spark_jobs.rebuild import run
 
+    outlast_readers()
     if len(job.stores) != 1:
         raise UsageError("one store is rebuilt at a time: give one with -s")
     if topics and target != "queues":

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mqtool.commands._interrupts import changing
 from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import default_store
 from mqtool.commands._output import Output, iso_time
@@ -41,7 +42,9 @@ def command(
     output.remark(f"{info.command} of {iso_time(info.timestamp)} ({_state(info)}) would be taken back: {info.name}")
     if not question.is_answered_yes("Take it back?"):
         return Status.DAMAGE
-    info, exact = undo(root, Disk(), info.name, force)
+    with changing() as interrupts:
+        interrupts.settle()  # half of it helps nobody
+        info, exact = undo(root, Disk(), info.name, force)
     if exact:
         output.remark(f"{info.name} was taken back: the store is as it was before, in every name, size and time")
         return Status.OK

@@ -1,6 +1,7 @@
 """Run a command in this process and see what it wrote."""
 
 import io
+import signal
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +29,14 @@ def run(*arguments: object) -> Ran:
     """Run ``mqtool`` with these arguments, its output going to a pipe."""
     output, remarks = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     before = sys.stdout, sys.stderr
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     sys.stdout, sys.stderr = output, remarks
     try:
         status = cli.run([str(argument) for argument in arguments])
     finally:
         sys.stdout, sys.stderr = before
+        for number, handler in handlers.items():  # a command that is done ignores them, as its program ends then
+            signal.signal(number, handler)
     return Ran(int(status), _text(output), _text(remarks))
 
 

@@ -172,7 +172,13 @@ def plan_mend(
 
 
 def carry_out(
-    root: Path, config: StoreConfig, plan: Plan, disk: Disk, jobs: int = 1, progress: Progress = lambda _: None
+    root: Path,
+    config: StoreConfig,
+    plan: Plan,
+    disk: Disk,
+    jobs: int = 1,
+    progress: Progress = lambda _: None,
+    settle: Callable[[], None] = lambda: None,
 ) -> None:
     """Do what a plan says. What fails, or is interrupted, is taken back before the error is raised.
 
@@ -183,6 +189,7 @@ def carry_out(
         disk: through which everything is written.
         jobs: how many threads share the work.
         progress: is told how many bytes are done.
+        settle: is called when nothing may interrupt it any more: at its end, or before all is taken back.
 
     Raises:
         MendFailedError: the mend could not be carried out; the sentence says whether the store is as before.
@@ -201,8 +208,10 @@ def carry_out(
             raise MendFailedError(error, "the store was not touched") from error
         try:
             MENDS[plan.command].apply(reader, plan, journal, jobs, progress)
+            settle()
             journal.finish()
         except (Exception, KeyboardInterrupt) as error:
+            settle()
             _give_up(journal, error)
             raise
 
