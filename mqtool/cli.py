@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import click
 
-from mqtool.commands._parent import be_child_of
-from mqtool.commands._streams import forget_output, mend_streams
 from mqtool.errors import MqtoolError, Status
 
 
@@ -99,6 +97,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and end the program with its status."""
+    from mqtool.commands._streams import mend_streams
+
     mend_streams()
     # numpy's linear algebra, of which nothing is used, would take a third of its start to make ready for threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -124,7 +124,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt as interrupt:
         return _status_of_interrupt(interrupt)
     except (BrokenPipeError, SystemExit):  # click makes an exit of its own of a closed pipe
-        forget_output()
+        _forget_output()
         return Status.OK
     except MemoryError:
         return _complain("there is not enough memory for this", Status.FAULT)
@@ -141,11 +141,17 @@ def _color() -> bool | None:
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
+def _forget_output() -> None:
+    from mqtool.commands._streams import forget_output
+
+    forget_output()
+
+
 def _complain(sentence: str, status: Status) -> Status:
     try:
         sys.stdout.flush()
     except OSError:
-        forget_output()
+        _forget_output()
     with contextlib.suppress(OSError):  # the status tells all the same
         click.echo(f"mqtool: {sentence}", err=True)
     return status
@@ -171,6 +177,8 @@ def _fault(error: Exception) -> Status:
 
 def _run_in_child(arguments: list[str]) -> int:
     """Run a command in a child, so that a mapped file that shrinks ends in a status and not in a crash."""
+    from mqtool.commands._parent import be_child_of
+
     parent = os.getpid()
     child = os.fork()
     if not child:
