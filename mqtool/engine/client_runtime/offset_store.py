@@ -103,8 +103,11 @@ class FileOffsets(_Noted):
             break
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return what the file said."""
+        """Return what the file said, or what was noted since."""
         return self._offsets.get(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Keep the offset: no other member notes it, and here this one goes on when the queue comes back."""
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:  # noqa: ARG002
         """Write the file; what it held goes to one of the same name with ``.bak``."""
