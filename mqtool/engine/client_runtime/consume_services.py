@@ -5,6 +5,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import inspect
 import logging
 import time
@@ -18,6 +19,7 @@ from mqtool.engine.client import consuming, fetching
 from mqtool.engine.client.consuming import ConsumeStatus, MessageModel
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
+from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.consumer import ConsumerOptions, HeldQueue
 from mqtool.engine.client_runtime.instance import Instance
 from mqtool.engine.client_runtime.listener_threads import ListenerThreads, is_coroutine
@@ -167,9 +169,12 @@ class ConsumeService(ABC):
         return status
 
     async def _call(self, messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
-        status = await (self._threads.call if self._threads else self._listener)(messages, context)
-        if inspect.isawaitable(status):  # of a function that is no coroutine itself
-            status = await status
+        if self._threads:
+            status = await self._threads.call(messages, context)
+        else:
+            status = user_code.call("listener", self._listener, messages, context)
+        if inspect.isawaitable(status):  # of a coroutine, or of a function that is none itself
+            status = await user_code.awaited("listener", status)
         return ConsumeStatus.LATER if status is ConsumeStatus.LATER else ConsumeStatus.SUCCESS
 
     def _shown(self, messages: Sequence[ConsumerMessage]) -> Sequence[ConsumerMessage]:
@@ -199,9 +204,9 @@ class ConcurrentService(ConsumeService):
 
     def start(self, held: Callable[[], Collection[HeldQueue]]) -> None:
         """Begin to consume."""
-        self._instance.keep(self._clean_on(held))
+        self._instance.keep_on("sending back what is stuck", functools.partial(self._clean_on, held))
         for _ in range(self._options.consume_thread_max):
-            self._instance.keep(self._consume_on())
+            self._instance.keep_on("consuming", self._consume_on)
 
     def begin(self, held: HeldQueue) -> None:
         """Do nothing: messages are given out as they come."""
@@ -276,7 +281,7 @@ class OrderlyService(ConsumeService):
     def begin(self, held: HeldQueue) -> None:
         """Consume a queue from now on; its lock was just granted."""
         held.waiting.locked_at = self._clock()
-        self._instance.keep(self._consume_on(held))
+        self._instance.keep_on(f"consuming {held.queue}", functools.partial(self._consume_on, held))
 
     def submit(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:  # noqa: ARG002
         """Have messages consumed that were just pulled."""

@@ -7,6 +7,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import random
 import sys
@@ -24,6 +25,7 @@ from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.engine.client.rebalance import Strategy, allocate, averagely
 from mqtool.engine.client.routes import MASTER
+from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from mqtool.engine.client_runtime.reader import ANSWER_MS, Reader
@@ -189,7 +191,7 @@ class Consumer(Subscriber, Reader):
         await self._check_subscriptions()
         self._instance.start()
         await self._instance.send_heartbeats()
-        self._rebalancing = self._instance.keep(self._rebalance_on())
+        self._rebalancing = self._instance.keep_on("sharing queues out", self._rebalance_on)
         self._rebalance_wanted.set()
 
     async def _keep_share(self) -> None:
@@ -247,7 +249,9 @@ class Consumer(Subscriber, Reader):
                 try:
                     await self._rebalance(topic)
                 except MqtoolError as error:
-                    log.warning("the queues of %s cannot be shared out now: %s", topic, error)
+                    log.warning("the queues of %s cannot be shared out now: %s", topic, error, exc_info=error.__cause__)
+                except Exception:
+                    log.exception("the queues of %s cannot be shared out now", topic)
 
     def _topics(self) -> set[str]:
         return {*self._subscriptions, *(queue.topic for queue in self._held)}
@@ -274,7 +278,7 @@ class Consumer(Subscriber, Reader):
                 self._subscriptions[topic] = dataclasses.replace(subscription, version=now)
             await self._instance.send_heartbeats()
         for one in begun:
-            one.pulling = self._instance.keep(self._pull_on(one))
+            one.pulling = self._instance.keep_on(f"pulling {one.queue}", functools.partial(self._pull_on, one))
 
     async def _due(self, topic: str) -> list[MessageQueue] | None:
         """Return this member's share of a topic, None where that cannot be told now."""
@@ -290,7 +294,7 @@ class Consumer(Subscriber, Reader):
         members = await self._instance.ask_reader(name, fetching.members(self.group), ANSWER_MS)
         if not members:
             return None
-        share = allocate(self.options.strategy, queues, members, self.client_id)
+        share = user_code.call("strategy", allocate, self.options.strategy, queues, members, self.client_id)
         return [queue for queue in share if queue.topic == topic]  # a configuration names those of all topics
 
     async def _may_take(self, new: Collection[MessageQueue]) -> Collection[MessageQueue]:

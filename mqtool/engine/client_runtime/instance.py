@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import time
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mqtool.engine.client import questions
 from mqtool.engine.client.questions import Question
 from mqtool.engine.client.routes import MASTER, broker_to_read, masters, readable_queues, writable_queues
+from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.wire import OnRequest, Wire
 from mqtool.engine.remoting.client import Answering, own_address, split_addresses
 from mqtool.engine.remoting.clock import wall_clock
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_AGAIN_S = 1.0  # after work in the background failed
 NAMESRV_ADDR = "NAMESRV_ADDR"
 """The variable of the environment that names the name servers, as for Java clients."""
 
@@ -100,8 +103,11 @@ class Instance:
     def start(self) -> None:
         """Ask for routes and send heartbeats from now on."""
         options = self.options
-        self.keep(self._at_intervals(options.poll_name_server_interval_ms, self._poll_routes))
-        self.keep(self._at_intervals(options.heartbeat_broker_interval_ms, self.send_heartbeats))
+        for name, interval_ms, work in (
+            ("asking for routes", options.poll_name_server_interval_ms, self._poll_routes),
+            ("sending heartbeats", options.heartbeat_broker_interval_ms, self.send_heartbeats),
+        ):
+            self.keep_on(name, functools.partial(self._at_intervals, interval_ms, work))
 
     async def stop(self) -> None:
         """End everything that was begun, and all connections."""
@@ -116,6 +122,19 @@ class Instance:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def keep_on(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":
+        """Have work done until it, or this client, ends; where it fails that is logged, and it is begun again."""
+        return self.keep(self._supervised(name, work))
+
+    async def _supervised(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await user_code.awaited(name, work())
+                return
+            except Exception:
+                log.exception("%s: %s failed, and begins again", self.client_id, name)
+            await asyncio.sleep(_AGAIN_S)
 
     async def _at_intervals(self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:

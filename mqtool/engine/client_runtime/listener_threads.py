@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from mqtool.engine.client_runtime.user_code import contained
+
 
 def is_coroutine(function: Callable[..., Any]) -> bool:
     """Tell whether calling this gives a coroutine; objects count by their ``__call__``."""
@@ -39,7 +41,7 @@ class ListenerThreads:
         self._is_one_woken = False
         self._is_stopped = False
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._ended: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._ended: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
         self._is_loop_woken = False
 
     def call(self, *args: Any) -> "asyncio.Future[Any]":
@@ -87,10 +89,8 @@ class ListenerThreads:
             result, args = call
             try:
                 self._ended.append((result, self._listener(*args), None))
-            except StopIteration as error:  # no future takes this one
-                self._ended.append((result, None, RuntimeError(f"the listener raised {error!r}")))
             except BaseException as error:
-                self._ended.append((result, None, error))
+                self._ended.append((result, None, contained("listener", error)))
             if not self._is_loop_woken:
                 self._is_loop_woken = True
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

@@ -5,6 +5,8 @@
 
 import asyncio
 import contextlib
+import functools
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +15,13 @@ from mqtool.engine.client import consuming, fetching
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import check_topic, with_namespace, without_namespace
 from mqtool.engine.client.questions import Question
+from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.consumer import Consumer, ConsumerOptions, HeldQueue
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
+
+log = logging.getLogger(__name__)
 
 OnQueues = Callable[[str, list[MessageQueue]], None]
 """Is told a topic and its queues."""
@@ -120,16 +125,23 @@ class LitePullConsumer(Consumer):
         check_topic(topic)
         self._check_running()
         name = with_namespace(topic, self.options.namespace)
-        self._instance.keep(self._watch(name, listener, await self._instance.queues_to_read(name)))
+        known = await self._instance.queues_to_read(name)
+        self._instance.keep_on(f"watching the queues of {topic}", functools.partial(self._watch, name, listener, known))
 
     async def _watch(self, name: str, listener: OnQueues, before: list[MessageQueue]) -> None:
         while True:
             await asyncio.sleep(self.options.topic_metadata_check_interval_millis / 1000)
-            with contextlib.suppress(MqtoolError):  # the name servers may be back next time
+            try:
                 queues = await self._instance.queues_to_read(name)
-                if queues != before:
-                    before = queues
-                    listener(without_namespace(name, self.options.namespace), queues)
+            except MqtoolError:  # the name servers may be back next time
+                continue
+            if queues != before:
+                before = queues
+                topic = without_namespace(name, self.options.namespace)
+                try:
+                    user_code.call("queue listener", listener, topic, queues)
+                except Exception:
+                    log.exception("the listener failed with the queues of %s", topic)
 
     # From start to shutdown
 

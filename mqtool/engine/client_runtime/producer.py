@@ -27,6 +27,7 @@ from mqtool.engine.client.outgoing import (
 )
 from mqtool.engine.client.queue_choice import InTurn, Selector
 from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
+from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.listener_threads import is_coroutine
@@ -407,7 +408,7 @@ class Producer(Client):
             wanted = queue._replace(topic=self._topic(queue.topic))
             return lambda _queues, _failed: wanted
         if selector:
-            return lambda queues, _failed: selector(queues, message, arg)
+            return lambda queues, _failed: _chosen(selector, queues, message, arg)
         turns = self._turns.get(message.topic)
         if turns is None:
             turns = self._turns[message.topic] = InTurn(random.randrange(1 << 16), self._faults)
@@ -525,8 +526,15 @@ class TransactionProducer(Producer):
 
 async def _call(function: Callable[..., Any], *args: Any) -> Any:
     if is_coroutine(function):
-        return await function(*args)
-    return await asyncio.to_thread(function, *args)
+        return await user_code.awaited("transaction listener", function(*args))
+    return await asyncio.to_thread(user_code.call, "transaction listener", function, *args)
+
+
+def _chosen(selector: Selector, queues: Sequence[MessageQueue], message: ProducerMessage, arg: Any) -> MessageQueue:
+    queue = user_code.call("selector", selector, queues, message, arg)
+    if not isinstance(queue, MessageQueue):
+        raise UsageError(f"the selector returned {queue!r}, which is not a queue")
+    return queue
 
 
 def _state(given: Any) -> TransactionState:

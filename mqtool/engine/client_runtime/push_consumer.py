@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
@@ -83,9 +84,10 @@ class PushConsumer(Consumer):
         given = (self._listener, self.group, options, instance, self._offsets)
         self._service = OrderlyService(self._lock_again, *given) if options.orderly else ConcurrentService(*given)
         await self._join()
-        instance.keep(self._persist_on(options.persist_consumer_offset_interval))
+        interval = options.persist_consumer_offset_interval
+        instance.keep_on("noting offsets", functools.partial(self._persist_on, interval))
         if self._has_locks:
-            instance.keep(self._lock_on())
+            instance.keep_on("keeping locks", self._lock_on)
         self._service.start(self._held.values)
 
     async def shutdown(self) -> None:

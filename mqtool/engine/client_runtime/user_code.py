@@ -1,0 +1,55 @@
+"""Code of the application that a client calls: whatever it raises ends that one call, and nothing else.
+
+In an event loop SystemExit and KeyboardInterrupt end the loop, with all clients that run in it, and CancelledError ends
+the task that meets it. Raised by a listener, a strategy or a selector they mean neither.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from mqtool.errors import MqtoolError
+
+
+class CallbackError(MqtoolError):
+    """Code of the application raised what is no ordinary exception; ``__cause__`` is that."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        super().__init__(f"the {what} raised {error!r}")
+
+
+def contained(what: str, error: BaseException) -> Exception:
+    """Return an exception as it is, and anything else that was raised as a CallbackError."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):  # which no coroutine may raise
+        return error
+    wrapped = CallbackError(what, error)
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def call(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call code of the application in the event loop.
+
+    Raises:
+        Exception: what it raises.
+        CallbackError: it raised what is no ordinary exception.
+    """
+    try:
+        return function(*args)
+    except BaseException as error:
+        raise contained(what, error)  # noqa: B904  it knows its cause
+
+
+async def awaited(what: str, work: Awaitable[Any]) -> Any:
+    """Await code of the application; raises what ``call`` does, and CancelledError where the caller is cancelled."""
+    try:
+        return await work
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            raise
+        raise contained(what, error)  # noqa: B904  it knows its cause
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

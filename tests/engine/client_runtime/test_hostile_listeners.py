@@ -1,0 +1,144 @@
+"""Code of the application that raises what it should not: that call fails, and nothing else stops."""
+
+import asyncio
+import collections
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool import ConsumerMessage, ProducerMessage, PushConsumerOptions
+from mqtool.engine.client.rebalance import averagely
+from mqtool.engine.client_runtime.consume_services import ConsumeContext
+from mqtool.engine.client_runtime.user_code import CallbackError
+from mqtool.errors import UsageError
+from mqtool.formats.bodies import MessageQueue
+from tests.engine.client_runtime.test_push_consumer import FIRST, Listener, consumer, send, topics_of, until
+
+RAISED = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(), GeneratorExit(), ValueError()]
+each_error = pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+
+
+@pytest.fixture
+def broker() -> Iterator[mqtool.Broker]:
+    with mqtool.Broker() as running:
+        yield running
+
+
+def hostile(error: BaseException, *, is_coroutine: bool) -> tuple[Any, list[bytes]]:
+    """Return a listener that raises for each body that begins with "bad", and the other bodies."""
+    good: list[bytes] = []
+
+    def listen(messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> None:
+        for message in messages:
+            if message.body.startswith(b"bad"):
+                raise error
+            good.append(message.body)
+
+    async def listen_later(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> None:
+        listen(messages, context)
+
+    return (listen_later if is_coroutine else listen), good
+
+
+@each_error
+@pytest.mark.parametrize("is_coroutine", [False, True], ids=["function", "coroutine"])
+def test_whatever_a_listener_raises_is_a_failed_consumption(
+    error: BaseException, is_coroutine: bool, broker: mqtool.Broker
+) -> None:
+    send(broker, [b"bad %d" % number for number in range(30)])  # more than listeners at work at a time
+    send(broker, [b"good"] * 10)
+    listener, good = hostile(error, is_coroutine=is_coroutine)
+
+    with consumer(broker, listener, max_reconsume_times=0, consume_thread_max=5):
+        until(lambda: len(good) >= 10)
+        until(lambda: "%DLQ%G" in topics_of(broker))
+
+    dead = Listener()
+    reader = mqtool.PushConsumer("Dead", dead, broker.name_server_address, PushConsumerOptions(**FIRST))
+    reader.subscribe("%DLQ%G")
+    with reader:
+        assert sorted(set(dead.wait_for(30))) == sorted(b"bad %d" % number for number in range(30))
+    assert good == [b"good"] * 10
+
+
+@each_error
+def test_whatever_an_orderly_listener_raises_holds_up_its_queue_and_no_other(
+    error: BaseException, broker: mqtool.Broker
+) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        queues = producer.queues("Orders")
+        producer.send(ProducerMessage("Orders", b"bad"), queues[0])
+        producer.send(ProducerMessage("Orders", b"behind it"), queues[0])
+        producer.send(ProducerMessage("Orders", b"elsewhere"), queues[1])
+    seen: collections.Counter[bytes] = collections.Counter()
+
+    def listener(messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> None:
+        seen[messages[0].body] += 1
+        if messages[0].body == b"bad" and seen[b"bad"] < 3:
+            raise error
+
+    with consumer(broker, listener, orderly=True, suspend_current_queue_time_millis=10):
+        until(lambda: sum(seen.values()) == 5)
+    assert seen == {b"bad": 3, b"behind it": 1, b"elsewhere": 1}
+
+
+@each_error
+def test_whatever_a_selector_raises_is_raised_by_the_send_and_others_go_on(
+    error: BaseException, broker: mqtool.Broker
+) -> None:
+    def selector(_queues: Sequence[MessageQueue], _message: ProducerMessage, _arg: Any) -> MessageQueue:
+        raise error
+
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        with pytest.raises(ValueError if isinstance(error, ValueError) else CallbackError) as raised:
+            producer.send(ProducerMessage("Orders", b"one"), selector=selector)
+        assert raised.value is error or raised.value.__cause__ is error
+        assert producer.send(ProducerMessage("Orders", b"two")).queue_offset == 0
+
+
+def test_a_selector_that_returns_nonsense_is_told_so(broker: mqtool.Broker) -> None:
+    with (
+        mqtool.Producer("P", broker.name_server_address) as producer,
+        pytest.raises(UsageError, match="the selector returned 3, which is not a queue"),
+    ):
+        producer.send(ProducerMessage("Orders", b"one"), selector=lambda *_: 3)  # type: ignore[arg-type]
+
+
+@each_error
+def test_a_strategy_that_raises_once_shares_the_queues_out_the_next_time(
+    error: BaseException, broker: mqtool.Broker
+) -> None:
+    send(broker, [b"one"])
+    calls = []
+
+    def strategy(queues: Sequence[MessageQueue], members: Sequence[str], own: str) -> list[MessageQueue]:
+        calls.append(own)
+        if len(calls) == 1:
+            raise error
+        return averagely(queues, members, own)
+
+    listener = Listener()
+    with consumer(broker, listener, strategy=strategy) as running:
+        until(lambda: bool(calls))
+        running._client._rebalance_wanted.set()  # the next time, without waiting 20 s for it
+        running.subscribe("Orders")
+        assert listener.wait_for(1) == [b"one"]
+
+
+@each_error
+def test_whatever_a_transaction_listener_raises_is_raised_by_the_send(
+    error: BaseException, broker: mqtool.Broker
+) -> None:
+    class Raising:
+        def execute_local_transaction(self, _message: ProducerMessage, _arg: Any) -> Any:
+            raise error
+
+        def check_local_transaction(self, _message: ConsumerMessage) -> Any:
+            raise error
+
+    with mqtool.TransactionProducer("T", Raising(), broker.name_server_address) as producer:
+        with pytest.raises(ValueError if isinstance(error, ValueError) else CallbackError):
+            producer.send_in_transaction(ProducerMessage("Orders", b"one"))
+        assert producer.send(ProducerMessage("Orders", b"two")).queue_offset == 0
