@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -19,13 +20,14 @@ from mqtool.commands._streams import outlast_readers
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.repair.plan import Change, Loss, Plan
+    from mqtool.engine.repair.plan import Change, GroupEffect, Loss, Plan
     from mqtool.engine.store.paths import StoreConfig
 
 _NUMBER = re.compile(r"\d[\d,]*")
 _FIELDS = (
     *("what", "file", "offset", "size", "topic", "messages", "bytes", "reason"),
     *("queue_id", "queue_offset", "end_queue_offset"),
+    *("group", "missed", "repeated", "skipped", "next"),
 )
 _MOST_SHOWN = 5
 """So many changes of one kind are listed each; of more, a table shows the sum."""
@@ -197,7 +199,9 @@ def mend_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def show(plan: "Plan", output: Output) -> None:
-    """Write what a plan does and what it gives up: a row each, for people summed up."""
+    """Write what a plan does, what it gives up and which groups feel it: a row each, for people summed up."""
+    from mqtool.engine.repair.group_effects import advice
+
     if output.is_table:
         _show_to_people(plan, output)
     else:
@@ -205,6 +209,8 @@ def show(plan: "Plan", output: Output) -> None:
             output.row(_row("change", vars(change)))
         for loss in plan.losses:
             output.row(_row("loss", vars(loss)))
+        for effect in plan.groups:
+            output.row(_row("group", vars(effect) | {"next": advice(effect, f"-s {shlex.quote(plan.store)}")}))
     for remark in plan.remarks:
         output.remark(remark)
     if plan.changes:
@@ -239,6 +245,23 @@ def _show_to_people(plan: "Plan", output: Output) -> None:
         output.text()
     elif plan.changes:
         output.text("No message is lost.")
+    if plan.groups:
+        _show_groups(plan.groups, f"-s {shlex.quote(plan.store)}", output)
+
+
+def _show_groups(groups: "tuple[GroupEffect, ...]", at: str, output: Output) -> None:
+    from mqtool.engine.repair.group_effects import advice
+
+    output.text(click.style("These groups miss, repeat or skip messages:", fg="red", bold=True))
+    output.new_table(("group", "topic", "queue_id", "missed", "repeated", "skipped"))
+    for effect in groups:
+        output.row(vars(effect))
+    output.text()
+    commands = [command for effect in groups if (command := advice(effect, at))]
+    if commands:
+        output.text("So that nothing that is sent later is skipped, run afterwards:")
+    for command in commands:
+        output.text(click.style(f"   {command}", fg="green"))
 
 
 def _show_losses(losses: "tuple[Loss, ...]", output: Output) -> None:

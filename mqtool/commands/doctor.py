@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,18 @@ import click
 
 from mqtool.commands._options import BROKER_LINE, default_store, jobs_option, output_option, parse_settings, store_names
 from mqtool.commands._output import Output, printable, progress
-from mqtool.errors import Status, UsageError
+from mqtool.errors import NotPermittedError, Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.doctor import Diagnosis
+    from mqtool.engine.repair.doctor_broker import Start
     from mqtool.engine.repair.doctor_case import Case, Sign
+    from mqtool.engine.store.paths import StoreConfig
 
 _STYLES = {"error": "red", "warning": "yellow", "note": None}
 _INDENT = "   "
 _WIDEST = 120
+_MOST_TOPICS = 3
 
 
 @click.command(short_help="Tell why a broker does not start or deliver, and what to do.")
@@ -43,46 +47,129 @@ def command(
 ) -> int:
     """Tell why a broker does not start on this store or does not deliver, without writing anything.
 
-    Looks at what brokers 4.9, 5.3 and 5.5 look at when they start: files, rights, locks, disks, tables, and with
-    -c broker.conf the settings; then runs the quick checks of `verify`. Names each cause, the likeliest first, what was
-    seen of it, and the command to run next. Ends with status 3 when a broker does not start or loses data, 4 when there
-    are only warnings.
+    Tells first what happens when a broker is started now: whether it starts, what it deletes or hides, and which
+    groups miss or repeat messages, as `recover --as-broker` finds it. Then looks at what brokers 4.9, 5.3 and 5.5 look
+    at: files, rights, locks, disks, tables, with -c broker.conf the settings, and runs the quick checks of `verify`.
+    Names each cause, the likeliest first, what was seen of it, and the command to run next. Ends with status 3 when a
+    broker does not start or loses data, 4 when there are only warnings.
     """
-    from mqtool.engine.repair.doctor import diagnose
-
-    case = _open(store, config, settings, user, version)
-    total = sum(segment.size for segment in case.reader.commit_log.segments[-2:])
-    output.tell_compiling(total)
-    with progress(total, "doctor") as advance:
-        case.jobs, case.progress = jobs, advance
-        found = diagnose(case)
-    counts: collections.Counter[str] = collections.Counter(one.severity for one in found)
-    for number, one in enumerate(found, 1):
-        if output.is_table:
-            _tell(output, number, one)
-        else:
-            output.row(dataclasses.asdict(one) | {"seen": [_facts(sign) for sign in one.seen]})
-    for remark in [*case.reader.remarks, *(f"not looked at: {problem}" for problem in case.problems)]:
-        output.remark(remark)
-    output.remark(_summary(case, counts))
-    return Status.DAMAGE if counts["error"] else Status.WARNINGS if counts["warning"] else Status.OK
-
-
-def _open(
-    store: Path | None, config: Path | None, settings: tuple[str, ...], user: str | None, version: str | None
-) -> "Case":
-    from mqtool.engine.repair.doctor_case import Case, open_store
-    from mqtool.engine.repair.surroundings import look_around
+    from mqtool.engine.repair.doctor import examine
     from mqtool.engine.store.paths import StoreConfig
 
     given = StoreConfig.load(config, parse_settings(settings))
     named = given.settings.get("storePathRootDir")
     root = store or (Path(named) if named else default_store())
+    try:
+        case = _open(root, given, config, user, version)
+        total = sum(segment.size for segment in case.reader.commit_log.segments[-2:])
+        output.tell_compiling(total)
+        with progress(total, "doctor") as advance:
+            case.jobs, case.progress = jobs, advance
+            starts, found = examine(case)
+    except (NotPermittedError, PermissionError):
+        starts, found = _rights(root, given, user, version)
+        if not found:
+            raise
+        _tell_all(output, starts, found, f"-s {root}")
+        output.remark("nothing but the rights was looked at: run the command, then doctor again")
+        return Status.DAMAGE
+    counts = _tell_all(output, starts, found, case.at)
+    for remark in [*case.reader.remarks, *(f"not looked at: {problem}" for problem in case.problems)]:
+        output.remark(remark)
+    output.remark(_summary(case, starts, counts))
+    return Status.DAMAGE if counts["error"] else Status.WARNINGS if counts["warning"] else Status.OK
+
+
+def _tell_all(output: Output, starts: "list[Start]", found: "list[Diagnosis]", at: str) -> "collections.Counter[str]":
+    """Write what a start comes to, then the causes; return how many there are of each severity."""
+    _tell_starts(output, at, starts)
+    for number, one in enumerate(found, 1):
+        if output.is_table:
+            _tell(output, number, one)
+        else:
+            output.row({"kind": "cause"} | dataclasses.asdict(one) | {"seen": [_facts(sign) for sign in one.seen]})
+    return collections.Counter(one.severity for one in found)
+
+
+def _rights(
+    root: Path, given: "StoreConfig", user: str | None, version: str | None
+) -> "tuple[list[Start], list[Diagnosis]]":
+    from mqtool.engine.repair.doctor import examine_rights
+    from mqtool.engine.repair.doctor_case import ALL, log_folders
+    from mqtool.engine.repair.surroundings import look_around
+
+    around = look_around([root], user)
+    return examine_rights(root, log_folders(root, given.settings), around.user, (version,) if version else ALL)
+
+
+def _open(root: Path, given: "StoreConfig", config: Path | None, user: str | None, version: str | None) -> "Case":
+    from mqtool.engine.repair.doctor_case import Case, open_store
+    from mqtool.engine.repair.surroundings import look_around
+
     reader = open_store(root, given)
     if reader.paths.single:
         raise UsageError(f"{reader.paths.single} is a file: give the store that it belongs to")
     around = look_around([reader.root, *reader.paths.commit_log], user)
     return Case(reader.root, given.settings, config, around, reader, version)
+
+
+def _tell_starts(output: Output, at: str, starts: "list[Start]") -> None:
+    """Write what happens when a broker is started now: a row each for those that do the same, and for each group."""
+    if output.is_table:
+        output.text(click.style("If a broker is started now", bold=True))
+        output.text()
+        output.new_table(("broker", "starts", "deletes", "hides", "groups hit", "what"))
+    for one in starts:
+        output.row(_start_page(one) if output.is_table else _start_row(one))
+    from mqtool.engine.repair.group_effects import advice
+
+    groups = [(one.versions, effect) for one in starts for effect in one.groups]
+    if output.is_table:
+        output.text()
+        if groups:
+            output.new_table(("group", "topic", "queue_id", "missed", "repeated", "skipped", "broker"))
+    for versions, effect in groups:
+        row = {"kind": "group", "versions": versions, **dataclasses.asdict(effect), "next": advice(effect, at)}
+        output.row(row | {"broker": ", ".join(versions)} if output.is_table else row)
+    if output.is_table and groups:
+        output.text()
+
+
+def _start_row(one: "Start") -> dict[str, Any]:
+    row = {"kind": "start", **dataclasses.asdict(one)}
+    return row | {"groups": len({effect.group for effect in one.groups})}
+
+
+def _start_page(one: "Start") -> dict[str, Any]:
+    """Return the row that people read."""
+    is_known = one.end_offset is not None
+    return {
+        "broker": ", ".join(one.versions),
+        "starts": {True: "yes", False: "no", None: "unknown"}[one.starts],
+        "deletes": one.deleted if is_known else "",
+        "hides": one.hidden if is_known else "",
+        "groups hit": len({effect.group for effect in one.groups}) if is_known else "",
+        "what": "; ".join(_consequences(one)),
+    }
+
+
+def _consequences(one: "Start") -> Iterator[str]:
+    yield from one.why
+    if one.deleted:
+        yield f"ends its log at {one.end_offset:,} and deletes {_count(len(one.removed_segments), 'file')} of it"
+    if one.removed_queue_files:
+        yield f"deletes {_count(len(one.removed_queue_files), 'file')} of queues"
+    if one.forgotten:
+        yield f"forgets {_count(one.forgotten, 'message')} that {'is' if one.forgotten == 1 else 'are'} gone already"
+    if one.keys_from:
+        yield f"finds nothing by key that is stored before {one.keys_from:,}"
+    if one.topics:
+        more = f" and {len(one.topics) - _MOST_TOPICS:,} more" if len(one.topics) > _MOST_TOPICS else ""
+        yield f"topics {', '.join(one.topics[:_MOST_TOPICS])}{more}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _facts(sign: "Sign") -> dict[str, Any]:
@@ -123,9 +210,16 @@ def _sentence(sign: "Sign") -> str:
     return f"- {place}{': ' * bool(place)}{sign.message}" + (f" ({'; '.join(facts)})" if facts else "")
 
 
-def _summary(case: "Case", counts: "collections.Counter[str]") -> str:
+def _summary(case: "Case", starts: "list[Start]", counts: "collections.Counter[str]") -> str:
     brokers = " or ".join(case.versions)
-    if not counts["error"] and not counts["warning"]:
-        return f"nothing stands in the way of a {brokers} broker; `mqtool verify {case.at}` looks into every message"
-    said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in _STYLES]
-    return f"{', '.join(said)} for a {brokers} broker; run the commands of the first cause, then doctor again"
+    if counts["error"] or counts["warning"]:
+        said = [f"{counts[name]:,} {name}{'s' if counts[name] != 1 else ''}" for name in _STYLES]
+        return f"{', '.join(said)} for a {brokers} broker; run the commands of the first cause, then doctor again"
+    verify = f"`mqtool verify {case.at}` looks into every message"
+    if any(one.starts is None for one in starts):
+        return (
+            f"nothing was found that stands in the way of a {brokers} broker, but its start was not followed; {verify}"
+        )
+    since = max((one.looked_from or 0 for one in starts), default=0)
+    unseen = f"; messages before {since:,} were not looked at, {verify}" if since else f"; {verify}"
+    return f"nothing stands in the way of a {brokers} broker{unseen}"

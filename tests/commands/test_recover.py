@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mqtool.engine.repair.as_broker import BEHIND, GONE
 from mqtool.errors import Status
 from tests.commands.running import run
 from tests.damage import cases, snapshot
@@ -64,7 +65,9 @@ def test_what_a_broker_would_do_is_told_in_sentences(tmp_path: Path) -> None:
 
     assert ran.status == Status.DAMAGE
     assert "recovers after a crash" in ran.remarks
-    assert sum(row["messages"] or 0 for row in ran.rows if row["kind"] == "loss") == 286 - 246
+    lost = [row for row in ran.rows if row["kind"] == "loss"]
+    assert sum(row["messages"] for row in lost if row["reason"] == BEHIND) == 286 - 246
+    assert sum(row["messages"] for row in lost if row["reason"] == GONE) == 1
 
 
 def test_options_that_contradict_each_other_are_wrong_usage(tmp_path: Path) -> None:

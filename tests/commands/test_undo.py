@@ -24,6 +24,10 @@ from tests.golden import copy_of
 LOSS = Loss("Orders", 3, 1234, "the body is damaged", 7, 20, 23)
 
 
+OF_GROUPS = {"group", "missed", "repeated", "skipped", "next"}
+"""Fields of a plan's rows that only those of consumer groups fill."""
+
+
 class Terminal(io.StringIO):
     """Standard input of somebody who types."""
 
@@ -118,7 +122,7 @@ def test_a_mend_that_gives_something_up_ends_with_5(store: Path, monkeypatch: py
     ran = run("everything", "-s", store, "--yes")
 
     assert ran.status == Status.GIVEN_UP
-    assert ran.rows == [
+    assert [{name: row[name] for name in row if name not in OF_GROUPS} for row in ran.rows] == [
         {
             "kind": "change",
             "what": "cut",

@@ -8,7 +8,7 @@ bytes: only positions in its memory move, so that the next start may find old re
 import collections
 import dataclasses
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,30 @@ import numpy as np
 
 from mqtool.engine.repair.broker_files import DraftFile, EndlessError, RefusedError
 from mqtool.engine.repair.broker_log import Outcome, Times
-from mqtool.engine.repair.broker_queues import BrokerBatchQueue
+from mqtool.engine.repair.broker_queues import BrokerBatchQueue, BrokerQueue
 from mqtool.engine.repair.broker_start import BrokerStart, BrokerView
+from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.losses import Losses
 from mqtool.engine.repair.parts import Progress
-from mqtool.engine.repair.plan import Change, Loss, Plan
+from mqtool.engine.repair.plan import Change, GroupEffect, Loss, Plan
 from mqtool.engine.store.commit_log import Gap
-from mqtool.engine.store.dispatch import dispatch
+from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
 from mqtool.engine.store.index_file import NAME_WIDTH
 from mqtool.engine.store.mapped_file import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError
 from mqtool.formats import checkpoint
 from mqtool.formats import kernels as plain
-from mqtool.formats.scan import MessageTable
+from mqtool.formats.scan import Ints, MessageTable
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
-_BEHIND = "behind the end of the log"
-_UNREACHABLE = "in the log, but no queue leads to them"
+BEHIND = "behind the end of the log"
+UNREACHABLE = "in the log, but no queue leads to them"
+GONE = "gone from the log already, and the queue forgets them"
 _SHOWN = 3
 
-_MEETS = {
+MEETS = {
     Outcome.RECORD: "more of it",
     Outcome.BLANK: "a blank record, and no segment behind it",
     Outcome.MISMATCH: "a record whose lengths do not add up",
@@ -68,6 +72,7 @@ class BrokerVerdict:
     after_start: BrokerView | None = None
     after_stop: Times | None = None
     losses: tuple[Loss, ...] = ()
+    groups: tuple[GroupEffect, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
@@ -85,7 +90,7 @@ class BrokerVerdict:
         if self.start_offset is not None:
             lines.append(f"it begins with the segment at {self.start_offset:,}, {self.start_reason}")
         if self.end_offset is not None and self.end_reason:
-            lines.append(f"to it the log ends at {self.end_offset:,}: there is {_MEETS[self.end_reason]}")
+            lines.append(f"to it the log ends at {self.end_offset:,}: there is {MEETS[self.end_reason]}")
         for names, what in (
             (self.removed_segments, "of the log"),
             (self.removed_queue_files, "of queues"),
@@ -95,7 +100,10 @@ class BrokerVerdict:
                 more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
                 files = "file" if len(names) == 1 else "files"
                 lines.append(f"it deletes {len(names):,} {files} {what}: {', '.join(names[:_SHOWN])}{more}")
-        lines += [f"messages lost of topic {loss.topic}: {loss.messages:,}, {loss.reason}" for loss in self.losses]
+        counts: collections.Counter[tuple[str | None, str]] = collections.Counter()
+        for loss in self.losses:
+            counts[loss.topic, loss.reason] += loss.messages
+        lines += [f"messages lost of topic {topic}: {n:,}, {reason}" for (topic, reason), n in counts.most_common()]
         if self.endless:
             lines.append(self.endless)
         return [*lines, *self.remarks]
@@ -122,13 +130,14 @@ def recover_as(
     """
     broker = BrokerStart(reader, version, progress=progress)
     try:
-        return _start(broker, losses, digests)
+        verdict = start(broker, digests)
+        return with_losses([broker], [verdict])[0] if losses else verdict
     finally:
         broker.close()
 
 
-def _start(broker: BrokerStart, losses: bool, digests: bool = False) -> BrokerVerdict:
-    """Let a broker load, start and stop."""
+def start(broker: BrokerStart, digests: bool = False) -> BrokerVerdict:
+    """Let a broker load, start and stop; what is lost by that is not yet told."""
     verdict = BrokerVerdict(broker.rules.name, broker.last_exit_ok)
     try:
         broker.load()
@@ -151,32 +160,105 @@ def _start(broker: BrokerStart, losses: bool, digests: bool = False) -> BrokerVe
         removed_queue_files=tuple(map(relative, queue_files)),
         removed_index_files=tuple(map(relative, broker.index.removed)),
         after_stop=broker.stop(),
-        losses=tuple(find_losses(broker)) if losses and verdict.starts else (),
         remarks=tuple(broker.remarks),
     )
 
 
-def find_losses(broker: BrokerStart) -> list[Loss]:
-    """Return the sound messages that a consumer could not read any more, by topic: the most first.
+# What is lost
 
-    The whole log is read, damage passed over: what lies behind the end, and what no unit of its queue leads to.
+
+def with_losses(
+    brokers: Sequence[BrokerStart],
+    verdicts: Sequence[BrokerVerdict],
+    since: int = 0,
+    progress: Progress = lambda _: None,
+) -> list[BrokerVerdict]:
+    """Return the verdicts of brokers on one store with the messages that consumers could not read any more.
+
+    The log is read once from an address on, damage passed over: what lies behind the end of a broker's log, and what
+    no unit of its queue leads to. Units that a broker drops are told too, where their message is gone already.
+
+    Args:
+        brokers: that have started.
+        verdicts: theirs; those that do not start lose nothing.
+        since: the address; messages before it are not looked at.
+        progress: is told how many bytes are done.
     """
-    counts: collections.Counter[tuple[str, str]] = collections.Counter()
-    sizes: collections.Counter[tuple[str, str]] = collections.Counter()
-    for table in broker.reader.tables():
+    reader = brokers[0].reader
+    found = [(broker, Losses()) for broker, verdict in zip(brokers, verdicts, strict=True) if verdict.starts]
+    for table in reader.tables(since) if found else ():
         if isinstance(table, Gap):
             continue
-        table = table.where(_is_sound(table))
-        behind = table.column("position") >= broker.max_physical_offset
-        unreachable = ~behind & ~_is_reachable(broker, table)
-        ids, topics = table.topics()
-        for mask, reason in ((behind, _BEHIND), (unreachable, _UNREACHABLE)):
-            for number in np.unique(ids[mask]).tolist():
-                rows = mask & (ids == number)
-                key = topics[number].decode("utf-8", "replace"), reason
-                counts[key] += int(rows.sum())
-                sizes[key] += int(table.column("size")[rows].sum())
-    return [Loss(topic, count, sizes[topic, reason], reason) for (topic, reason), count in counts.most_common()]
+        sound = table.where(_is_sound(table))
+        units = dispatch(sound, reader.delay_levels).units
+        for broker, losses in found:
+            _note_units(losses, broker, units)
+            _note_without_unit(losses, broker, sound, units)
+        if len(table):
+            progress(int(table.column("position")[-1]) - since)
+    offsets, remarks = offsets_of(reader)
+    by_version = {}
+    for broker, losses in found:
+        rows = losses.rows()
+        rows += tuple(_forgotten(broker, rows))
+        ends = {key: queue.max_offset for key, queue in broker.queues.items()}
+        moved = {key: queue.moved for key, queue in broker.queues.items() if queue.moved}
+        by_version[broker.rules.name] = rows, group_effects(offsets, rows, ends, moved), tuple(remarks)
+    return [
+        dataclasses.replace(verdict, losses=rows, groups=groups, remarks=verdict.remarks + more)
+        for verdict in verdicts
+        for rows, groups, more in [by_version.get(verdict.version, ((), (), ()))]
+    ]
+
+
+def _note_units(losses: Losses, broker: BrokerStart, units: Units) -> None:
+    """Note the units of sound messages that a broker does not have."""
+    for key, first, last in units.stretches:
+        offsets, positions = units.queue_offset[first:last], units.physical_offset[first:last]
+        stops = offsets + units.batch_size[first:last]
+        sizes = np.zeros(last - first, np.int64) if key[0].startswith(LIGHT_QUEUE_PREFIX) else units.size[first:last]
+        behind = positions >= broker.max_physical_offset
+        unreachable = ~behind
+        if unreachable.any():
+            unreachable &= ~_is_reachable(broker.queues.get(key), offsets, positions)
+        for mask, reason in ((behind, BEHIND), (unreachable, UNREACHABLE)):
+            if mask.all():
+                losses.add(key, int(offsets[0]), int(stops[-1]), int(sizes.sum()), reason)
+            elif mask.any():
+                losses.add_many(key, offsets[mask], stops[mask], sizes[mask], reason)
+
+
+def _note_without_unit(losses: Losses, broker: BrokerStart, table: MessageTable, units: Units) -> None:
+    """Note messages behind the end that are in no queue: prepared and rolled back ones."""
+    behind = table.column("position") >= broker.max_physical_offset
+    if not behind.any():
+        return
+    behind[units.rows] = False
+    ids, topics = table.topics()
+    for number in np.unique(ids[behind]).tolist():
+        rows = behind & (ids == number)
+        size = int(table.column("size")[rows].sum())
+        losses.add_elsewhere(topics[number].decode("utf-8", "replace"), int(rows.sum()), size, BEHIND)
+
+
+def _forgotten(broker: BrokerStart, told: Iterable[Loss]) -> Iterator[Loss]:
+    """Yield the units that a broker drops though no sound message was told for them: it is no longer in the log."""
+    reader = broker.reader
+    known: dict[QueueKey, list[tuple[int, int]]] = collections.defaultdict(list)
+    for loss in told:
+        if loss.topic is not None and loss.queue_id is not None:
+            known[loss.topic, loss.queue_id].append((loss.queue_offset or 0, loss.end_queue_offset or 0))
+    for files in (reader.consume_queues, reader.batch_consume_queues):
+        for key, before in files.items():
+            queue = broker.queues.get(key)
+            if queue is None:
+                continue
+            at, end = max(before.first_offset, queue.max_offset), before.max_offset()
+            for start, stop in [*sorted(known[key]), (end, end)]:
+                if at < min(start, end):
+                    count = min(start, end) - at
+                    yield Loss(key[0], count, 0, GONE, key[1], at, at + count)
+                at = max(at, stop)
 
 
 def _is_sound(table: MessageTable) -> Any:
@@ -184,21 +266,21 @@ def _is_sound(table: MessageTable) -> Any:
     return sound & ((table.sizes(plain.BODY) == 0) | (table.body_crcs() == table.column("body_crc")))
 
 
-def _is_reachable(broker: BrokerStart, table: MessageTable) -> Any:
-    """Tell of each message whether all its units are where they belong; one that needs none is as it should be."""
-    reachable = np.ones(len(table), np.bool_)
-    units = dispatch(table, broker.reader.delay_levels).units
-    for key, first, last in units.stretches:
-        queue, offset = broker.queues.get(key), int(units.queue_offset[first])
-        if queue is None:
-            found = np.zeros(last - first, np.bool_)
-        elif isinstance(queue, BrokerBatchQueue):
-            offsets = units.queue_offset[first:last]
-            found = (queue.min_offset <= offsets) & (offsets < queue.max_offset)
-        else:
-            found = queue.physical_offsets(offset, offset + last - first) == units.physical_offset[first:last]
-        reachable[units.rows[first:last]] &= found
-    return reachable
+def _is_reachable(queue: BrokerQueue | None, offsets: Ints, positions: Ints) -> Any:
+    """Tell of the units of messages that follow each other in a queue which ones a broker has."""
+    if queue is None:
+        return np.zeros(len(offsets), np.bool_)
+    if isinstance(queue, BrokerBatchQueue):
+        return (queue.min_offset <= offsets) & (offsets < queue.max_offset)
+    start, stop = int(offsets[0]), int(offsets[-1]) + 1
+    found = queue.physical_offsets(start, stop) == positions
+    for one in queue.moved:
+        low, high = max(start, one.belongs), min(stop, one.belongs + one.messages)
+        if low < high:
+            lies = low - one.belongs + one.lies
+            there = queue.physical_offsets(lies, lies + high - low)
+            found[low - start : high - start] |= there == positions[low - start : high - start]
+    return found
 
 
 # Plan and apply
@@ -218,7 +300,7 @@ def plan_as_broker(reader: StoreReader, options: Mapping[str, Any], jobs: int, p
     """
     broker = _broker_of(reader, options, progress)
     try:
-        verdict = _start(broker, losses=True)
+        (verdict,) = with_losses([broker], [start(broker)])
         changes = _changes(broker, verdict.after_stop) if verdict.starts and verdict.after_stop else []
     finally:
         broker.close()
@@ -230,6 +312,7 @@ def plan_as_broker(reader: StoreReader, options: Mapping[str, Any], jobs: int, p
         (*verdict.sentences(), *reader.remarks),
         sum(change.size or 0 for change in changes if change.what == "write"),
         refusal=None if verdict.starts else f"a broker {verdict.version} does not start here",
+        groups=verdict.groups,
     )
 
 
@@ -245,7 +328,7 @@ def apply_as_broker(reader: StoreReader, plan: Plan, journal: Journal, jobs: int
     """
     broker = _broker_of(reader, plan.options, progress)
     try:
-        verdict = _start(broker, losses=False)
+        verdict = start(broker)
         if not verdict.starts:
             raise BadDataError(f"{verdict.refusal or verdict.endless}: nothing can be done as that broker would")
         with journal.together():
@@ -283,7 +366,7 @@ def _changes(broker: BrokerStart, after_stop: Times) -> list[Change]:
 
 def _removed(broker: BrokerStart) -> Iterator[tuple[Path, str]]:
     for path in broker.removed:
-        yield path, _BEHIND if path.stat().st_size else "empty"
+        yield path, BEHIND if path.stat().st_size else "empty"
     yield from _removed_of_queues(broker)
     for path in broker.index.removed:
         yield path, "it ends after the time of the checkpoint"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.broker_ext import BrokerExt
 from mqtool.engine.repair.broker_files import DraftSegment, EndlessError, RefusedError, Rules, Scratch, cut_segments
+from mqtool.engine.repair.group_effects import Moved
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
@@ -38,6 +39,8 @@ class BrokerQueue:
         self.ext: BrokerExt | None = None
         self.max_physical_offset = -1
         self.min_position = 0
+        self.moved: list[Moved] = []
+        """Messages that were put at another queue offset than they say they have."""
         self._scratch = scratch
         self._rules = rules
 
@@ -158,7 +161,9 @@ class BrokerQueue:
         known = int(np.searchsorted(ends, self.max_physical_offset, "right"))
         units, first_offset = units[known:], first_offset + known
         if len(units) and first_offset == 0:  # the position of the first unit of a queue is not looked at
-            self._append(units[:1], self._last(0))
+            last = self._last(0)
+            self._note_place(0, last, 1)
+            self._append(units[:1], last)
             units, first_offset = units[1:], 1
         if not len(units):
             return
@@ -168,7 +173,18 @@ class BrokerQueue:
             self.min_position = expected
             self._fill(last, expected % self.file_size)
         repeated = max(0, last.used_offset - expected) // self.dtype.itemsize
+        self._note_place(first_offset + repeated, last, len(units) - repeated)
         self._append(units[repeated:], last)  # where the queue ends, even when they belong further on
+
+    def _note_place(self, belongs: int, last: DraftSegment, count: int) -> None:
+        lies = last.used_offset // self.dtype.itemsize
+        if lies == belongs or count <= 0:
+            return
+        before = self.moved[-1] if self.moved else None
+        if before and (before.belongs + before.messages, before.lies + before.messages) == (belongs, lies):
+            self.moved[-1] = before._replace(messages=before.messages + count)
+        else:
+            self.moved.append(Moved(belongs, lies, count))
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Move the minimum to the first unit of a message that is still in the log."""

@@ -1,16 +1,21 @@
 """``diagnose``: why a broker does not start on a store, or does not deliver, and the command to run next."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
+from mqtool.engine.repair import doctor_broker as broker
 from mqtool.engine.repair import doctor_delivery as delivery
 from mqtool.engine.repair import doctor_log as log
 from mqtool.engine.repair import doctor_start as start
 from mqtool.engine.repair.checks import CHECKS
+from mqtool.engine.repair.doctor_broker import Start
 from mqtool.engine.repair.doctor_case import ALL, FIVE, Case, Effect, Sign
 from mqtool.engine.repair.doctor_log import cuts, of_findings
 from mqtool.engine.repair.doctor_pages import PAGES
 from mqtool.engine.repair.findings import Severity
+from mqtool.engine.repair.surroundings import User
 from mqtool.errors import MqtoolError
 
 MOST_SEEN = 10
@@ -61,6 +66,7 @@ _QUEUES = "mqtool rebuild queues {of_topic}{at}"
 _INDEX = "mqtool rebuild index {at}"
 _CONFIG = "mqtool rebuild config {at}"
 _RECOVER = "mqtool recover {at}"
+_RECOVER_ALL = "mqtool recover --abnormal {at}"
 _EXPORT = "mqtool export --topic {topic} {at}"
 _TIMER = "mqtool pull --topic rmq_sys_wheel_timer --queue 0 {at}"
 _UPDATE_TOPIC = "mqadmin updateTopic {admin} -c {cluster} -t {topic}"
@@ -109,6 +115,7 @@ CAUSES: dict[str, Cause] = {
         STOPS, PAGES["LOG-OUT-OF-MEMORY"].title, log.out_of_memory, (_RECOVER,),
         versions=("4.9",),
     ),
+    "START-REFUSED": Cause(STOPS, PAGES["START-REFUSED"].title, lambda _: iter(()), (_RECOVER_ALL,)),
     "CONFIG-UNREADABLE": Cause(LOSES, CHECKS["CONFIG-UNREADABLE"].title, delivery.unreadable_tables),
     # The log.
     "LOG-SECOND-KIND": Cause(
@@ -138,6 +145,7 @@ CAUSES: dict[str, Cause] = {
     "QUEUE-NAME": Cause(HIDES, CHECKS["QUEUE-NAME"].title, of_findings("QUEUE-NAME"), (_QUEUES,)),
     "QUEUE-GAP": Cause(HIDES, CHECKS["QUEUE-GAP"].title, of_findings("QUEUE-GAP"), (_QUEUES,)),
     "QUEUE-MISSING": Cause(HIDES, CHECKS["QUEUE-MISSING"].title, log.queue_ends, (_QUEUES,)),
+    "START-HIDES": Cause(HIDES, PAGES["START-HIDES"].title, lambda _: iter(()), (_RECOVER_ALL,)),
     "CHECKPOINT-AHEAD": Cause(
         HIDES, CHECKS["CHECKPOINT-AHEAD"].title, of_findings("CHECKPOINT-AHEAD"), (_RECOVER,)
     ),
@@ -205,14 +213,84 @@ _COVERED = {
     "LOG-ENTRY",
 }  # fmt: skip
 """Checks whose findings the table above takes up."""
+_OF_STORE = (
+    "LOG-",
+    "QUEUE",
+    "CHECKPOINT-",
+    "START-",
+    "EMPTY-",
+    "BATCH-",
+    "SETTING-",
+    "CONFIG-UN",
+    "TIMER-FILE",
+    "INDEX-",
+)
+_QUEUE_CAUSES = {"QUEUE-MISSING", "QUEUES-LOST", "QUEUE-GAP", "QUEUE-NAME"}
+"""Causes with which messages of any age may be without their queue."""
 _REMEDIES = (("QUEUE-", _QUEUES), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
 
 
-def diagnose(case: Case) -> list[Diagnosis]:
-    """Return the causes that were found, the likeliest of the worst first.
+def examine(case: Case) -> tuple[list[Start], list[Diagnosis]]:
+    """Return what happens when a broker is started now, and the causes that were found, the likeliest worst first.
 
     What could not be looked at goes to ``case.problems``.
     """
+    found = _causes(case)
+    foretold = broker.foretell(case, any(one.code in _QUEUE_CAUSES for one in found))
+    for code, signs in broker.unexplained(case, foretold, functools.partial(_is_told, found)):
+        known = next((one for one in found if one.code == code), None)
+        if known:
+            found.remove(known)
+            signs = known.seen + signs
+        found.append(_judge(case, code, CAUSES[code], signs))
+    stopped = {version: _stopping(found, version) for version in case.versions}
+    order = list(Severity)
+    found.sort(key=lambda one: (-order.index(one.severity), one.effect.rank))
+    return broker.starts_of(foretold, case.versions, stopped), found
+
+
+def examine_rights(
+    root: Path, log_folders: Iterable[Path], user: User, versions: tuple[str, ...]
+) -> tuple[list[Start], list[Diagnosis]]:
+    """Return what ``examine`` does of a store that this user may not open: nothing but the rights is looked at.
+
+    Args:
+        root: of the store.
+        log_folders: where the log lies by the settings, if they say so.
+        user: whom the broker runs as.
+        versions: that are meant.
+    """
+    signs = list(start.refused_files(root, log_folders, user))
+    if not signs:
+        return [], []
+    cause, code = CAUSES["NOT-PERMITTED"], "NOT-PERMITTED"
+    commands = list(dict.fromkeys(command for sign in signs for command in sign.commands or ()))[:_MOST_COMMANDS]
+    severity = SEVERITIES[cause.effect]
+    found = Diagnosis(code, severity, cause.effect, versions, cause.title, len(signs), signs[:MOST_SEEN], commands)
+    return [Start(versions, False, (f"see {code} below",))], [found]
+
+
+def diagnose(case: Case) -> list[Diagnosis]:
+    """Return the causes that ``examine`` finds."""
+    return examine(case)[1]
+
+
+def _is_told(found: list[Diagnosis], version: str, what: str) -> bool:
+    effects = {"stops": {STOPS}, "deletes": {STOPS, LOSES}, "hides": {STOPS, LOSES, HIDES}}[what]
+    return any(
+        one.effect in effects and version in one.versions and one.severity is not Severity.NOTE
+        for one in found
+        if one.code.startswith(_OF_STORE)
+    )
+
+
+def _stopping(found: list[Diagnosis], version: str) -> list[str]:
+    return [
+        one.code for one in found if one.effect is STOPS and one.severity is Severity.ERROR and version in one.versions
+    ]
+
+
+def _causes(case: Case) -> list[Diagnosis]:
     found = []
     for code, cause in CAUSES.items():
         signs: list[Sign] = []
@@ -224,9 +302,7 @@ def diagnose(case: Case) -> list[Diagnosis]:
             _note(case, f"{error.filename or 'a file'}: {error.strerror or error}")
         if signs:
             found.append(_judge(case, code, cause, signs))
-    found += _others(case)
-    order = list(Severity)
-    return sorted(found, key=lambda one: (-order.index(one.severity), one.effect.rank))
+    return found + list(_others(case))
 
 
 def _note(case: Case, problem: str) -> None:

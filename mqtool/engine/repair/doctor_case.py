@@ -18,7 +18,7 @@ from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.paths import SIZES, StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.versions import RELEASES, conclude, find_evidence
-from mqtool.errors import FormatError, MqtoolError, NotFoundError, UsageError
+from mqtool.errors import FormatError, MqtoolError, NotFoundError, NotPermittedError, UsageError
 from mqtool.formats import config_tables
 from mqtool.formats.message import Message
 
@@ -115,8 +115,11 @@ class Case:
         """The versions that may be meant: the one that is asked for, else those not older than who wrote the store."""
         if self.wanted:
             return (self.wanted,)
-        first, last = self.samples
-        oldest = min(map(RELEASES.index, conclude(find_evidence(self.reader, first, last))))
+        try:
+            first, last = self.samples
+            oldest = min(map(RELEASES.index, conclude(find_evidence(self.reader, first, last))))
+        except (MqtoolError, OSError):  # what may not be read does not tell who wrote it
+            return ALL
         return tuple(name for name, release in VERSIONS.items() if RELEASES.index(release) >= oldest) or ("5.5",)
 
     @functools.cached_property
@@ -136,7 +139,7 @@ class Case:
     def _messages(self, offsets: list[int]) -> list[Message]:
         found = []
         for offset in offsets:
-            with contextlib.suppress(FormatError, NotFoundError):
+            with contextlib.suppress(FormatError, NotFoundError, NotPermittedError):
                 message = self.reader.message_at(offset)
                 if message.physical_offset == offset:
                     found.append(message)

@@ -194,6 +194,20 @@ PAGES: dict[str, Check] = {
         "What was seen names the check (TIMER-..), which `mqtool explain` tells more of.",
         "The messages themselves lie in the topic rmq_sys_wheel_timer: pull them, and send those again that are due.",
     ),
+    "START-REFUSED": Check(
+        ERROR,
+        "A broker does not start on this store.",
+        "What `mqtool recover --as-broker` foretells, and none of the other causes: what was seen is the step of the "
+        "start that fails.",
+        "Run the command that doctor prints, then doctor again.",
+    ),
+    "START-HIDES": Check(
+        WARNING,
+        "A broker that is started leaves messages out of their queues: consumers do not get them.",
+        "They are in the log and sound, but the broker dispatches only what lies behind the place where its recovery "
+        "begins, and believes its queues for the rest (`mqtool recover --as-broker`).",
+        "Run the command that doctor prints before you start a broker: it fills up the queues from the whole log.",
+    ),
     # What misbehaves.
     "OFFSETS-LOST": Check(
         WARNING,

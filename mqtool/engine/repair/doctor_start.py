@@ -3,7 +3,7 @@
 import os
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mqtool.engine.repair.doctor_case import (
@@ -16,6 +16,7 @@ from mqtool.engine.repair.doctor_case import (
     log_folders,
     sizes_of,
 )
+from mqtool.engine.repair.surroundings import User
 from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.mapped_file import read_file
 from mqtool.formats.properties import CRC_NAME
@@ -35,8 +36,18 @@ _FORCED_CLEAN, _NO_WRITE = 0.85, 0.90
 
 def not_permitted(case: Case) -> Iterator[Sign]:
     """Yield the files and folders that the broker's user may not use."""
-    user = case.around.user
-    for top, path, status in _files(case):
+    yield from refused_files(case.root, case.reader.paths.commit_log, case.around.user)
+
+
+def refused_files(root: Path, log_folders: Iterable[Path], user: User) -> Iterator[Sign]:
+    """Yield the files and folders of a store that a user may not use; nothing but names and modes is looked at.
+
+    Args:
+        root: of the store.
+        log_folders: where the log lies, below the root or elsewhere.
+        user: whom the broker runs as.
+    """
+    for top, path, status in _files(root, log_folders):
         is_folder = stat.S_ISDIR(status.st_mode)
         wanted = {"read": _READ, "write": _WRITE} | ({"enter": _ENTER} if is_folder else {})
         refused = [name for name, bits in wanted.items() if not user.may(status, bits)]
@@ -46,29 +57,30 @@ def not_permitted(case: Case) -> Iterator[Sign]:
         change = "chmod -R u+rwX" if status.st_uid == user.uid else f"chown -R {user.uid}:{user.gid}"
         yield Sign(
             f"the user {user.name}, whom the broker runs as, may not {' or '.join(refused)} this",
-            file=case.reader.paths.relative(path),
+            file=str(path.relative_to(root)) if path.is_relative_to(root) else str(path),
             expected=f"owner {user.uid}, mode u+rw{'x' * is_folder}",
             found=f"owner {status.st_uid}, mode {mode}",
             commands=(f"{change} -- {shlex.quote(str(top))}",),
         )
 
 
-def _files(case: Case) -> Iterator[tuple[Path, Path, os.stat_result]]:
+def _files(root: Path, log_folders: Iterable[Path]) -> Iterator[tuple[Path, Path, os.stat_result]]:
     """Yield what a broker opens: the top folder, the path and its status."""
-    root = case.root
-    logs = [folder for folder in case.reader.paths.commit_log if not folder.is_relative_to(root)]
+    logs = [folder for folder in log_folders if not folder.is_relative_to(root)]
     for top in [root, *logs]:
+        found = [(top, top)]
         for folder, folders, names in os.walk(top):
             folders[:] = [name for name in folders if name != LOST_AND_FOUND]
             if Path(folder) == root:
                 folders[:] = [name for name in folders if _is_of_broker(name)]
                 names = [name for name in names if _is_of_broker(name)]
-            for name in [".", *names]:
-                path = Path(folder, name)
-                try:
-                    yield top, path, path.stat()
-                except OSError:
-                    continue  # gone meanwhile, or a link that leads nowhere
+            # A folder that may not be entered is known by its name only.
+            found += [(top, Path(folder, name)) for name in [*folders, *names]]
+        for top, path in found:
+            try:
+                yield top, path, path.stat()
+            except OSError:
+                continue  # gone meanwhile, or a link that leads nowhere
 
 
 def _is_of_broker(name: str) -> bool:

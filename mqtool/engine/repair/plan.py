@@ -58,11 +58,29 @@ class Loss:
 
 
 @dataclasses.dataclass(frozen=True)
+class GroupEffect:
+    """What a mend, or a broker's start, means for a consumer group in one queue, as a number of messages each.
+
+    ``missed`` are messages that the group has yet to read and never gets; ``repeated`` those that it gets once more;
+    ``skipped`` those that it would pass over when they are sent later, for it reads on behind the end of the queue.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int  # what it reads next
+    end_queue_offset: int  # of the queue, as it becomes
+    missed: int = 0
+    repeated: int = 0
+    skipped: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """What ``command`` with ``options`` would do; ``refusal`` says why it cannot be done, and then nothing is.
 
-    A mend fills in the first part; ``plan_mend`` adds the second. ``found`` is what the mend needs to apply the plan;
-    a plan that was saved has none, and to apply that is to walk the store again.
+    A mend fills in the first part and the last; ``plan_mend`` adds the second. ``found`` is what the mend needs to
+    apply the plan; a plan that was saved has none, and to apply that is to walk the store again.
     """
 
     command: str
@@ -75,7 +93,9 @@ class Plan:
     store: str = ""
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fingerprint: str = ""
+
     refusal: str | None = None
+    groups: tuple[GroupEffect, ...] = ()
     found: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def to_json(self) -> str:
@@ -97,6 +117,7 @@ class Plan:
                 raise BadDataError("this plan was saved by another version of mqtool: make it again")
             fields["changes"] = tuple(Change(**one) for one in fields["changes"])
             fields["losses"] = tuple(Loss(**one) for one in fields["losses"])
+            fields["groups"] = tuple(GroupEffect(**one) for one in fields["groups"])
             fields["remarks"] = tuple(fields["remarks"])
             return cls(**fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -52,6 +52,7 @@ class QueueMender:
         """Whether a queue has no unit before the first that was taken: older messages may be missing in it."""
         self._first: dict[QueueKey, int] = {}
         self._next: dict[QueueKey, int] = {}
+        self._trimmed: dict[QueueKey, int] = {}
         self._most = reader.commit_log.total_size // layout.MIN_SIZE
 
     def take(self, units: Units) -> None:
@@ -127,11 +128,21 @@ class QueueMender:
                 offsets = end + np.flatnonzero(behind)
                 plan.losses.add_many(key, offsets, offsets + 1, sizes[behind].astype(np.int64), BEHIND)
                 self.sink.trim(key, end)
+                self._trimmed[key] = end
             self._fill_front(key, queue)
         for key, batch in self.reader.batch_consume_queues.items():
             count = batch.unit_count
             if count and int(batch.units(count - 1, count)["physical_offset"][0]) >= plan.end_offset:
                 self.others.add(key)
+                kept = [unit for unit in batch.units(0, count) if unit["physical_offset"] < plan.end_offset][-1:]
+                ends = [int(unit["queue_offset"] + unit["batch_size"]) for unit in kept]
+                self._trimmed[key] = ends[0] if ends else batch.first_offset
+
+    def ends(self) -> dict[QueueKey, int]:
+        """Return one past the last queue offset of each queue, as it becomes; known once ``finish`` was called."""
+        ends = {key: queue.max_offset() for key, queue in self.queues.items()}
+        ends |= {key: batch.max_offset() for key, batch in self.reader.batch_consume_queues.items()}
+        return ends | self._trimmed | self._next
 
     def _fill_front(self, key: QueueKey, queue: ConsumeQueue) -> None:
         """Put pre-blank units where empty ones stand before the first message: a queue ends there for a broker."""

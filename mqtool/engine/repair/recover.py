@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from mqtool.engine.repair import older_brokers, verify_index
+from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, run_of, survey
 from mqtool.engine.repair.parts import Progress
@@ -29,7 +30,7 @@ from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import Run
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.disk import allocated
-from mqtool.engine.store.dispatch import Units, dispatch
+from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
 from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -110,6 +111,7 @@ class Recovery:
     log: LogPlan
     queues: Tally
     batch_queues: list[tuple[str, int]]
+    ends: dict[QueueKey, int] | None  # one past the last offset of each queue; None where they are not mended
     index: bool  # is to be made again
     checkpoint: bytes | None  # None: it is right
     cleared: list[tuple[MappedFile, int, int]]  # segment, positions of what is left behind the end
@@ -131,13 +133,16 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         BadDataError: a hole cannot be bridged.
     """
     found = _survey(reader, options, jobs, progress)
+    losses = found.log.losses.rows()
+    offsets, remarks = offsets_of(reader)
     return Plan(
         command="recover",
         options=options,
         changes=tuple(_changes(found)),
-        losses=found.log.losses.rows(),
-        remarks=tuple(_remarks(found)),
+        losses=losses,
+        remarks=(*_remarks(found), *remarks),
         journal_size=_journal_size(found),
+        groups=group_effects(offsets, losses, found.ends),
         found=found,
     )
 
@@ -211,6 +216,7 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         plan,
         tally,
         sorted(follower.queues.others) if follower.queues else [],
+        follower.queues.ends() if follower.queues else None,
         index,
         _checkpoint(reader, plan, index or reader.paths.abort.exists()),
         list(_left_over(reader, plan)),

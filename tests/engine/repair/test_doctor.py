@@ -333,6 +333,15 @@ def misnamed_queue_file(patient: Patient) -> None:
     last.rename(last.with_name(f"{int(last.name) + 40:020}"))
 
 
+def folder_in_index(patient: Patient) -> None:
+    (patient.store / "index" / "20260101000000000").mkdir()
+
+
+def torn_unit(patient: Patient) -> None:
+    (case,) = (case for case in cases() if case.name == "mixed-533-clean/cq-torn-last-unit")
+    apply_ops(patient.store, case.ops)
+
+
 def record_from_elsewhere(patient: Patient) -> None:
     one = message(-3, "mixed-533-clean")
     path, at = place(patient, one["phy"])
@@ -581,6 +590,8 @@ PLANTS = {
     "no timer wheel": Plant("TIMER-MISSING", "timer-533-clean", no_wheel, HIDES),
     "a damaged unit of the timer": Plant("TIMER-DAMAGED", "timer-533-clean", wrong_chain, HIDES),
     "consumer offsets lost": Plant("OFFSETS-LOST", "retry-533-clean", no_consumer_offsets, HINDERS),
+    "a folder in the index": Plant("START-REFUSED", "mixed-533-clean", folder_in_index, STOPS),
+    "a torn last unit of a queue": Plant("START-HIDES", "mixed-533-clean", torn_unit, HIDES),
     "a message of tomorrow": Plant("CLOCK-AHEAD", "mixed-533-clean", message_of_tomorrow, HINDERS),
     "an index file too long": Plant("INDEX-FILE-SIZE", "mixed-533-clean", long_index_file, HINDERS),
 }

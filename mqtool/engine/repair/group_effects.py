@@ -1,0 +1,115 @@
+"""Which consumer groups miss, repeat or skip messages: their offsets held against the queues as they become.
+
+Groups are those of ``consumerOffset.json``: those that read for themselves (broadcasting) keep their offsets elsewhere.
+A broker sends a consumer that asks behind the end of a queue back to its end, so that nothing is skipped but what came
+before it asked; one that asks before the first message goes on there. (Rules: remoting.md 5.2.)
+"""
+
+import collections
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from mqtool.engine.repair.plan import GroupEffect, Loss
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError
+from mqtool.formats import config_tables
+from mqtool.formats.config_tables import OffsetKey
+
+
+class Moved(NamedTuple):
+    """Messages that follow each other in a queue, but not from the queue offset on that they say they have."""
+
+    belongs: int
+    lies: int
+    messages: int
+
+
+def offsets_of(reader: StoreReader) -> tuple[dict[OffsetKey, int], list[str]]:
+    """Return what each group reads next, and what keeps it from being known, as sentences."""
+    try:
+        table = reader.config_table("consumerOffset.json")
+        return ({} if table is None else config_tables.consumer_offsets(table)), []
+    except MqtoolError as error:
+        return {}, [f"which groups miss or repeat messages is not known: {error}"]
+
+
+def group_effects(
+    offsets: Mapping[OffsetKey, int],
+    losses: Iterable[Loss],
+    ends: Mapping[QueueKey, int] | None,
+    moved: Mapping[QueueKey, list[Moved]] | None = None,
+) -> tuple[GroupEffect, ...]:
+    """Return the groups that are hit, in each queue.
+
+    Cost: n log n in groups and losses.
+
+    Args:
+        offsets: what each group reads next.
+        losses: messages that are not delivered any more, at the queue offsets that they had.
+        ends: one past the last queue offset of each queue, as it becomes; a queue that is gone may be left out. None
+            where they are not known: then nothing is said of what is skipped.
+        moved: messages that come to lie at another queue offset; they are no losses.
+    """
+    moved = moved or {}
+    lost: dict[QueueKey, list[tuple[int, int]]] = collections.defaultdict(list)
+    for loss in losses:
+        if loss.topic is not None and loss.queue_id is not None:
+            lost[loss.topic, loss.queue_id].append((loss.queue_offset or 0, loss.end_queue_offset or 0))
+    counted = {key: _Ranges(ranges) for key, ranges in lost.items()}
+    found = []
+    for (topic, group, queue_id), offset in sorted(offsets.items()):
+        key = topic, queue_id
+        end = offset if ends is None else ends.get(key, 0)
+        shifts = [_shifted(one, offset) for one in moved.get(key, ())]
+        effect = GroupEffect(
+            group,
+            topic,
+            queue_id,
+            offset,
+            end,
+            missed=(counted[key].count_from(offset) if key in counted else 0) + sum(one for one, _ in shifts),
+            repeated=sum(one for _, one in shifts),
+            skipped=max(0, offset - end),
+        )
+        if effect.missed or effect.repeated or effect.skipped:
+            found.append(effect)
+    return tuple(sorted(found, key=lambda one: (one.group, one.topic, one.queue_id)))
+
+
+class _Ranges:
+    """Ranges of queue offsets that do not overlap, to be counted from any offset on."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        bounds = np.array(sorted(ranges), np.int64).T
+        self._starts, self._stops = bounds
+        self._counts = np.r_[np.cumsum((self._stops - self._starts)[::-1])[::-1], 0]  # from each range on
+
+    def count_from(self, offset: int) -> int:
+        """Return how many offsets there are from one on."""
+        first = int(np.searchsorted(self._stops, offset, "right"))
+        inside = max(0, offset - int(self._starts[first])) if first < len(self._starts) else 0
+        return int(self._counts[first]) - inside
+
+
+def _shifted(moved: Moved, offset: int) -> tuple[int, int]:
+    """Return how many of some messages a group that reads on at an offset misses, and how many it gets again."""
+    consumed = min(max(0, offset - moved.belongs), moved.messages)
+    passed = min(max(0, offset - moved.lies), moved.messages)
+    return max(0, passed - consumed), max(0, consumed - passed)
+
+
+def advice(effect: GroupEffect, at: str) -> str | None:
+    """Return the command that keeps a group from skipping messages, once the queue is as it becomes.
+
+    Args:
+        effect: what happens to the group.
+        at: options that name the store.
+    """
+    if not effect.skipped:
+        return None
+    words = ["--group", effect.group, "--topic", effect.topic, "--queue", str(effect.queue_id)]
+    return f"mqtool offset set {shlex.join(words)} --offset {effect.end_queue_offset} {at}"
