@@ -4,7 +4,7 @@ The command line runs as for a user: a process that waits, and its child, which 
 call that the child makes to the disk: before it, in its middle or behind it; all calls from the first that changes the
 store on have their turn. Then comes what the last line on standard error recommends: ``mqtool undo``, which must give
 back every byte, name, mode, owner and time; or the same command again, which must leave what it leaves undisturbed.
-Some of these are killed, too. Stores are small and lie in memory where they can, and interpreters are forked, not started::
+Some of these are killed, too. Stores are small and lie in memory where they can; interpreters are forked, not started::
 
     python -m tests.campaigns.mend_kills --kills 2000
 
@@ -304,8 +304,8 @@ class Campaign:
         self.chance = random.Random(seed)
         self.counts: Counter[tuple[str, str, str]] = Counter()
         self.followed: Counter[str] = Counter()
-        self.trials = [Trial.of(name, command, place) for name, command in CASES]
-        self._turns = [itertools.cycle(self.chance.sample(trial.calls, len(trial.calls))) for trial in self.trials]
+        self.trials: list[Trial] = []
+        self._turns: list[Iterator[int]] = []
 
     @property
     def kills(self) -> int:
@@ -317,7 +317,11 @@ class Campaign:
         for number in itertools.count():
             if self.kills >= kills:
                 return
-            which = number % len(self.trials)
+            which = number % len(CASES)
+            if number < len(CASES):
+                trial = Trial.of(*CASES[which], self.place)
+                self.trials.append(trial)
+                self._turns.append(itertools.cycle(self.chance.sample(trial.calls, len(trial.calls))))
             try:
                 self._try(self.trials[which], next(self._turns[which]), number)
             except AssertionError as error:
@@ -325,7 +329,7 @@ class Campaign:
                 raise
 
     def _try(self, trial: Trial, call: int, number: int) -> None:
-        whom = "child" if number // len(self.trials) % 2 else "parent"
+        whom = "parent" if (number // len(CASES) + number) % 2 else "child"
         kill = Kill(call, whom, self.chance.choice(["before", "half", "behind"]))
         with _copy(trial.store, self.place) as root:
             status, errors = trial.run(root, kill)
@@ -345,7 +349,7 @@ class Campaign:
             status, errors = trial.run(root, Kill())
             assert status in (trial.status, 0, 66), errors  # 0, 66: it was done, but for the status
             now = look(root)
-            assert content(now) == trial.after, _difference(trial.after, content(now))  # type: ignore[arg-type]
+            assert content(now) == trial.after, _difference(trial.after, content(now))
             _undo(root, trial.before)
 
     def _kill_again(self, trial: Trial, root: Path, what: str) -> None:

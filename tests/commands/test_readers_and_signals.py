@@ -252,3 +252,21 @@ def calls() -> Callable[[Path], int]:
         return int(done.stderr.splitlines()[-1].rpartition("store")[2])
 
     return count
+
+
+# Kills, of which the campaign has the long form.
+
+
+def test_whoever_is_killed_what_is_recommended_then_takes_back_or_repairs_all_of_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.campaigns.mend_kills", "--kills", "12", "--seed", "7"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    kills, what = done.stdout.splitlines()[-1].split(" ", 1)
+    assert int(kills) >= 12
+    assert what.startswith("kills, followed in the end by again")
