@@ -6,12 +6,21 @@ the property ``MQTOOL_LOST`` what was lost and why; their bodies are zeros.
 """
 
 import dataclasses
+import functools
+import struct
 import zlib
 from collections.abc import Collection
-from typing import Self
+from typing import Any, Self
 
 from mqtool.formats import commit_log
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, build_properties
+from mqtool.formats.properties import (
+    CRC_NAME,
+    CRC_SIZE,
+    NAME_SEPARATOR,
+    PAIR_SEPARATOR,
+    build_properties,
+    crc_digits,
+)
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
@@ -52,6 +61,11 @@ class Likeness:
         )
 
 
+_INT, _TWO_LONGS = struct.Struct(">i"), struct.Struct(">qq")
+_BODY_CRC_AT, _QUEUE_OFFSET_AT = (
+    int(commit_log.HEAD_DTYPES[0].fields[name][1])  # type: ignore[index]
+    for name in ("body_crc", "queue_offset")
+)
 PLAIN = Likeness(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=False)
 
 
@@ -157,8 +171,67 @@ def build(
     )
     if has_crc:
         value = zlib.crc32(record[:-CRC_SIZE]) & 0x7FFFFFFF
-        record = record[:-11] + f"{value:010}"[::-1].encode() + PAIR_SEPARATOR.encode()
+        record = record[:-11] + crc_digits(value) + PAIR_SEPARATOR.encode()
     return bytes(record)
+
+
+class Stamp:
+    """Makes many placeholders of one queue that say the same.
+
+    Args:
+        topic: of the lost messages.
+        queue_id: of the lost messages.
+        why: what was lost and why.
+        like: sound messages around them.
+        transaction: bits of ``sys_flag`` that tell the kind of transaction.
+        properties: pairs that the dispatch of each needs.
+    """
+
+    def __init__(
+        self, topic: bytes, queue_id: int, why: str, like: Likeness, transaction: int = 0, properties: bytes = b""
+    ) -> None:
+        self._build = functools.partial(
+            build, topic=topic, queue_id=queue_id, why=why, like=like, transaction=transaction
+        )
+        self._has_crc = like.has_crc
+        self._properties = properties
+        size = _fixed_size(topic, like) + len(_text(why, 1024)) + CRC_SIZE * like.has_crc + len(properties)
+        record = self._build(size=size, position=0, queue_offset=0, properties=properties)
+        head = commit_log.HEAD_DTYPES[commit_log.head_form(like.sys_flag)]
+        self._head, self._tail = record[: head.itemsize], record[head.itemsize :]
+        fields: Any = head.fields
+        self._body_size_at = int(fields["body_size"][1])
+        self._crcs: dict[int, int] = {}  # of so many zeros
+
+    def write(self, out: memoryview, at: int, size: int, position: int, queue_offset: int, properties: bytes) -> None:
+        """Write one into a buffer of zeros.
+
+        Args:
+            out: the buffer.
+            at: where the record begins in it.
+            size: bytes of the record.
+            position: its address.
+            queue_offset: of the lost message.
+            properties: pairs that this one needs, in place of those of all; empty: those of all.
+        """
+        body_size = size - len(self._head) - len(self._tail)
+        if properties or body_size < 0:
+            wanted = properties or self._properties
+            out[at : at + size] = self._build(
+                size=size, position=position, queue_offset=queue_offset, properties=wanted
+            )
+            return
+        crc = self._crcs.get(body_size)
+        if crc is None:
+            crc = self._crcs[body_size] = zlib.crc32(bytes(body_size)) & 0x7FFFFFFF if body_size else 0
+        out[at : at + len(self._head)] = self._head
+        _INT.pack_into(out, at, size)
+        _INT.pack_into(out, at + _BODY_CRC_AT, crc)
+        _TWO_LONGS.pack_into(out, at + _QUEUE_OFFSET_AT, queue_offset, position)
+        _INT.pack_into(out, at + self._body_size_at, body_size)
+        out[at + size - len(self._tail) : at + size] = self._tail
+        if self._has_crc:
+            out[at + size - 11 : at + size - 1] = crc_digits(zlib.crc32(out[at : at + size - CRC_SIZE]) & 0x7FFFFFFF)
 
 
 def _batch(count: int, size: int) -> bytes:

@@ -52,6 +52,7 @@ class Span(NamedTuple):
     start: int
     stop: int
     physical_offset: int  # of the first message
+    last_physical_offset: int  # of the last
 
 
 @dataclasses.dataclass
@@ -182,6 +183,7 @@ def spans_of(units: Units) -> list[Span]:
             int(units.queue_offset[first]),
             int(units.queue_offset[last - 1] + units.batch_size[last - 1]),
             int(units.physical_offset[first]),
+            int(units.physical_offset[last - 1]),
         )
         for queue, first, last in units.stretches
     ]

@@ -7,7 +7,6 @@ the disk, and ``abort`` goes: a broker of any version then starts as after a cle
 (Rules: store.md 3 to 7, 15; changes_5_5.md 9, 11.)
 """
 
-import bisect
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,9 +25,10 @@ from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
 from mqtool.engine.repair.rebuild import build_index, build_queues
 from mqtool.engine.repair.rebuild_queues import Sizes
+from mqtool.engine.repair.record_editor import Patch
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import Run
-from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.commit_log import ROWS, CommitLog, Gap
 from mqtool.engine.store.disk import allocated
 from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
 from mqtool.engine.store.file_queue import FileQueue, segment_name
@@ -42,6 +42,8 @@ from mqtool.formats import kernels as plain
 _NORMAL_SEGMENTS = 3
 """A broker that was stopped cleanly looks at so many of its last segments."""
 _STEP = 16 << 20
+_LONG = 1 << 20
+"""Bytes of a sound stretch that are worth a walk of their own."""
 
 
 @dataclasses.dataclass
@@ -162,7 +164,7 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
         writer = QueueWriter(reader, journal)
         with journal.together():
             if not found.queues.tell(writer):
-                log = dataclasses.replace(found.log, holes=[], patches=[])
+                log = dataclasses.replace(found.log, holes=[], patches=[], bridges=None)
                 _Follower(reader, writer, None).walk(log, found.start_offset)
         _apply_batch_queues(reader, found.batch_queues, journal, jobs)
     if found.index:
@@ -198,7 +200,7 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
             follower = _Follower(reader, tally, judge)
             pieces = survey(reader, start, jobs, progress, tags)
             plan = plan_log(reader, follower.watch(pieces), start, bool(options.get("cut")))
-            if not plan.holes and not plan.is_cut:
+            if not plan.holes and not plan.patches and not plan.is_cut:
                 follower.finish(plan, start)
             else:
                 # Placeholders belong between the messages, and what is cut off is none: all again, in order.
@@ -252,26 +254,73 @@ def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile,
 
 
 def tables_of(reader: StoreReader, plan: LogPlan, start_offset: int) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
-    """Yield the messages of the log as the plan makes it, in order, with the segment they lie in."""
+    """Yield the messages of the log as the plan makes it, in order, with the segment they lie in.
+
+    Long sound stretches are read where they lie; what is changed, and short stretches beside it, are put together
+    first. Cost: linear in the log.
+    """
     log = reader.commit_log
     kernels = scan.kernels_for(log.total_size)
     segments = {segment.start_offset: segment for segment in log.segments}
-    patches = sorted(plan.patches)
-    for base in sorted({*segments, *(hole.segment_offset for hole in plan.holes)}):
-        segment = segments.get(base) or MappedFile(log.folders[0] / segment_name(base), base, log.file_size)
+    changes: dict[int, list[tuple[int, int, Patch | None]]] = {}
+    for hole in plan.holes:
+        changes.setdefault(hole.segment_offset, []).append((hole.start, hole.end, None))
+    for patch in plan.patches:
+        changes.setdefault(patch.segment_offset, []).append((patch.position, patch.position + len(patch.data), patch))
+    for base in sorted({*segments, *changes}):
         if base < start_offset:
             continue
-        at = 0
-        for hole in (one for one in plan.holes if one.segment_offset == base):
-            yield from _sound(reader, segments.get(base), at, hole.start - base, kernels)
-            first, last = (bisect.bisect_left(patches, (base, at)) for at in (hole.start, hole.end))
-            for patch in patches[first:last]:
-                data = memoryview(patch.data) if kernels is plain else np.frombuffer(patch.data, np.uint8)
-                table = scan.scan(data, patch.position, kernels=kernels).table
-                if len(table):
-                    yield segment, table
-            at = hole.end - base
-        yield from _sound(reader, segments.get(base), at, min(segment.size, plan.end_offset - base), kernels)
+        segment = segments.get(base) or MappedFile(log.folders[0] / segment_name(base), base, log.file_size)
+        window = _Window(segment, kernels)
+        at = base
+        end = min(base + segment.size, plan.end_offset)
+        for start, stop, change in [*sorted(changes.get(base, ()), key=lambda one: one[:2]), (end, end, None)]:
+            if start - at >= _LONG:
+                yield from window.tables()
+                yield from _sound(reader, segments.get(base), at - base, start - base, kernels)
+            elif start > at:
+                yield from window.add(at, segment.bytes[at - base : start - base])
+            if change is not None:
+                yield from window.add(start, np.frombuffer(change.data, np.uint8))
+            elif plan.bridges is not None:
+                for position, data in plan.bridges.pieces(start, stop):
+                    yield from window.add(position, data)
+            at = stop
+        yield from window.tables()
+
+
+class _Window:
+    """Records of a segment that are put together from several places, and read at once."""
+
+    def __init__(self, segment: MappedFile, kernels: Any) -> None:
+        self.segment = segment
+        self.kernels = kernels
+        self.start = 0  # address
+        self.parts: list[Any] = []
+        self.size = 0
+
+    def add(self, position: int, data: Any) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
+        """Add the records at an address; they follow those before. Yields the messages once they are many."""
+        if not self.parts:
+            self.start = position
+        self.parts.append(data)
+        self.size += len(data)
+        if self.size >= _STEP:
+            yield from self.tables()
+
+    def tables(self) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
+        """Yield the messages, and begin again."""
+        parts, self.parts, self.size = self.parts, [], 0
+        if not parts:
+            return
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        buffer = memoryview(joined) if self.kernels is plain else joined
+        at, stop = 0, scan.Stop.PART
+        while stop is scan.Stop.PART and at < len(joined):
+            found = scan.scan(buffer, self.start, at, kernels=self.kernels, limit=ROWS)
+            at, stop = found.end, found.stop
+            if len(found.table):
+                yield self.segment, found.table
 
 
 def _sound(
@@ -298,7 +347,7 @@ def _index_is_wrong(reader: StoreReader, plan: LogPlan, judge: _IndexView, files
     if not reader.index_files:
         return bool(plan.kept)
     # The keys of a lost message have entries that nothing answers to any more.
-    if files_differ or judge.differs or any(hole.known for hole in plan.holes):
+    if files_differ or judge.differs or any(hole.lost for hole in plan.holes):
         return True
     return any(one.severity != "note" for one in judge.judge.finish(plan.end_offset))
 
@@ -353,10 +402,13 @@ def _changes(found: Recovery) -> Iterator[Change]:
             else log.folders[0] / segment_name(hole.segment_offset)
         )
         text = "; ".join(hole.reasons)
-        if hole.misplaced != 1 or len(hole.known) > 1:
-            count = len(hole.known)
+        if hole.lost or not hole.own:
+            count = hole.lost
             text += f": {count:,} placeholder{'s bridge' if count != 1 else ' bridges'} the hole"
         yield Change("write", relative(path), text, hole.start - hole.segment_offset, hole.size)
+    for patch in found.log.patches:
+        path = sizes[patch.segment_offset].path
+        yield Change("write", relative(path), patch.reason, patch.position - patch.segment_offset, len(patch.data))
     for segment, start, stop in found.cleared:
         text = "what is left behind the last message is cleared, it could come back"
         yield Change("cut", relative(segment.path), text, start, stop - start)
@@ -409,9 +461,11 @@ def _remarks(found: Recovery) -> list[str]:
             f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments: the whole log is read and "
             "mended, as with --abnormal"
         )
-    for (topic, queue_id), offset in log.unplaced:
+    for gap in log.unplaced:
+        topic, queue_id = gap.queue
+        offsets = gap.start if gap.messages == 1 else f"{gap.start} to {gap.stop - 1}"
         remarks.append(
-            f"there is no room for a placeholder of {topic} {queue_id} {offset}: a broker that makes its queues again "
+            f"there is no room for a placeholder of {topic} {queue_id} {offsets}: a broker that makes its queues again "
             "will move the later units of that queue"
         )
     if found.reader.rocksdb_queues is not None:
@@ -421,7 +475,7 @@ def _remarks(found: Recovery) -> list[str]:
 
 def _journal_size(found: Recovery) -> int:
     """Return about how many bytes the journal takes: what is overwritten; what is removed is only moved."""
-    size = sum(hole.size for hole in found.log.holes)
+    size = sum(hole.size for hole in found.log.holes) + sum(len(patch.data) for patch in found.log.patches)
     size += sum(stop - start for _, start, stop in found.cleared)
     size += sum(found.queues.written.values()) * 20
     too_long = found.placement.too_long
@@ -457,6 +511,9 @@ def _apply_log(found: Recovery, journal: Journal) -> None:
         paths[base] = log.folders[0] / segment_name(base)
         journal.create(paths[base], size)
     with journal.together():
+        for hole in found.log.holes:
+            for position, data in found.log.bridges.pieces(hole.start, hole.end) if found.log.bridges else ():
+                journal.write(paths[hole.segment_offset], position - hole.segment_offset, data.tobytes())
         for patch in found.log.patches:
             journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
     for segment, start, _ in found.cleared:

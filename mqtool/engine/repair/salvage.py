@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from mqtool.engine.repair.log_plan import Bad, Known, Piece, survey
+from mqtool.engine.repair.bridges import Known
+from mqtool.engine.repair.log_plan import Bad, Piece, survey
 from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.queue_order import Missing, Order, Run, arrange

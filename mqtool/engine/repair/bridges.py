@@ -1,0 +1,748 @@
+"""What stood in the holes of a log, and the records that bridge them.
+
+``find_lost`` brings together what heads in the holes, units that point into them and gaps in the order of queues tell
+of the messages that stood there. ``lay_out`` gives every byte of the holes to a record: a placeholder for each of these
+messages, at its place where that is known, else where there is room between its neighbours; fillers and blank records
+where nothing is known. ``Bridges`` makes their bytes, a stretch at a time. (Rules: store.md 3, 4.)
+
+Cost: n log n in the lost messages, holes, gaps and queues; memory holds about 60 bytes for a lost message.
+"""
+
+import bisect
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError
+from mqtool.formats import commit_log as layout
+from mqtool.formats import consume_queue, placeholder
+from mqtool.formats.placeholder import Likeness, Stamp
+from mqtool.formats.record_edits import with_address
+from mqtool.formats.scan import Ints
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
+
+Bools = npt.NDArray[np.bool_]
+_UNITS_AT_ONCE = 1 << 18
+_CHUNK = 16 << 20
+_MOST_STAMPS = 4096
+_FILLER, _BLANK = -1, -2
+"""What stands in place of the number of a queue."""
+_WITHOUT_UNIT = (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK)
+_MOST_BATCH = (1 << 15) - 1
+
+
+class Known(NamedTuple):
+    """A lost message of which something is known: from its head, or from a unit."""
+
+    position: int  # address
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    transaction: int = 0
+    batch_size: int = 1
+    light: tuple[tuple[str, int], ...] = ()  # further queues, light ones, and the offsets there
+    misplaced: bool = False  # its record is whole but for where it says that it lies
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether it has a place in a queue."""
+        return self.transaction not in _WITHOUT_UNIT
+
+
+@dataclasses.dataclass
+class Hole:
+    """A stretch of one segment, or of where one is missing, without a sound record."""
+
+    segment_offset: int
+    start: int  # addresses
+    end: int
+    reasons: list[str]
+    like: Likeness  # of the last sound record before it
+    known: list[Known]  # by heads
+    is_end: bool = False  # it reaches to the end of its segment
+    lost: int = 0  # how many messages stood there, as far as that is known
+    own: int = 0  # how many records keep their places
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.end - self.start
+
+    @property
+    def why(self) -> str:
+        """What a placeholder in it says."""
+        return f"{self.size} bytes at {self.start}: {', '.join(self.reasons)}"
+
+
+class QueueGap(NamedTuple):
+    """Queue offsets that no sound record has."""
+
+    queue: QueueKey
+    start: int
+    stop: int
+    after: int  # addresses between which their messages stood
+    before: int
+
+    @property
+    def messages(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+
+@dataclasses.dataclass
+class QueueOrder:
+    """What the sound messages of a log tell of its queues."""
+
+    first: dict[QueueKey, tuple[int, int]]  # queue offset and address of the first message
+    next: dict[QueueKey, tuple[int, int]]  # queue offset that follows the last, and its address
+    gaps: list[QueueGap]  # between two messages, of each queue in order
+    most: int  # messages that the log can hold
+    from_zero: bool  # nothing has expired: every queue began at 0
+    strange: Collection[QueueKey] = ()  # but for these, which may be damaged names of others
+
+
+class Rows(NamedTuple):
+    """Records, as columns of equal length in the order of the log."""
+
+    start: Ints  # address
+    size: Ints
+    queue: Ints  # its number, or what stands in place of it
+    queue_offset: Ints
+    batch_size: Ints
+    transaction: Ints
+    light: Ints  # number of its light queues, -1 without any
+    own: Bools  # the record that lies there, with its own address
+
+    def where(self, rows: Any) -> "Rows":
+        """Return some of them."""
+        return Rows(*(column[rows] for column in self))
+
+    @property
+    def has_unit(self) -> Bools:
+        """Which of them have a place in a queue."""
+        return (self.queue >= 0) & ~np.isin(self.transaction, _WITHOUT_UNIT)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def _rows(columns: Iterable[tuple[Any, ...]]) -> Rows:
+    """Return rows of tuples."""
+    listed = list(columns)
+    numbers: Any = np.array([one[:7] for one in listed], np.int64).reshape(-1, 7)
+    start, size, queue, queue_offset, batch_size, transaction, light = numbers.T.copy()
+    own = np.array([one[7] for one in listed], np.bool_)
+    return Rows(start, size, queue, queue_offset, batch_size, transaction, light, own)
+
+
+class Keys:
+    """Numbers for queues."""
+
+    def __init__(self) -> None:
+        self.all: list[QueueKey] = []
+        self._numbers: dict[QueueKey, int] = {}
+
+    def number(self, key: QueueKey) -> int:
+        """Return the number of a queue, a new one for one that is new."""
+        number = self._numbers.setdefault(key, len(self.all))
+        if number == len(self.all):
+            self.all.append(key)
+        return number
+
+
+class _Units(NamedTuple):
+    """Units of one queue that point into holes."""
+
+    key: QueueKey
+    position: Ints
+    size: Ints
+    queue_offset: Ints
+    batch_size: Ints
+
+
+Light = tuple[tuple[str, int], ...]
+
+
+@dataclasses.dataclass
+class Lost:
+    """The messages that stood in holes."""
+
+    keys: Keys
+    rows: Rows
+    light: list[Light]
+    gaps: list[QueueGap]  # messages of which only the queue offset is known
+
+
+def find_lost(reader: StoreReader, holes: list[Hole], order: QueueOrder) -> Lost:
+    """Return the messages that stood in holes.
+
+    A unit is believed before a head: its place in its queue cannot be damaged. What would take the queue offset of a
+    sound message is left out, it is a copy of another.
+    """
+    keys = Keys()
+    heads = [known for hole in holes for known in hole.known]
+    rows, light = _combined(heads, list(_units_in(reader, holes)), keys)
+    rows = rows.where(_apart(rows))
+    return _settled(rows, light, keys, order, holes)
+
+
+def _units_in(reader: StoreReader, holes: list[Hole]) -> Iterator[_Units]:
+    """Yield what queue units tell of the messages in holes."""
+    if not holes:
+        return
+    starts, ends = np.array([hole.start for hole in holes]), np.array([hole.end for hole in holes])
+    for key, queue in reader.consume_queues.items():
+        first, last = queue.first_offset, queue.max_offset()
+        for low in range(first, last, _UNITS_AT_ONCE):
+            units = queue.units(low, min(low + _UNITS_AT_ONCE, last))
+            rows = _inside(units, starts, ends)
+            if len(rows):
+                positions, sizes = (units[name][rows].astype(np.int64) for name in ("physical_offset", "size"))
+                yield _Units(key, positions, sizes, low + rows, np.ones(len(rows), np.int64))
+    for key, batch_queue in reader.batch_consume_queues.items():
+        for low in range(0, batch_queue.unit_count, _UNITS_AT_ONCE):
+            units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.unit_count))
+            rows = _inside(units, starts, ends)
+            if len(rows):
+                names = ("physical_offset", "size", "queue_offset", "batch_size")
+                positions, sizes, offsets, counts = (units[name][rows].astype(np.int64) for name in names)
+                yield _Units(key, positions, sizes, offsets, np.maximum(1, counts))
+
+
+def _inside(units: Any, starts: Ints, ends: Ints) -> Ints:
+    positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+    holes = np.searchsorted(starts, positions, "right") - 1
+    inside = (holes >= 0) & (sizes >= layout.MIN_SIZE) & (sizes < consume_queue.PRE_BLANK_SIZE)
+    return np.flatnonzero(inside & (positions + sizes <= ends[np.maximum(holes, 0)]))
+
+
+def _combined(heads: list[Known], units: list[_Units], keys: Keys) -> tuple[Rows, list[Light]]:
+    """Return one row for each place where a message stood, in the order of the log."""
+    count = len(heads) + sum(len(one.position) for one in units)
+    if not count:
+        return _rows([]), []
+    head_rows = _rows(
+        (
+            known.position,
+            known.size,
+            keys.number((known.topic, known.queue_id)),
+            known.queue_offset,
+            known.batch_size,
+            known.transaction,
+            -1,
+            known.misplaced,
+        )
+        for known in heads
+    )
+    numbers = [np.full(len(one.position), keys.number(one.key)) for one in units]
+    none = np.zeros(count - len(heads), np.int64)
+    unit_rows = [
+        np.concatenate([np.empty(0, np.int64), *columns])
+        for columns in (
+            [one.position for one in units],
+            [one.size for one in units],
+            numbers,
+            [one.queue_offset for one in units],
+            [one.batch_size for one in units],
+        )
+    ]
+    both = Rows(
+        *(np.concatenate(pair) for pair in zip(head_rows, [*unit_rows, none, none - 1, none != 0], strict=True))
+    )
+    order = np.lexsort((np.arange(count), both.size, both.start))
+    both = both.where(order)
+    edges = np.flatnonzero((np.diff(both.start) != 0) | (np.diff(both.size) != 0)) + 1
+    begins, ends = np.r_[0, edges], np.r_[edges, count]
+    light: list[Light] = []
+    names = keys.all
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) if len(begins) < count or heads else ():
+        head = heads[order[begin]] if order[begin] < len(heads) else None
+        if end - begin > 1 or (head is not None and head.light):
+            units_here = range(begin + (head is not None), end)
+            queues = [(names[both.queue[row]], int(both.queue_offset[row]), row) for row in units_here]
+            _merge(both, begin, head, queues, light)
+    return both.where(begins), light
+
+
+def _merge(
+    rows: Rows, at: int, head: Known | None, queues: list[tuple[QueueKey, int, int]], light: list[Light]
+) -> None:
+    """Make one row, the first, of a head and units that tell of the same place.
+
+    Args:
+        rows: of which the head, if there is one, is at ``at``.
+        at: the first row of the place.
+        head: the record's own, if it can be read.
+        queues: queue, queue offset and row of each unit.
+        light: takes the light queues of the place.
+    """
+    said = dict(head.light) if head else {}
+    units = []
+    for unit in queues:
+        (topic, _), offset, _ = unit
+        if topic.startswith(LIGHT_QUEUE_PREFIX) or topic in said:
+            said[topic] = offset
+        else:
+            units.append(unit)
+    key = (head.topic, head.queue_id) if head and head.has_unit else None
+    same = [unit for unit in units if unit[0] == key]
+    if head is None and not units:
+        units = queues[:1]  # of a light queue
+    if units and not (same and head and head.batch_size > 1):
+        # The unit is the better of the two: only what it says can be damaged, its place in its queue cannot.
+        (topic, _), offset, row = (same or units)[0]
+        rows.own[at] &= bool(same) and head is not None and head.queue_offset == offset
+        rows.transaction[at] &= layout.TRANSACTION_COMMIT if head and head.has_unit else 0
+        for column in (rows.queue, rows.queue_offset, rows.batch_size):
+            column[at] = column[row]
+        said.pop(topic, None)
+    if said:
+        rows.light[at] = len(light)
+        light.append(tuple(said.items()))
+
+
+def _apart(rows: Rows) -> Bools:
+    """Tell which of the rows stay so that none overlaps another: heads first, then as many units as can be."""
+    keep = np.ones(len(rows), np.bool_)
+    if not len(rows):
+        return keep
+    ends = rows.start + rows.size
+    reach = np.maximum.accumulate(ends)
+    touches = np.r_[False, rows.start[1:] < reach[:-1]]
+    if not touches.any():
+        return keep
+    begins = np.flatnonzero(~touches)
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
+        if end - begin > 1:
+            keep[begin:end] = False
+            chosen: list[tuple[int, int]] = []
+            # The one that ends first leaves the most room for others.
+            for row in sorted(range(begin, end), key=lambda row: (not rows.own[row], int(ends[row]))):
+                place = int(rows.start[row]), int(ends[row])
+                at = bisect.bisect(chosen, place)
+                if (not at or chosen[at - 1][1] <= place[0]) and (at == len(chosen) or place[1] <= chosen[at][0]):
+                    chosen.insert(at, place)
+                    keep[row] = True
+    return keep
+
+
+class _Claims(NamedTuple):
+    """Queue offsets that rows claim, queue by queue in the order of the log."""
+
+    queue: Ints
+    start: Ints
+    messages: Ints
+    low: Ints  # addresses
+    high: Ints
+    row: Ints
+    light: Ints  # which of its light queues, -1: its own queue
+
+    def where(self, rows: Any) -> "_Claims":
+        """Return some of them."""
+        return _Claims(*(column[rows] for column in self))
+
+
+def _claims_of(rows: Rows, light: list[Light], keys: Keys) -> _Claims:
+    own = np.flatnonzero(rows.has_unit)
+    ends = rows.start + rows.size
+    none = np.full(len(rows), -1)
+    columns = rows.queue, rows.queue_offset, rows.batch_size, rows.start, ends, np.arange(len(rows)), none
+    claims = _Claims(*(column[own] for column in columns))
+    further = [
+        (keys.number(light_key(keys.all, rows, row, name)), offset, 1, rows.start[row], ends[row], row, number)
+        for row in np.flatnonzero(rows.light >= 0).tolist()
+        for number, (name, offset) in enumerate(light[rows.light[row]])
+    ]
+    if further:
+        claims = _Claims(*(np.r_[one, other] for one, other in zip(claims, np.array(further).T, strict=True)))
+    return claims.where(np.lexsort((claims.low, claims.queue)))
+
+
+def light_key(keys: list[QueueKey], rows: Rows, row: int, name: str) -> QueueKey:
+    """Return the light queue of a name that a row goes to as well."""
+    return name, 0 if name.startswith(LIGHT_QUEUE_PREFIX) else keys[rows.queue[row]][1]
+
+
+def _settled(rows: Rows, light: list[Light], keys: Keys, order: QueueOrder, holes: list[Hole]) -> Lost:
+    """Leave out what claims a queue offset that is taken; find the offsets that nothing claims."""
+    claims = _claims_of(rows, light, keys)
+    gaps: dict[QueueKey, list[QueueGap]] = {}
+    for gap in order.gaps:
+        gaps.setdefault(gap.queue, []).append(gap)
+    edges = np.flatnonzero(np.diff(claims.queue)) + 1
+    bounds = np.r_[0, edges, len(claims.queue)].tolist() if len(claims.queue) else [0]
+    of_queue = {keys.all[claims.queue[low]]: slice(low, high) for low, high in itertools.pairwise(bounds)}
+    room = _Room(holes)
+    left: list[QueueGap] = []
+    kept = np.zeros(len(claims.queue), np.bool_)
+    begun = order.first if order.from_zero else ()
+    for key in dict.fromkeys([*of_queue, *gaps, *begun]):
+        some = of_queue.get(key, slice(0))
+        keep, more = _settle_queue(key, claims.where(some), gaps.get(key, []), order, room)
+        kept[some] = keep
+        left += more
+    stays = ~rows.has_unit
+    dropped: dict[int, set[int]] = {}
+    stays[claims.row[kept & (claims.light < 0)]] = True
+    for claim in np.flatnonzero(~kept & (claims.light >= 0)).tolist():
+        row, number = int(claims.row[claim]), int(claims.light[claim])
+        place = int(rows.light[row])
+        dropped.setdefault(place, set()).add(number)
+    for place, numbers in dropped.items():
+        light[place] = tuple(one for number, one in enumerate(light[place]) if number not in numbers)
+    return Lost(keys, rows.where(stays), light, left)
+
+
+def _settle_queue(
+    key: QueueKey, claims: _Claims, gaps: list[QueueGap], order: QueueOrder, room: "_Room"
+) -> tuple[Bools, list[QueueGap]]:
+    """Return which claims of one queue stay, and what is still missing."""
+    starts = claims.start
+    gaps = list(gaps)
+    first, first_address = order.first.get(key, (-1, -1))
+    after, last_address = order.next.get(key, (-1, -1))
+    if first < 0:
+        free = (starts >= 0) & (starts <= 1 << 62)
+    else:
+        free = (starts >= after) & (starts - after <= order.most) & (claims.low > last_address)
+        free |= (starts < first) & (starts >= 0) & (claims.low < first_address)
+        if gaps:
+            number = np.searchsorted([gap.start for gap in gaps], starts, "right") - 1
+            columns = np.array([gap[1:] for gap in gaps])[np.maximum(number, 0)].T
+            free |= (
+                (number >= 0)
+                & (starts + claims.messages <= columns[1])
+                & (columns[2] < claims.low)
+                & (claims.low < columns[3])
+            )
+    rows = np.flatnonzero(free)
+    ends = starts + claims.messages
+    if (starts[rows][1:] < ends[rows][:-1]).any():
+        rows = rows[_rising(starts[rows].tolist(), ends[rows].tolist())]
+    keep = np.zeros(len(starts), np.bool_)
+    keep[rows] = True
+    claims, starts, ends = claims.where(rows), starts[rows], ends[rows]
+    # What was missing in front of the first sound message, and behind the last one.
+    front = int(starts[0]) if len(starts) and (first < 0 or starts[0] < first) else first
+    stop, before = (first, first_address) if first >= 0 else (int(ends[-1]) if len(starts) else 0, 1 << 62)
+    if (
+        order.from_zero
+        and key not in order.strange
+        and front > 0
+        and front <= room.before(first_address if first >= 0 else 1 << 62)
+    ):
+        front = 0
+    if 0 <= front < stop:
+        gaps.insert(0, QueueGap(key, front, stop, -1, before))
+    if first >= 0 and len(ends) and ends[-1] > after:
+        gaps.append(QueueGap(key, after, int(ends[-1]), last_address, 1 << 62))
+    return keep, [part for gap in gaps for part in _unclaimed(gap, claims, starts, ends)]
+
+
+def _unclaimed(gap: QueueGap, claims: _Claims, starts: Ints, ends: Ints) -> list[QueueGap]:
+    """Return the parts of a gap that no claim covers."""
+    low, high = np.searchsorted(starts, (gap.start, gap.stop)).tolist()
+    if not high - low:
+        return [gap]
+    if int((ends[low:high] - starts[low:high]).sum()) >= gap.messages:
+        return []
+    begins, stops = np.r_[gap.start, ends[low:high]], np.r_[starts[low:high], gap.stop]
+    after, before = np.r_[gap.after, claims.high[low:high]], np.r_[claims.low[low:high], gap.before]
+    some = begins < stops
+    columns = (column[some].tolist() for column in (begins, stops, after, before))
+    return [QueueGap(gap.queue, *one) for one in zip(*columns, strict=True)]
+
+
+def _rising(starts: list[int], ends: list[int]) -> list[int]:
+    """Return the numbers of the most ranges that follow each other."""
+    lasts: list[int] = []  # the smallest start that a series of each length ends with
+    number_at: list[int] = []
+    before = [-1] * len(starts)
+    for number, start in enumerate(starts):
+        length = bisect.bisect_left(lasts, start)
+        if length and ends[number_at[length - 1]] > start:
+            continue
+        before[number] = number_at[length - 1] if length else -1
+        lasts[length : length + 1] = [start]
+        number_at[length : length + 1] = [number]
+    chosen = []
+    number = number_at[-1] if number_at else -1
+    while number >= 0:
+        chosen.append(number)
+        number = before[number]
+    return chosen[::-1]
+
+
+class _Room:
+    """How many messages holes can have held."""
+
+    def __init__(self, holes: list[Hole]) -> None:
+        self._starts = [hole.start for hole in holes]
+        self._sums = [0, *itertools.accumulate(hole.size for hole in holes)]
+
+    def before(self, address: int) -> int:
+        """Return how many messages those that begin before an address can have held."""
+        return self._sums[bisect.bisect_left(self._starts, address)] // layout.MIN_SIZE
+
+
+# Records
+
+
+class _Stretch(NamedTuple):
+    """Bytes of a hole without a message whose place is known."""
+
+    start: int
+    size: int
+    hole: int
+    row: int  # in front of which it lies, -1 at the end of its hole
+
+
+class Layout(NamedTuple):
+    """What every byte of the holes goes to."""
+
+    bridges: "Bridges"
+    stood: Rows  # placeholders of messages whose places are known
+    placed: list[QueueGap]  # messages of which only the queue offset is known, and that got a placeholder
+    unplaced: list[QueueGap]  # those for which there is no room between their neighbours
+
+
+def lay_out(reader: StoreReader, lost: Lost, holes: list[Hole]) -> Layout:
+    """Give every byte of the holes to a record.
+
+    Raises:
+        BadDataError: a hole is too small for any record.
+    """
+    layer = _Layer(reader, lost, holes)
+    for stretch in layer.stretches():
+        layer.use(stretch)
+    return layer.finish()
+
+
+class _Layer:
+    """Uses the free stretches of the holes, in the order of the log."""
+
+    def __init__(self, reader: StoreReader, lost: Lost, holes: list[Hole]) -> None:
+        self.reader = reader
+        self.holes = holes
+        self.keys = lost.keys
+        self.light = lost.light
+        self.rows = lost.rows.where(np.arange(len(lost.rows)))
+        self.number = np.searchsorted([hole.start for hole in holes], self.rows.start, "right") - 1
+        self.more: list[Rows] = []
+        self.waiting = sorted(lost.gaps, key=lambda gap: gap.after, reverse=True)
+        self.open: list[tuple[int, int, QueueGap]] = []  # by the address before which they belong
+        self.placed: list[QueueGap] = []
+        self.unplaced: list[QueueGap] = []
+        self._least: dict[tuple[QueueKey, Likeness], int] = {}
+
+    def stretches(self) -> list[_Stretch]:
+        """Return the free stretches in the order of the log."""
+        rows, number = self.rows, self.number
+        starts = np.array([hole.start for hole in self.holes], np.int64)
+        ends = np.array([hole.end for hole in self.holes], np.int64)
+        row_ends = rows.start + rows.size
+        is_first = np.r_[True, number[1:] != number[:-1]][: len(rows)]
+        begins = np.where(is_first, starts[number], np.r_[0, row_ends[:-1]][: len(rows)])
+        free = np.flatnonzero(rows.start > begins)
+        tails = starts.copy()
+        tails[number] = row_ends  # in order: that of the last row of each hole stays
+        behind = np.flatnonzero(ends > tails)
+        found = [
+            _Stretch(*one)
+            for columns in (
+                (begins[free], (rows.start - begins)[free], number[free], free),
+                (tails[behind], (ends - tails)[behind], behind, np.full(len(behind), -1)),
+            )
+            for one in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+        return sorted(found)
+
+    def use(self, stretch: _Stretch) -> None:
+        """Fill a stretch with placeholders for messages whose place is not known, and fillers."""
+        hole = self.holes[stretch.hole]
+        at, end = stretch.start, stretch.start + stretch.size
+        is_end = hole.is_end and stretch.row < 0
+        while self.waiting and self.waiting[-1].after <= at:
+            gap = self.waiting.pop()
+            heapq.heappush(self.open, (gap.before, len(self.waiting), gap))
+        while self.open:
+            before, number, gap = heapq.heappop(self.open)
+            if before <= at:
+                self.unplaced.append(gap)
+                continue
+            used, left = self._place(gap, at, end - at - (layout.BLANK_SIZE if is_end else 0), hole)
+            at += used
+            if left is not None:
+                heapq.heappush(self.open, (before, number, left))
+                break
+        if is_end and end - at >= layout.BLANK_SIZE:
+            self._add(_BLANK, at, end - at)
+            at = end
+        elif not is_end:
+            while end - at >= 2 * placeholder.MOST:
+                self._add(_FILLER, at, placeholder.MOST)
+                at += placeholder.MOST
+            if end - at >= placeholder.filler_size(hole.like):
+                self._add(_FILLER, at, end - at)
+                at = end
+        if at < end:
+            self._widen(stretch, at, end - at)
+
+    def _place(self, gap: QueueGap, at: int, room: int, hole: Hole) -> tuple[int, QueueGap | None]:
+        """Put placeholders for messages of a gap at an address; returns the bytes taken and what is left of the gap."""
+        least = self._least_size(gap.queue, hole.like)
+        is_batch = gap.queue in self.reader.batch_consume_queues
+        if is_batch:
+            # One record stands for all of them.
+            count = min(gap.messages, _MOST_BATCH, max(0, room - least) // placeholder.ELEMENT_SIZE)
+            size, records = least + count * placeholder.ELEMENT_SIZE, min(count, 1)
+        else:
+            count = records = min(gap.messages, max(0, room) // least)
+            size = least
+        if not count:
+            return 0, gap
+        offsets = gap.start + np.arange(records)
+        queue = self.keys.number(gap.queue)
+        self._add(queue, at + size * np.arange(records), size, offsets, count if is_batch else 1)
+        hole.lost += count
+        self.placed.append(gap._replace(stop=gap.start + count))
+        left = gap._replace(start=gap.start + count)
+        return records * size, left if left.messages else None
+
+    def _least_size(self, queue: QueueKey, like: Likeness) -> int:
+        size = self._least.get((queue, like))
+        if size is None:
+            is_batch = queue in self.reader.batch_consume_queues
+            topic, queue_id = queue
+            properties = placeholder.needed(topic, queue_id, 1 << 62, _MOST_BATCH if is_batch else 1)
+            size = placeholder.min_size(topic.encode(), like) + len(properties)
+            self._least[queue, like] = size
+        return size
+
+    def _add(self, queue: int, starts: Any, size: int, offsets: Any = 0, batch_size: int = 1) -> None:
+        start = np.atleast_1d(starts)
+        none = np.zeros(len(start), np.int64)
+        columns = start, none + size, none + queue, none + offsets, none + batch_size, none, none - 1, none != 0
+        self.more.append(Rows(*columns))
+
+    def _widen(self, stretch: _Stretch, at: int, size: int) -> None:
+        """Give bytes that are too few for a record to one beside them."""
+        if at > stretch.start:
+            self.more[-1].size[-1] += size
+            return
+        row = stretch.row
+        if row >= 0:
+            self.rows.start[row] -= size
+        else:
+            row = int(np.searchsorted(self.rows.start, at)) - 1
+            if row < 0 or int(self.number[row]) != stretch.hole:
+                hole = self.holes[stretch.hole]
+                raise BadDataError(
+                    f"the {hole.size:,} bytes at {hole.start:,} cannot be bridged, no record is so small: "
+                    "`recover --cut` ends the log there"
+                )
+        self.rows.size[row] += size
+        self.rows.own[row] = False
+
+    def finish(self) -> Layout:
+        """Bring all records in order."""
+        self.unplaced += [gap for _, _, gap in self.open] + self.waiting
+        rows = Rows(*(np.concatenate(columns) for columns in zip(self.rows, *self.more, strict=True)))
+        rows = rows.where(np.argsort(rows.start, kind="stable"))
+        for name, which in (("lost", ~self.rows.own), ("own", self.rows.own)):
+            counts = np.bincount(self.number[which], minlength=len(self.holes))
+            for number in np.flatnonzero(counts).tolist():
+                hole = self.holes[number]
+                setattr(hole, name, getattr(hole, name) + int(counts[number]))
+        bridges = Bridges(self.reader, self.holes, self.keys.all, rows, self.light)
+        return Layout(bridges, self.rows.where(~self.rows.own), self.placed, self.unplaced)
+
+
+class Bridges:
+    """The records that bridge the holes of a log, one after another from the start of each hole to its end."""
+
+    def __init__(
+        self, reader: StoreReader, holes: list[Hole], keys: list[QueueKey], rows: Rows, light: list[Light]
+    ) -> None:
+        self.rows = rows
+        self.keys = keys
+        self.light = light
+        self._reader = reader
+        self._holes = holes
+        self._starts = [hole.start for hole in holes]
+        self._stamps: dict[tuple[int, int, int], Stamp] = {}
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+        """Yield the bytes of the records that begin in a range of addresses, in stretches of some MiB.
+
+        Of a blank record only the head.
+        """
+        row, last = np.searchsorted(self.rows.start, (start, stop)).tolist()
+        ends = self.rows.start + self.rows.size
+        while row < last:
+            low = int(self.rows.start[row])
+            end = max(row + 1, int(np.searchsorted(ends, low + _CHUNK, "right")))
+            end = min(end, last)
+            is_blank = int(self.rows.queue[end - 1]) == _BLANK
+            high = int(self.rows.start[end - 1]) + layout.BLANK_SIZE if is_blank else int(ends[end - 1])
+            out = np.zeros(high - low, np.uint8)
+            self._write(memoryview(out), low, row, end)
+            yield low, out
+            row = end
+
+    def _write(self, out: memoryview, base: int, first: int, last: int) -> None:
+        """Write records into a buffer whose first byte has the address ``base``."""
+        columns = [column[first:last].tolist() for column in self.rows]
+        number = bisect.bisect_right(self._starts, base) - 1
+        for start, size, queue, offset, batch_size, transaction, light, own in zip(*columns, strict=True):
+            while number + 1 < len(self._starts) and self._starts[number + 1] <= start:
+                number += 1
+            at = start - base
+            if own:
+                out[at : at + size] = with_address(self._reader.commit_log.read(start, size), start)
+            elif queue == _BLANK:
+                out[at : at + layout.BLANK_SIZE] = placeholder.blank(size)
+            elif queue == _FILLER or batch_size > 1:
+                out[at : at + size] = self._single(number, start, size, queue, offset, batch_size)
+            else:
+                key = number, queue, transaction
+                stamp = self._stamps.get(key)
+                if stamp is None:
+                    if len(self._stamps) > _MOST_STAMPS:
+                        self._stamps.clear()
+                    stamp = self._stamps[key] = self._stamp(*key)
+                properties = b""
+                if light >= 0:
+                    topic, queue_id = self.keys[queue]
+                    properties = placeholder.needed(topic, queue_id, offset, light=self.light[light])
+                stamp.write(out, at, size, start, 0 if transaction in _WITHOUT_UNIT else offset, properties)
+
+    def _stamp(self, number: int, queue: int, transaction: int) -> Stamp:
+        hole, (topic, queue_id) = self._holes[number], self.keys[queue]
+        return Stamp(topic.encode(), queue_id, hole.why, hole.like, transaction, placeholder.needed(topic, queue_id, 0))
+
+    def _single(self, number: int, start: int, size: int, queue: int, offset: int, batch_size: int) -> bytes:
+        hole = self._holes[number]
+        if queue == _FILLER:
+            return placeholder.filler(size, start, hole.why, hole.like)
+        topic, queue_id = self.keys[queue]
+        properties = placeholder.needed(topic, queue_id, offset, batch_size)
+        return placeholder.build(
+            size,
+            start,
+            topic.encode(),
+            queue_id,
+            offset,
+            hole.why,
+            hole.like,
+            properties=properties,
+            batch_size=batch_size,
+        )

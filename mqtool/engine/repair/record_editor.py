@@ -1,0 +1,296 @@
+"""Records whose message is whole while a field beside it is damaged: what their fields should say.
+
+A message that lacks its place in a queue, though it lies in the log, has a damaged topic, queue, queue offset, flag or
+property. The unit of that place leads to it, or it is the only one that fits. (Rules: store.md 2, 4.)
+
+Cost: n log n in gaps and in messages that do not fit.
+"""
+
+import collections
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mqtool.engine.repair.bridges import Hole, QueueGap
+from mqtool.engine.repair.parts import Span
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import FormatError, MqtoolError
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats import record_edits, scan
+from mqtool.formats.message import Message, message_at
+from mqtool.formats.properties import (
+    CRC_NAME,
+    CRC_SIZE,
+    PAIR_SEPARATOR,
+    build_properties,
+)
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
+
+_MOST_TOLD = 5
+"""So many records of one kind are told of each by itself."""
+
+
+class Patch(NamedTuple):
+    """A record that stays, with some of its fields written anew."""
+
+    segment_offset: int
+    position: int  # address
+    data: bytes
+    reason: str
+
+
+class _Record(NamedTuple):
+    """A record, and what it says."""
+
+    data: bytes
+    message: Message
+    topic_at: int  # in the record
+    topic_size: int
+
+
+class RecordEditor:
+    """Collects the records that are written anew, each once, with all that is changed in it."""
+
+    def __init__(self, reader: StoreReader, end_offset: int, has_crc: bool) -> None:
+        self.reader = reader
+        self.end_offset = end_offset
+        self.has_crc = has_crc
+        self._told: dict[str, list[str]] = {}  # by kind
+        self._edited: dict[int, tuple[bytes, str]] = {}  # by address
+
+    def patches(self) -> list[Patch]:
+        """Return the records in the order of the log."""
+        found = []
+        for position, (data, reason) in sorted(self._edited.items()):
+            segment = self.reader.commit_log.segment_at(position)
+            assert segment is not None
+            found.append(Patch(segment.start_offset, position, data, reason))
+        return found
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what is to be told, of many records of one kind a few."""
+        for texts in self._told.values():
+            yield from texts[:_MOST_TOLD]
+            if len(texts) > _MOST_TOLD:
+                yield f"so it is with {len(texts) - _MOST_TOLD:,} more messages"
+
+    # Places in queues
+
+    def put_right(self, gaps: list[QueueGap], holes: list[Hole], odd: list[Span], alone: list[Span]) -> list[QueueGap]:
+        """Give messages the place that is missing where they lie; return the gaps that are left.
+
+        Args:
+            gaps: places that no message has.
+            holes: where no message lies.
+            odd: messages that do not fit where they say they belong.
+            alone: the only messages of their queues.
+        """
+        fixed: dict[QueueKey, set[int]] = collections.defaultdict(set)
+        by_position: dict[int, list[tuple[QueueKey, int]]] = collections.defaultdict(list)
+        for queue, offset, position in self._units_of(gaps, holes):
+            by_position[position].append((queue, offset))
+        for position, places in by_position.items():
+            for queue, offset in self._follow_units(position, places):
+                fixed[queue].add(offset)
+        gaps = list(_without(gaps, fixed))
+        fixed.clear()
+        for span, gap in _fits([*odd, *alone], [gap for gap in gaps if gap.messages == 1]):
+            position = span.physical_offset
+            if position < self.end_offset and position not in self._edited:
+                record = self._record(position)
+                if record is not None and self._place(record, gap.queue, gap.start):
+                    fixed[gap.queue].add(gap.start)
+        unfit = [span.physical_offset for span in odd if span.physical_offset not in self._edited]
+        text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
+        for position in unfit:
+            self._tell("unfit", f"the message at {position:,} {text}")
+        return list(_without(gaps, fixed))
+
+    def _units_of(self, gaps: list[QueueGap], holes: list[Hole]) -> Iterator[tuple[QueueKey, int, int]]:
+        """Yield queue, queue offset and address of units in gaps that point to a place beside the holes."""
+        starts, ends = np.array([hole.start for hole in holes] or [0]), np.array([hole.end for hole in holes] or [0])
+        for gap in gaps:
+            queue = self.reader.consume_queues.get(gap.queue)
+            if queue is None:
+                continue
+            low, high = max(gap.start, queue.first_offset), min(gap.stop, queue.max_offset())
+            if low >= high:
+                continue
+            units = queue.units(low, high)
+            positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+            number = np.maximum(np.searchsorted(starts, positions, "right") - 1, 0)
+            in_hole = (starts[number] <= positions) & (positions < ends[number])
+            before = min(gap.before, self.end_offset)
+            fits = ~in_hole & (positions > gap.after) & (positions < before) & (sizes >= layout.MIN_SIZE)
+            for row in np.flatnonzero(fits).tolist():
+                record = self._record(int(positions[row]))
+                if record is not None and len(record.data) == int(sizes[row]):
+                    yield gap.queue, low + row, int(positions[row])
+
+    def _follow_units(self, position: int, places: list[tuple[QueueKey, int]]) -> Iterator[tuple[QueueKey, int]]:
+        """Give a record the places that units lead to it from; yields those that it has then."""
+        record = self._record(position)
+        assert record is not None
+        light = [place for place in places if place[0][0].startswith(LIGHT_QUEUE_PREFIX)]
+        others = [place for place in places if place not in light]
+        if others and not self._is_confirmed(record.message) and self._place(record, *others[0]):
+            yield others[0]
+        if light and self._add_light(position, {queue[0]: offset for queue, offset in light}):
+            yield from light
+
+    def _is_confirmed(self, message: Message) -> bool:
+        """Tell whether the unit of the place that a message claims leads to it."""
+        queue = self.reader.consume_queues.get((message.topic, message.queue_id))
+        kind = message.sys_flag & layout.TRANSACTION_MASK
+        if queue is None or kind in (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK):
+            return False
+        offset = message.queue_offset
+        if not queue.first_offset <= offset < queue.max_offset():
+            return False
+        return int(queue.units(offset, offset + 1)["physical_offset"][0]) == message.position
+
+    def _place(self, record: _Record, queue: QueueKey, queue_offset: int) -> bool:
+        """Write topic, queue and offset into a record that is whole but for these; tell whether they fit."""
+        message, (topic, queue_id) = record.message, queue
+        if len(topic.encode()) != record.topic_size:
+            return False
+        flag = message.sys_flag
+        if flag & layout.TRANSACTION_MASK != layout.TRANSACTION_COMMIT:
+            flag &= ~layout.TRANSACTION_MASK
+        data = record_edits.with_place(record.data, record.topic_at, topic.encode(), queue_id, queue_offset, flag)
+        self._edited[message.position] = data, "its topic, queue and offset cannot be right"
+        text = f"the message at {message.position:,} is whole: it becomes {topic} {queue_id} {queue_offset} again"
+        self._tell("placed", text)
+        return True
+
+    # Properties
+
+    def _add_light(self, position: int, light: dict[str, int]) -> bool:
+        record = self._record(position)
+        assert record is not None
+        names = record.message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
+        offsets = record.message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+        said = {name: offset for name, offset in zip(names, offsets, strict=False) if name and offset.isdecimal()}
+        said |= {name: str(offset) for name, offset in light.items()}
+        pairs = {"INNER_MULTI_DISPATCH": ",".join(said), "INNER_MULTI_QUEUE_OFFSET": ",".join(said.values())}
+        return self._add_properties(
+            record, pairs, "its light queues, which its properties do not name, are written anew"
+        )
+
+    def mend_batches(self, positions: Iterable[int]) -> None:
+        """Write into inner batches how many messages they hold."""
+        for position in positions:
+            record = self._record(position)
+            try:
+                count = len(layout.parse_client_batch(record.message.body)) if record else 0
+            except FormatError:
+                count = 0
+            if record and count:
+                pairs = {"INNER_NUM": str(count), "INNER_BASE": str(record.message.queue_offset)}
+                self._add_properties(record, pairs, "how many messages this batch holds is written anew")
+
+    def _add_properties(self, record: _Record, pairs: dict[str, str], reason: str) -> bool:
+        """Write properties into a record in place of damaged ones; tell whether there is room for them."""
+        raw = record.message.raw_properties
+        left = {name: value for name, value in record.message.properties.items() if _is_whole(name + value)}
+        crc = {CRC_NAME: "0" * 10} if left.pop(CRC_NAME, None) is not None or self.has_crc else {}
+        for kept in (left, {}):
+            text = build_properties({**kept, **pairs})
+            room = len(raw) - len(text) - CRC_SIZE * bool(crc)
+            if room >= 0:
+                break
+        else:
+            return False
+        text += PAIR_SEPARATOR.encode() * room + build_properties(crc)
+        self._edited[record.message.position] = record_edits.with_properties(record.data, len(raw), text), reason
+        self._tell(reason, f"the message at {record.message.position:,} stays: {reason}")
+        return True
+
+    def mend_crcs(self, positions: Iterable[int]) -> None:
+        """Write the CRC property of records anew that are where they belong and whose bodies are whole."""
+        count = 0
+        for position in positions:
+            record = self._record(position)
+            if record is not None and position not in self._edited:
+                data = record_edits.with_crc(record.data)
+                self._edited[position] = data, "its CRC property does not fit"
+                count += 1
+        if count:
+            what = "one record contradicts its" if count == 1 else f"{count:,} records contradict their"
+            self._tell(
+                "crc",
+                f"{what} CRC property while body, topic, queue and offset are right: the property is written anew; "
+                "times, hosts, keys or tags may be damaged, `mqtool verify` lists where",
+            )
+
+    def _record(self, position: int) -> _Record | None:
+        """Return the record at an address as it will be, None where no sound one begins there."""
+        edited = self._edited.get(position)
+        try:
+            data = edited[0] if edited else bytes(self.reader.record_at(position))
+        except MqtoolError:
+            return None
+        table = scan.scan(memoryview(data), position, limit=1).table
+        if len(table) != 1 or table.faults[0] or int(table.column("physical_offset")[0]) != position:
+            return None
+        if table.sizes(plain.BODY)[0] and table.body_crcs()[0] != table.column("body_crc")[0]:
+            return None
+        topic_at, topic_size = int(table.offsets(plain.TOPIC)[0]), int(table.sizes(plain.TOPIC)[0])
+        return _Record(data, message_at(table, 0), topic_at, topic_size)
+
+    def _tell(self, kind: str, text: str) -> None:
+        self._told.setdefault(kind, []).append(text)
+
+
+def _is_whole(text: str) -> bool:
+    return not any(letter < " " or letter == "\ufffd" for letter in text)
+
+
+def _without(gaps: Iterable[QueueGap], fixed: dict[QueueKey, set[int]]) -> Iterator[QueueGap]:
+    """Yield what is left of gaps when some of their offsets are no longer missing."""
+    ordered = {queue: sorted(offsets) for queue, offsets in fixed.items()}
+    for gap in gaps:
+        offsets = ordered.get(gap.queue)
+        if not offsets:
+            yield gap
+            continue
+        low, high = np.searchsorted(offsets, (gap.start, gap.stop)).tolist()
+        start = gap.start
+        for offset in [*offsets[low:high], gap.stop]:
+            if start < offset:
+                yield gap._replace(start=start, stop=offset)
+            start = offset + 1
+
+
+def _fits(spans: list[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, QueueGap]]:
+    """Yield each message with the one place that is missing where it lies and that it could have had."""
+    events: list[tuple[int, int, Any]] = [(gap.before, 0, gap) for gap in gaps]
+    events += [(span.physical_offset, 1, span) for span in spans]
+    events += [(gap.after, 2, gap) for gap in gaps]
+    open_: dict[Any, dict[QueueGap, None]] = collections.defaultdict(dict)
+    for _, kind, what in sorted(events, key=lambda event: event[:2]):
+        if kind == 1:
+            fits = [open_[kind] for kind in _kinds(what.queue, what.start)]
+            if all(len(some) <= 1 for some in fits):
+                found = {gap for some in fits for gap in some}
+                if len(found) == 1:
+                    yield what, found.pop()
+            continue
+        for number in _kinds(what.queue, what.start):
+            if kind == 2:
+                open_[number][what] = None
+            else:
+                open_[number].pop(what, None)
+
+
+def _kinds(queue: QueueKey, queue_offset: int) -> tuple[Any, Any]:
+    """Return what a message has in common with the place that it should have, if one of its fields is damaged.
+
+    Its topic; or queue and offset, and the length of the topic.
+    """
+    topic, queue_id = queue
+    length = len(topic) if "\ufffd" in topic else len(topic.encode())
+    return topic, (queue_id, queue_offset, length)

@@ -1,0 +1,52 @@
+"""Single fields of a message record written anew; its CRC property, if it ends in one, is made to fit again."""
+
+import zlib
+
+from mqtool.formats import commit_log
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, crc_digits
+
+_CRC_HEAD = f"{CRC_NAME}{NAME_SEPARATOR}".encode()
+_AT = {
+    name: int(commit_log.HEAD_DTYPES[0].fields[name][1])  # type: ignore[index]
+    for name in ("queue_id", "queue_offset", "physical_offset", "sys_flag")
+}
+
+
+def with_crc(record: bytes | bytearray) -> bytes:
+    """Return a record whose CRC property fits, if it ends in one."""
+    if bytes(record[-CRC_SIZE:]).startswith(_CRC_HEAD):
+        digits = crc_digits(zlib.crc32(record[:-CRC_SIZE]) & 0x7FFFFFFF)
+        return bytes(record[: len(_CRC_HEAD) - CRC_SIZE]) + digits + bytes(record[-1:])
+    return bytes(record)
+
+
+def with_address(record: bytes, position: int) -> bytes:
+    """Return a record that says that it lies at an address."""
+    changed = bytearray(record)
+    changed[_AT["physical_offset"] : _AT["physical_offset"] + 8] = position.to_bytes(8, "big")
+    return with_crc(changed)
+
+
+def with_place(record: bytes, topic_at: int, topic: bytes, queue_id: int, queue_offset: int, sys_flag: int) -> bytes:
+    """Return a record with another place in queues.
+
+    Args:
+        record: the whole record.
+        topic_at: position of its topic in it.
+        topic: as long as the one it has.
+        queue_id: its queue.
+        queue_offset: its queue offset.
+        sys_flag: its flags.
+    """
+    changed = bytearray(record)
+    changed[topic_at : topic_at + len(topic)] = topic
+    for name, size, value in (("queue_id", 4, queue_id), ("queue_offset", 8, queue_offset), ("sys_flag", 4, sys_flag)):
+        changed[_AT[name] : _AT[name] + size] = value.to_bytes(size, "big", signed=True)
+    return with_crc(changed)
+
+
+def with_properties(record: bytes, size: int, properties: bytes) -> bytes:
+    """Return a record whose last ``size`` bytes, its properties, are as many others."""
+    if len(properties) != size:
+        raise ValueError(f"{len(properties)} bytes of properties where {size} are due")
+    return with_crc(record[: len(record) - size] + properties)
