@@ -12,6 +12,9 @@ damage, mend and law. A case by itself, as such a line has it, or as a seed::
     python -m tests.campaigns.laws --case '{"base": "mixed-533-clean", ..}'
     python -m tests.campaigns.laws --case 73
 
+``--command-line`` mends by the real command line, a process for each step; ``--java`` lets stores that were mended load
+on each version, in one JVM, and holds what brokers serve against what was kept.
+
 Ends with status 1 when a law was violated.
 """
 
@@ -19,6 +22,8 @@ Ends with status 1 when a law was violated.
 
 import argparse
 import collections
+import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -30,11 +35,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.differential.java_store import VERSIONS, JavaStore
 from tests.laws.cases import Case, case_of
+from tests.laws.java import case_for_java, load
 from tests.laws.laws import Violation, check
+from tests.laws.mends import CommandLine, Direct
 from tests.laws.shrinking import shrink
 
 _CHUNK = 100
+_AT_ONCE = 4  # a broker that loads a store waits for its own threads most of the time
 _MOST_EACH = 3
 """Violations of one law, cause and mend that are shrunk and listed; the others are counted."""
 
@@ -54,14 +63,15 @@ def main() -> int:
     chunks = [(start, min(start + _CHUNK, seeds.stop)) for start in range(seeds.start, seeds.stop, _CHUNK)]
     commit = _commit()
     with options.into.open("a") as file, ThreadPoolExecutor(options.jobs) as pool:
-        for found in pool.map(_run, (chunk for chunk in chunks if chunk not in done)):
+        run = functools.partial(_run, options.how)
+        for found in pool.map(run, (chunk for chunk in chunks if chunk not in done)):
             for row in found:
                 if "law" in row:
                     known[_name(row)] += 1
                     if known[_name(row)] > _MOST_EACH:
                         continue
                     case = Case(**{**row["case"], "damages": Case.from_json(json.dumps(row["case"])).damages})
-                    if known[_name(row)] == 1 and options.shrink:
+                    if known[_name(row)] == 1 and options.shrink and options.how == "direct":
                         smaller = shrink(case, Violation(row["law"], row["cause"], row["message"]))
                         row["shrunk"] = json.loads(smaller.to_json())
                     print(
@@ -78,6 +88,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("-j", "--jobs", type=int, default=1, help="cases at once")
     parser.add_argument("--into", type=Path, default=Path("laws.jsonl"), metavar="FILE")
     parser.add_argument("--case", metavar="CASE", help="one case: a seed, or its JSON")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--command-line", dest="how", action="store_const", const="command line", default="direct")
+    how.add_argument("--java", dest="how", action="store_const", const="java")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="list violations as they were drawn")
     return parser.parse_args()
 
@@ -92,7 +105,7 @@ def _one(text: str) -> int:
     return int(bool(result.violations))
 
 
-def _run(chunk: tuple[int, int]) -> list[Row]:
+def _run(how: str, chunk: tuple[int, int]) -> list[Row]:
     """Run the cases of some seeds in a process of their own, which may die of one."""
     rows: list[Row] = []
     start, stop = chunk
@@ -100,7 +113,7 @@ def _run(chunk: tuple[int, int]) -> list[Row]:
     first = start
     while first < stop:
         ours, theirs = multiprocessing.Pipe(duplex=False)
-        child = multiprocessing.get_context("spawn").Process(target=_work, args=(range(first, stop), theirs))
+        child = multiprocessing.get_context("spawn").Process(target=_work, args=(how, range(first, stop), theirs))
         child.start()
         theirs.close()
         for row in _received(ours):
@@ -124,17 +137,38 @@ def _received(pipe: Connection) -> Iterator[Row]:
         return
 
 
-def _work(seeds: Iterable[int], pipe: Connection) -> None:
+def _work(how: str, seeds: Iterable[int], pipe: Connection) -> None:
     scratch = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
+    if how == "java":
+        _work_with_java(seeds, pipe, scratch)
+        return
+    runner = CommandLine() if how == "command line" else Direct()
     for seed in seeds:
         case = case_of(seed)
-        result = check(case, scratch)
+        if how == "command line" and case.mend == "doctor":
+            continue  # it runs commands anyway
+        result = check(case, scratch, runner)
         counted = ["cases", f"mend {case.mend}", f"outcome {result.outcome}", f"store {case.base}"]
         counted += [f"damage {kind}" for kind in sorted(set(case.kinds))]
         counted += [f"law {one.law}" for one in result.violations]
         pipe.send(
             {"seed": seed, "counted": counted, "violations": [_violation(seed, case, v) for v in result.violations]}
         )
+
+
+def _work_with_java(seeds: Iterable[int], pipe: Connection, scratch: Path | None) -> None:
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(_AT_ONCE) as pool:
+        brokers = [stack.enter_context(JavaStore(version)) for version in VERSIONS]
+        for seed, found in zip(seeds, pool.map(lambda seed: load(seed, brokers, scratch), seeds), strict=True):
+            case = case_for_java(seed)
+            counted = ["cases", f"mend {case.mend}", "outcome refused" if found is None else "outcome loaded"]
+            violations = [
+                _violation(seed, case, Violation("java", version, line))
+                for version, lines in (found or {}).items()
+                for line in lines
+            ]
+            counted += [f"law {row['law']}" for row in violations]
+            pipe.send({"seed": seed, "counted": counted, "violations": violations})
 
 
 def _violation(seed: int, case: Case, one: Violation) -> Row:

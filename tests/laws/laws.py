@@ -24,13 +24,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.repair import journal
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.plan import Plan
-from mqtool.engine.repair.verify import verify_store
-from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
-from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 from tests.golden import manifest
 from tests.judge.index import key_hash
@@ -38,7 +34,7 @@ from tests.judge.store import JudgedStore, Key
 from tests.laws import advice
 from tests.laws.cases import Case
 from tests.laws.damages import base_of
-from tests.laws.mends import INTO, Told, carry_out, config_of, plan_in_place
+from tests.laws.mends import IN_PLACE, Direct, Told, config_of
 
 SECONDS = 20
 _MOST_NAMED = 4
@@ -71,12 +67,12 @@ class SlowError(Exception):
     """A case took longer than it may."""
 
 
-def check(case: Case, scratch: Path | None = None) -> Result:
-    """Carry out a case in a folder of its own below ``scratch`` and hold every law against it."""
+def check(case: Case, scratch: Path | None = None, runner: Direct | None = None) -> Result:
+    """Carry out a case in a folder of its own below ``scratch`` and hold every law against it; ``runner`` mends."""
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="laws-"))
     try:
         with _time_limit():
-            return _Check(case, folder).run()
+            return _Check(case, folder, runner or Direct()).run()
     except SlowError:
         return Result("slow", [Violation("cost", "slow", f"not done after {SECONDS} s")])
     except Exception as error:
@@ -105,8 +101,9 @@ def _time_limit() -> Iterator[None]:
 class _Check:
     """One case on its way."""
 
-    def __init__(self, case: Case, folder: Path) -> None:
+    def __init__(self, case: Case, folder: Path, runner: Direct) -> None:
         self.case = case
+        self.runner = runner
         self.store = case.build(folder)
         self.into = folder / "new"
         self.config = config_of(case.base, self.store, case.settings)
@@ -134,21 +131,21 @@ class _Check:
             told = config_of(self.case.base, self.store, is_told=True)  # doctor takes what is not set for defaults
             advice.follow(self.store, told, self.broken)
             return "advised"
-        if self.case.mend in INTO:
-            return self.mend_into()
-        return self.mend_in_place()
+        return self.mend_in_place() if self.case.mend in IN_PLACE else self.mend_into()
 
     # Mends of the store itself
 
     def mend_in_place(self) -> str:
         mend = self.case.mend
-        plan = plan_in_place(self.store, self.config, mend)
+        plan = self.runner.plan(self.store, self.config, mend)
         self.unchanged("planning")
+        if plan.refusal:
+            return "refused"
         if not plan.changes:
             if mend.startswith("recover -") and "broker" not in mend:
                 self.at_rest(plan)
             return "nothing"
-        carry_out(self.store, self.config, plan)
+        self.runner.carry_out(self.store, self.config, plan)
         state = state_of(self.store)
         after = self.judged(self.store)
         if "broker" in mend:
@@ -157,7 +154,7 @@ class _Check:
             self.conserved(plan, after)
             self.at_rest(plan)
         self.as_foretold(plan, state)
-        journal.undo(self.store, Disk())
+        self.runner.undo(self.store)
         self.unchanged("undo")
         return "mended"
 
@@ -225,7 +222,7 @@ class _Check:
         mend = self.case.mend
         left = [
             one
-            for one in verify_store(StoreReader(self.store, self.config))
+            for one in self.runner.findings(self.store, self.config)
             if one.severity != "note" and not _is_named(one, named) and not self.is_unread(one, plan)
         ]
         if mend.startswith("rebuild"):
@@ -236,7 +233,7 @@ class _Check:
             first = next(one for one in left if one.code == code)
             self.broken("rest", code, f"verify finds {code} {first.file}@{first.offset}: {first.message}")
         if not mend.startswith("rebuild"):
-            again = plan_in_place(self.store, self.config, mend)
+            again = self.runner.plan(self.store, self.config, mend)
             for change in again.changes[:1]:
                 self.broken("rest", f"again {change.what}", f"planned again: {change}")
 
@@ -332,7 +329,10 @@ class _Check:
 
     def mend_into(self) -> str:
         sizes = config_of(self.case.base, self.store, is_told=True)
-        told = INTO[self.case.mend](self.store, self.config, sizes, self.into)
+        if self.case.mend == "salvage":
+            told = self.runner.salvage(self.store, self.config, self.into)
+        else:
+            told = self.runner.export_and_import(self.store, self.config, sizes, self.into)
         self.unchanged(self.case.mend)
         config = {name: value for name, value in manifest(self.case.base)["config"].items() if name != "commitLogPaths"}
         new = JudgedStore(self.into, config)
@@ -355,7 +355,7 @@ class _Check:
         if unreachable:
             self.broken("conservation", "queues", f"no queue leads to {_some(sorted(unreachable))}")
         told_sizes = StoreConfig({name: str(value) for name, value in config.items()})
-        for code, first in _worst(verify_store(StoreReader(self.into, told_sizes))).items():
+        for code, first in _worst(self.runner.findings(self.into, told_sizes)).items():
             self.broken("rest", code, f"verify finds {code} {first.file}@{first.offset}: {first.message}")
         return "made"
 

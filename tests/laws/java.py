@@ -1,0 +1,111 @@
+"""What brokers make of stores that were mended: nothing is lost there that mqtool kept."""
+
+import dataclasses
+import hashlib
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mqtool.errors import MqtoolError
+from tests.differential.java_store import Answer, JavaStore
+from tests.golden import copy_store, manifest
+from tests.judge.log import Record
+from tests.judge.store import JudgedStore, Key
+from tests.laws.cases import Case, case_of
+from tests.laws.mends import Direct, config_of
+
+_MENDS = {"recover --abnormal": 6, "recover --abnormal --cut": 1, "salvage": 2}
+_MOST_NAMED = 3
+
+
+def case_for_java(seed: int) -> Case:
+    """Return the case of a seed, with a mend that looks at all of a store and leaves queues in files."""
+    case = case_of(seed)
+    mend = random.Random(f"java {seed}").choices(list(_MENDS), weights=list(_MENDS.values()))[0]
+    return dataclasses.replace(case, mend=mend, settings=True)
+
+
+def load(seed: int, brokers: list[JavaStore], scratch: Path | None) -> dict[str, list[str]] | None:
+    """Mend the case of a seed and let each version load the result; returns what is wrong with each.
+
+    None where there is no result: the mend was refused, or queues lie in RocksDB.
+    """
+    case = case_for_java(seed)
+    if case.base.startswith("rocksdb"):
+        return None
+    folder = Path(tempfile.mkdtemp(dir=scratch, prefix="laws-java-"))
+    try:
+        mended = _mend(case, folder)
+        if mended is None:
+            return None
+    except Exception as error:  # the laws that are judged without Java tell of it
+        shutil.rmtree(folder, ignore_errors=True)
+        return {"no version": [repr(error)]}
+    try:
+        found = {}
+        for java in brokers:
+            store = folder / java.version
+            copy_store(mended, store)
+            found[java.version] = list(_faults(java, case, store))
+        return found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mend(case: Case, folder: Path) -> Path | None:
+    store = case.build(folder)
+    config = config_of(case.base, store, is_told=True)
+    runner = Direct()
+    try:
+        if case.mend == "salvage":
+            runner.salvage(store, config, folder / "new")
+            return folder / "new"
+        plan = runner.plan(store, config, case.mend)
+        if plan.refusal:
+            return None
+        if plan.changes:
+            runner.carry_out(store, config, plan)
+    except MqtoolError:
+        return None
+    return store
+
+
+def _faults(java: JavaStore, case: Case, store: Path) -> Iterator[str]:
+    config: dict[str, Any] = dict(manifest(case.base)["config"])
+    if case.mend == "salvage":
+        config.pop("commitLogPaths", None)
+    judged = JudgedStore(store, config)
+    kept = {key: record for record in judged.records.values() for key in record.keys[:1]}
+    wanted = sorted(key for key in kept if key in judged.reachable())
+    if not _is_read(java.version, case, kept):
+        return
+    answer = java.ask(store, config, reads=wanted)
+    if "after_start" not in answer or "reads" not in answer:
+        yield f"does not start: {[answer.get(name) for name in ('error', 'error_at', 'hangs', 'behind_bytes')]}"
+        return
+    if answer["after_load"]["max_phy_offset"] < judged.end_offset:
+        yield f"cuts the log at {answer['after_load']['max_phy_offset']}, before {judged.end_offset}"
+    yield from _lost(answer, wanted, kept)
+
+
+def _lost(answer: Answer, wanted: list[Key], kept: dict[Key, Record]) -> Iterator[str]:
+    lost = []
+    for key, row in zip(wanted, answer["reads"], strict=True):
+        record = kept[key]
+        if row[0] != "FOUND" or row[1] != record.position or row[3] != hashlib.sha256(record.body).hexdigest():
+            lost.append((key, row[:3]))
+    if lost:
+        yield f"serves {len(wanted) - len(lost)} of {len(wanted)}; not {lost[:_MOST_NAMED]}"
+
+
+def _is_read(version: str, case: Case, kept: dict[Key, Record]) -> bool:
+    """Tell whether a version knows the records of a store: 4.9 has no long topics, no inner batches, no timer."""
+    if not version.startswith("4"):
+        return True
+    is_later = case.base.startswith(("batchcq", "timer"))
+    return not is_later and all(
+        len(record.topic.encode()) <= 127 and record.sys_flag & 0x80 == 0 for record in kept.values()
+    )
