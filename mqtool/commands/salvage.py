@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._options import jobs_option, output_option, store_options
+from mqtool.commands._options import jobs_option, open_store, output_option, store_names
 from mqtool.commands._output import Output, progress
 from mqtool.commands._streams import outlast_readers
-from mqtool.errors import Status
+from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
+    from mqtool.engine.repair.merge import Merge
     from mqtool.engine.repair.salvage import Salvage
-    from mqtool.engine.store.reader import StoreReader
 
 _LISTED = 10
 
@@ -23,27 +23,53 @@ _LISTED = 10
     "--into", required=True, type=click.Path(path_type=Path, readable=False), metavar="DIR",
     help="Folder of the new store: empty, or not there yet.",
 )  # fmt: skip
+@click.option(
+    "--merge", nargs=2, type=click.Path(path_type=Path, readable=False), metavar="A B",
+    help="Two copies of one log, of a master and its slave, say: what is damaged in one is taken from the other.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only tell what would be copied and what would be lost.")
 @jobs_option
-@store_options
+@store_names
 @output_option
-def command(into: Path, dry_run: bool, jobs: int, store: "StoreReader", output: Output) -> int:
+def command(
+    into: Path,
+    merge: tuple[Path, Path] | None,
+    dry_run: bool,
+    jobs: int,
+    store: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
+    output: Output,
+) -> int:
     """Copy every message that checks out into a new store, past any damage. The store itself is only read.
 
     Messages keep their queues and queue offsets; a placeholder, with the property MQTOOL_LOST, stands where one of a
     queue is lost. Queues, index and checkpoint are made as after a clean stop, tables of config/ are taken over as far
     as they can be read. DIR/salvage.jsonl lists what was skipped, byte range by byte range, with its first bytes.
 
+    With --merge, DIR/salvage.jsonl also tells which messages come from which store, and what was left out where two
+    copies part. Copies of different logs are refused.
+
     Rows are counts by topic. Ends with status 5 when something could not be copied (with --dry-run 3).
     """
     from mqtool.engine.repair.salvage import check_target, plan_salvage, salvage
 
     outlast_readers()
-    check_target(store, into)
-    total = store.commit_log.total_size
+    if merge and store:
+        raise UsageError("--merge names both stores: leave -s out")
+    readers = [open_store(path, config, settings) for path in (merge or (store,))]
+    for reader in readers:
+        check_target(reader, into)
+    total = sum(reader.commit_log.total_size for reader in readers)
     output.tell_compiling(total)
-    with progress(total, "look") as advance:
-        plan = plan_salvage(store, jobs, advance)
+    with progress(total * len(readers), "look") as advance:
+        if merge:
+            from mqtool.engine.repair.merge import plan_merge
+
+            merged = plan_merge(readers[0], readers[1], jobs, advance)
+            plan = merged.plan
+        else:
+            plan = plan_salvage(readers[0], jobs, advance)
     if not dry_run:
         with changing() as interrupts, progress(2 * plan.size, "salvage") as advance:
             salvage(plan, into, interrupts.disk(), jobs, interrupts.progress(advance))
@@ -51,10 +77,30 @@ def command(into: Path, dry_run: bool, jobs: int, store: "StoreReader", output: 
     for row in plan.rows():
         output.row(row)
     _tell(plan, output)
+    if merge:
+        _tell_merge(merged, merge, output)
     output.remark(_summary(plan, into, dry_run))
     if not plan.skipped and not plan.lost.total():
         return Status.OK
     return Status.DAMAGE if dry_run else Status.GIVEN_UP
+
+
+def _tell_merge(merged: "Merge", roots: tuple[Path, Path], output: Output) -> None:
+    plan, logs, base, reason = merged
+    assert plan.from_each
+    counts = [counter.total() for counter in plan.from_each]
+    output.remark(f"{counts[base]:,} messages are taken from {roots[base]}, the base: {reason}")
+    output.remark(f"{counts[1 - base]:,} messages are taken from {roots[1 - base]}")
+    if logs.parted_at is not None:
+        other = roots[1 - base]
+        output.remark(
+            f"the two part at {logs.parted_at:,}: what {other} has behind it is left out; "
+            f"`mqtool export -s {other} --from {logs.parted_at}` writes them to a file"
+        )
+    for row in plan.left_out[:_LISTED]:
+        if row["count"] == 1 and row["physical_offset"] is not None:
+            place = f"{row['topic']} {row['queue_id']} {row['queue_offset']:,} at {row['physical_offset']:,}"
+            output.remark(f"left out of {row['store']}: {place}: {row['reason']}")
 
 
 def _tell(plan: "Salvage", output: Output) -> None:

@@ -10,7 +10,7 @@ from mqtool.errors import Status
 from tests import damage
 from tests.commands.running import run
 from tests.damage import snapshot
-from tests.golden import golden_store
+from tests.golden import copy_of, golden_store
 
 CASES = {case.name: case for case in damage.cases()}
 
@@ -78,6 +78,40 @@ def test_a_folder_that_holds_something_is_wrong_usage(tmp_path: Path) -> None:
 
     assert (ran.status, ran.output) == (Status.USAGE, "")
     assert "holds something already: give a folder that is empty or not there yet" in ran.remarks
+
+
+def test_two_copies_are_merged_and_each_source_is_told(broken: Path, tmp_path: Path) -> None:
+    other = copy_of("mixed-533-clean", tmp_path / "other")
+    damage.apply_ops(other, [{"op": "zero", "file": f"commitlog/{0:020}", "at": 335, "len": 480}])
+
+    ran = run("salvage", "--merge", broken, other, "--into", tmp_path / "new")
+
+    assert ran.status == Status.OK
+    assert sum(row["kept"] for row in ran.rows) == 287
+    assert sum(row["from_left"] for row in ran.rows) == 1
+    assert sum(row["from_right"] for row in ran.rows) == 286
+    assert f"286 messages are taken from {other}, the base" in ran.remarks
+    assert f"1 messages are taken from {broken}" in ran.remarks
+    assert run("compare", golden_store("mixed-533-clean"), tmp_path / "new", "--by", "key").status == Status.OK
+    assert run("verify", "-s", tmp_path / "new").status == Status.OK
+
+
+def test_a_merge_of_different_logs_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    stores = golden_store("mixed-533-clean"), golden_store("mixed-533-kill")
+
+    ran = run("salvage", "--merge", *stores, "--into", tmp_path / "new")
+
+    assert (ran.status, ran.output) == (Status.BAD_DATA, "")
+    assert "no copies of one log" in ran.remarks
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_merge_names_both_stores_itself(tmp_path: Path) -> None:
+    store = golden_store("mixed-533-clean")
+
+    assert run("salvage", "--merge", store, store, "-s", store, "--into", tmp_path / "new").status == Status.USAGE
+    assert run("salvage", "--merge", store, store, "--into", tmp_path / "new").status == Status.USAGE
+    assert run("salvage", "--merge", store, "--into", tmp_path / "new").status == Status.USAGE
 
 
 HOLDER = """

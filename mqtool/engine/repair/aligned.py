@@ -22,7 +22,7 @@ from mqtool.engine.store.dispatch import properties_of, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import kernels as plain
-from mqtool.formats import scan
+from mqtool.formats import placeholder, scan
 from mqtool.formats.properties import PAIR_SEPARATOR
 from mqtool.formats.scan import Ints, MessageTable
 
@@ -48,8 +48,9 @@ class Records:
 
 
 def judge(segment: MappedFile, table: MessageTable) -> Records:
-    """Tell which records of a table are sound: sizes, address, and the CRC of the body."""
+    """Tell which records of a table are sound: sizes, address, and the CRC of the body; placeholders are not."""
     sound = (table.faults == 0) & (table.column("position") == table.column("physical_offset"))
+    sound &= table.properties([placeholder.LOST])[1][0] == 0
     sound &= (table.sizes(plain.BODY) == 0) | (table.body_crcs() == table.column("body_crc"))
     crcs = np.zeros(len(table), np.int64)
     rows = np.flatnonzero(sound)

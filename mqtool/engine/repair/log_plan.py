@@ -194,7 +194,7 @@ def _check_part(rules: Rules, part: Part, start: int | None) -> PartReport[Piece
         found = express(log, part.segment, start, part.stop, rules.kernels, True, rules.tags_in_index)
         return (_express_piece(rules, part.segment, one) for one in found)
 
-    return walk_part(log, rules.kernels, part, start, lambda table: _judge(rules, part.segment, table), quick)
+    return walk_part(log, rules.kernels, part, start, lambda table: judge_records(rules, part.segment, table), quick)
 
 
 def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
@@ -228,7 +228,7 @@ def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
     )
 
 
-def _judge(rules: Rules, segment: MappedFile, table: MessageTable) -> list[Piece]:
+def judge_records(rules: Rules, segment: MappedFile, table: MessageTable) -> list[Piece]:
     """Tell sound records from others; what lies before the first that is not sound is a piece by itself."""
     faulty = table.faults != 0
     misplaced = ~faulty & (table.column("position") != table.column("physical_offset"))

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,15 @@ class Stretch:
     bad: tuple[int, ...]
 
 
+class Source(NamedTuple):
+    """Messages that follow each other and come from one of two stores."""
+
+    root: Path
+    physical_offset: int  # of the first
+    size: int
+    message_count: int
+
+
 @dataclasses.dataclass
 class Salvage:
     """What a salvage copies, and what it cannot; counts are of messages by topic."""
@@ -80,13 +89,21 @@ class Salvage:
     tables: dict[str, bytes]  # of config/
     size: int  # bytes of what is copied
     remarks: list[str]
+    from_each: "tuple[collections.Counter[str], collections.Counter[str]] | None" = None
+    """Of a merge: what is kept of each store."""
+    sources: list[Source] = dataclasses.field(default_factory=list)
+    left_out: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """Of a merge: sound messages of one store in whose place another is taken, as rows of the manifest."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the counts of each topic."""
         for topic in sorted(self.kept.keys() | self.lost.keys()):
             counts = self.kept, self.lost, self.placeholders
             kept, lost, placeholders = (counted.get(topic, 0) for counted in counts)
-            yield {"topic": topic, "kept": kept, "lost": lost, "placeholders": placeholders}
+            row = {"topic": topic, "kept": kept, "lost": lost, "placeholders": placeholders}
+            if self.from_each:
+                row |= {"from_left": self.from_each[0][topic], "from_right": self.from_each[1][topic]}
+            yield row
 
 
 def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda _: None) -> Salvage:
@@ -101,11 +118,8 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
         NotFoundError: there is no log, or no message in it that can be read.
         StoreInUseError: a broker writes to it.
     """
-    if reader.is_live:
-        raise StoreInUseError(f"a broker is running on {reader.root}: stop it first, or take a copy")
-    if not reader.commit_log.segments:
-        raise NotFoundError(f"{reader.root} has no commit log: there is nothing to salvage")
-    look = _Survey(reader)
+    refuse_live_or_empty(reader)
+    look = Survey(reader)
     for piece in survey(reader, reader.commit_log.min_offset, jobs, progress):
         look.take(piece)
     if not look.kept:
@@ -142,6 +156,14 @@ def salvage(
     return collections.Counter(new.placeholders)
 
 
+def refuse_live_or_empty(reader: StoreReader) -> None:
+    """Raise ``StoreInUseError`` where a broker is at work, ``NotFoundError`` where there is no log."""
+    if reader.is_live:
+        raise StoreInUseError(f"a broker is running on {reader.root}: stop it first, or take a copy")
+    if not reader.commit_log.segments:
+        raise NotFoundError(f"{reader.root} has no commit log: there is nothing to salvage")
+
+
 def check_target(reader: StoreReader, into: Path) -> None:
     """Raise ``UsageError`` where the new store would be in the way of something, or in the old one."""
     refuse_used(into)
@@ -152,7 +174,7 @@ def check_target(reader: StoreReader, into: Path) -> None:
 # What there is
 
 
-class _Survey:
+class Survey:
     """Takes what a survey yields, in the order of the log."""
 
     def __init__(self, reader: StoreReader) -> None:
@@ -168,20 +190,20 @@ class _Survey:
         self.next: dict[QueueKey, int] = {}
         self.last_timestamp = 0
         self.lost_size = 0
-        self._gaps: list[Gap] = []  # since the last sound record
-        self._segment: MappedFile | None = None
+        self.gaps: list[Gap] = []  # since the last sound record
+        self.segment: MappedFile | None = None
 
     def take(self, piece: Piece | Gap) -> None:
         """Take records or a gap."""
-        self._enter(piece.segment)
+        self.enter(piece.segment)
         if isinstance(piece, Gap):
-            before = self._gaps[-1] if self._gaps else None
+            before = self.gaps[-1] if self.gaps else None
             if before and before.segment is piece.segment and before.end == piece.start:
-                self._gaps[-1] = dataclasses.replace(before, end=piece.end)
+                self.gaps[-1] = dataclasses.replace(before, end=piece.end)
             else:
-                self._gaps.append(piece)
+                self.gaps.append(piece)
             return
-        if piece.last_start >= 0 and self._gaps and self._is_stale(piece):
+        if piece.last_start >= 0 and self.gaps and self._is_stale(piece):
             self._skip(piece.segment, piece.start, piece.end, _LEFT_OVER, None)
             return
         for bad in piece.bad:
@@ -194,17 +216,19 @@ class _Survey:
         older = piece.like.store_timestamp < self.last_timestamp
         return older and all(span.stop <= self.next.get(span.queue, 0) for span in piece.spans)
 
-    def _enter(self, segment: MappedFile) -> None:
-        before, self._segment = self._segment, segment
+    def enter(self, segment: MappedFile) -> None:
+        """Come to a segment, and note what is missing before it."""
+        before, self.segment = self.segment, segment
         if before is None or before is segment:
             return
         end = before.start_offset + self.log.file_size
         if before.size < self.log.file_size:
-            self._miss(before, before.end_offset, end - before.end_offset, "the file is too short")
+            self.miss(before, before.end_offset, end - before.end_offset, "the file is too short")
         if end < segment.start_offset:
-            self._miss(None, end, segment.start_offset - end, "the segment is missing")
+            self.miss(None, end, segment.start_offset - end, "the segment is missing")
 
-    def _miss(self, segment: MappedFile | None, start_offset: int, size: int, reason: str) -> None:
+    def miss(self, segment: MappedFile | None, start_offset: int, size: int, reason: str) -> None:
+        """Note bytes that no file has."""
         self.skipped.append(Skipped(segment, start_offset, size, reason))
         self.lost_size += size
 
@@ -223,10 +247,10 @@ class _Survey:
             self.queues.setdefault((known.topic, known.queue_id), []).append(run)
 
     def _take_sound(self, piece: Piece) -> None:
-        for gap in self._gaps:
+        for gap in self.gaps:
             self._skip(gap.segment, gap.start, gap.end, "no record is there", None)
             self.lost_size += gap.end - gap.start
-        self._gaps.clear()
+        self.gaps.clear()
         bad = tuple(one.start for one in piece.bad)
         self.stretches.append(Stretch(piece.segment, piece.start, piece.end, bad))
         self.size += piece.end - piece.start
@@ -250,20 +274,20 @@ class _Survey:
 
     def finish(self) -> Salvage:
         """Decide what becomes of everything."""
-        most = self.log.total_size // layout.MIN_SIZE
+        most = self.log_size() // layout.MIN_SIZE
         room = self.lost_size // layout.MIN_SIZE
         order = arrange(self.queues, lambda run: most if run.length > 1 else room, self._is_fixed)
-        self._take_end()
+        self.take_end()
         self._take_misplaced(order)
         placeholders: collections.Counter[str] = collections.Counter()
         for missing in order.missing.values():
             for one in missing:
                 placeholders[one.queue[0]] += one.stop - one.start
-        tables, remarks = read_tables(self.reader)
+        tables, remarks = self.tables()
         remarks += list(_not_copied(self.reader))
         config = config_of(self.reader)
         size = int(config.settings["mappedFileSizeCommitLog"])
-        start = self.log.min_offset // size * size
+        start = self.first_offset() // size * size
         if not start and any(first for first, _ in order.ranges.values()):
             start = size  # brokers take units that fill a queue up for messages where the log begins at 0
         return Salvage(
@@ -282,18 +306,38 @@ class _Survey:
             remarks=remarks,
         )
 
+    def log_size(self) -> int:
+        """Return how many bytes of log there are."""
+        return self.log.total_size
+
+    def first_offset(self) -> int:
+        """Return the address at which the log begins."""
+        return self.log.min_offset
+
+    def tables(self) -> tuple[dict[str, bytes], list[str]]:
+        """Return the tables of config/ that can be read, and a remark on each that cannot."""
+        return read_tables(self.reader)
+
+    def told_by_units(self, order: Order) -> dict[QueueKey, tuple[int, int]]:
+        """Return for each queue how many messages units show before and behind those that are copied."""
+        return told_by_units(self.reader, order)
+
     def _is_fixed(self, queue: QueueKey) -> bool:
         """Tell whether the queue offsets stand in properties too: those of inner batches and of light queues."""
         return queue[0] in self.batch_topics or queue[0].startswith(LIGHT_QUEUE_PREFIX)
 
-    def _take_end(self) -> None:
+    def take_end(self) -> None:
         """List what lies behind the last message, unless it is the unused end of the log, and what is cut off."""
-        last = self._segment.start_offset if self._segment else 0
+        last = self.segment.start_offset if self.segment else 0
         for segment in self.log.segments:
             missing = self.log.file_size - segment.size
             if missing > 0 and segment.start_offset >= last:
                 self.skipped.append(Skipped(segment, segment.end_offset, missing, "the file is too short"))
-        for gap in self._gaps:
+        self.take_last_gaps()
+
+    def take_last_gaps(self) -> None:
+        """List what lies behind the last message but for zeros."""
+        for gap in self.gaps:
             for at in range(gap.start, gap.end, _STEP):
                 content = np.flatnonzero(gap.segment.bytes[at : min(at + _STEP, gap.end)])
                 if len(content):
@@ -313,7 +357,7 @@ class _Survey:
     def _lost_elsewhere(self, order: Order) -> "collections.Counter[str]":
         """Count the lost messages that heads and queue units tell of before and behind those that are copied."""
         lost: collections.Counter[str] = collections.Counter()
-        told = _told_by_units(self.reader, order)
+        told = self.told_by_units(order)
         for (topic, _), offsets in told.items():
             lost[topic] += sum(offsets)
         for one in self.skipped:
@@ -333,7 +377,7 @@ def _has_unit(known: Known) -> bool:
     return known.transaction in (0, layout.TRANSACTION_COMMIT)
 
 
-def _told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int, int]]:
+def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int, int]]:
     """Return for each queue how many messages its units show before and behind those that are copied."""
     told = {}
     for key, queue in reader.consume_queues.items():
@@ -512,6 +556,10 @@ def manifest(plan: Salvage) -> Iterator[dict[str, Any]]:
         row = {"kind": "moved", "physical_offset": run.position, "topic": topic, "queue_id": queue_id}
         row |= {"queue_offset": run.start, "count": run.length}
         yield row | {"new_queue_id": target[1], "new_queue_offset": offset}
+    for source in plan.sources:
+        row = {"kind": "source", "store": str(source.root), "physical_offset": source.physical_offset}
+        yield row | {"size": source.size, "message_count": source.message_count}
+    yield from plan.left_out
     for remark in plan.remarks:
         yield {"kind": "remark", "text": remark}
     for counts in plan.rows():

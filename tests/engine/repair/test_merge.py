@@ -1,0 +1,288 @@
+"""``salvage --merge``, judged by a reader that shares nothing with mqtool."""
+
+import collections
+import contextlib
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.repair.merge import Merge, plan_merge
+from mqtool.engine.repair.salvage import MANIFEST, salvage
+from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError, NotFoundError, UsageError
+from tests import builders
+from tests.damage import apply_ops, snapshot
+from tests.golden import copy_of, golden_store, manifest
+from tests.judge.store import JudgedStore, Key
+from tests.laws.damages import base_of, draw
+from tests.laws.mends import Told, config_of
+
+BASES = [
+    "mixed-533-kill",
+    "mixed-497-clean",
+    "txn-533-clean",
+    "many-533-clean",
+    "special-533-clean",
+    "batchcq-533-clean",
+]
+
+
+def merged(left: Path, right: Path, into: Path, config: StoreConfig | None = None, jobs: int = 1) -> Merge:
+    merge = plan_merge(StoreReader(left, config), StoreReader(right, config), jobs)
+    salvage(merge.plan, into, Disk(), jobs)
+    return merge
+
+
+def wrong_in(store: Path) -> list[str]:
+    return [str(found) for found in verify_store(StoreReader(store)) if found.severity != "note"]
+
+
+def told_by(merge: Merge) -> Told:
+    """Return all that a merge says is lost, moved or left out."""
+    told = Told(counts=collections.Counter(merge.plan.lost))
+    for one in merge.plan.skipped:
+        if one.known:
+            known = one.known
+            told.add(known.topic, known.queue_id, known.queue_offset, known.queue_offset + known.batch_size)
+    for (topic, queue_id), run, *_target in merge.plan.order.moved:
+        told.add(topic, queue_id, run.start, run.stop)
+    for row in merge.plan.left_out:
+        told.add(row["topic"], row["queue_id"], row["queue_offset"], row["queue_offset"] + row["count"])
+    return told
+
+
+def lacking(before: list[JudgedStore], after: JudgedStore) -> set[Key]:
+    """Return the places of queues of which either store had the message and the new one has none of theirs."""
+    there = after.messages()
+    had: dict[Key, set[bytes]] = collections.defaultdict(set)
+    for store in before:
+        for key, digests in store.messages().items():
+            had[key] |= digests
+    return {key for key, digests in had.items() if not digests & there.get(key, set())}
+
+
+def hold_the_law(base: str, stores: list[Path], into: Path) -> str:
+    """Merge two stores; whatever was sound in either is in the new one, or was told. Return how it went."""
+    config = config_of(base, stores[0], is_told=True)
+    judged = [JudgedStore(store, manifest(base)["config"]) for store in stores]
+    before = [snapshot(store) for store in stores]
+    try:
+        merge = merged(stores[0], stores[1], into, config)
+    except (BadDataError, NotFoundError):
+        assert not into.exists()
+        left, right = (one.records for one in judged)
+        return "refused" if any(right.get(at) == record for at, record in left.items()) else "nothing in common"
+    after = JudgedStore(into, {**manifest(base)["config"], "commitLogPaths": ["commitlog"]})
+    told = told_by(merge)
+    for record in (*judged[0].records.values(), *judged[1].records.values()):
+        if len(record.keys) > 1 and not told.lacks(record.keys[:1]):
+            for name, queue_id, offset in record.keys[1:]:
+                told.add(name, queue_id, offset, offset + 1)
+    assert told.lacks(lacking(judged, after)) == []
+    unqueued = (judged[0].unqueued() | judged[1].unqueued()) - after.unqueued()
+    assert unqueued.total() <= merge.plan.lost.total()
+    if not merge.plan.lost:
+        assert after.reachable() >= set(after.messages())
+    assert [snapshot(store) for store in stores] == before
+    return "lost" if merge.plan.lost.total() else "whole"
+
+
+def damaged_copies(base: str, chance: random.Random, folder: Path, kinds: set[str]) -> list[Path]:
+    stores = []
+    for name in ("a", "b"):
+        store = copy_of(base, folder / name)
+        for _ in range(chance.choice((0, 1, 1, 2))):
+            kind, ops = draw(base_of(base), chance)
+            with contextlib.suppress(OSError, ValueError):  # the second may fit no more
+                apply_ops(store, ops)
+            kinds.add(kind)
+        stores.append(store)
+    return stores
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_that_is_sound_in_either_store_is_lost_without_a_word(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    base = chance.choice(BASES)
+    kinds: set[str] = set()
+    stores = damaged_copies(base, chance, tmp_path, kinds)
+
+    went = hold_the_law(base, stores, tmp_path / "new")
+
+    assert went != "refused" or "grafted" in kinds
+
+
+def zeroed(store: Path, at: int, size: int = 50, file_size: int = 4096) -> None:
+    file = f"commitlog/{at // file_size * file_size:020}"
+    apply_ops(store, [{"op": "zero", "file": file, "at": at % file_size, "len": size}])
+
+
+DRAFTS = [
+    builders.Draft(topic=f"T{number % 3}", body=b"b%d" % number * 9, pairs={"UNIQ_KEY": f"{number:032X}"})
+    for number in range(100)
+]
+
+
+Pair = tuple[Path, Path, list[builders.Stored]]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    stored = builders.write_store(tmp_path / "a", DRAFTS)
+    builders.write_store(tmp_path / "b", DRAFTS)
+    return tmp_path / "a", tmp_path / "b", stored
+
+
+def bodies(store: Path) -> list[bytes]:
+    return [message.body for message in StoreReader(store).messages()]
+
+
+def test_what_is_damaged_at_different_places_comes_out_whole(pair: Pair, tmp_path: Path) -> None:
+    left, right, stored = pair
+    for number in (0, 20, 21, 60, 99):
+        zeroed(left, stored[number].physical_offset)
+    for number in (1, 22, 30, 98):
+        zeroed(right, stored[number].physical_offset)
+    (left / "commitlog" / f"{8192:020}").unlink()
+
+    merge = merged(left, right, tmp_path / "new", jobs=2)
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+    assert wrong_in(tmp_path / "new") == []
+    assert not merge.plan.lost
+    assert not merge.plan.skipped
+    rows = [json.loads(line) for line in (tmp_path / "new" / MANIFEST).read_text().splitlines()]
+    sources = [row for row in rows if row["kind"] == "source"]
+    assert sum(row["message_count"] for row in sources) == 100
+    assert merge.plan.from_each
+    by_store = collections.Counter({row["store"]: 0 for row in sources})
+    for row in sources:
+        by_store[row["store"]] += row["message_count"]
+    assert [by_store[str(store)] for store in (left, right)] == [each.total() for each in merge.plan.from_each]
+    assert all(each.total() for each in merge.plan.from_each)
+
+
+def test_what_is_damaged_in_both_is_told_as_lost(pair: Pair, tmp_path: Path) -> None:
+    left, right, stored = pair
+    for store in (left, right):
+        zeroed(store, stored[30].physical_offset)
+
+    merge = merged(left, right, tmp_path / "new")
+
+    assert (merge.plan.lost, merge.plan.placeholders) == ({"T0": 1}, {"T0": 1})
+    assert wrong_in(tmp_path / "new") == []
+
+
+def test_a_segment_that_only_one_has_is_taken_from_it(pair: Pair, tmp_path: Path) -> None:
+    left, right, _ = pair
+    segments = sorted(path.name for path in (left / "commitlog").iterdir())
+    for store, gone in ((left, segments[::2]), (right, segments[1::2][:-1])):
+        for name in gone:
+            (store / "commitlog" / name).unlink()
+
+    merged(left, right, tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+    assert wrong_in(tmp_path / "new") == []
+
+
+def test_the_end_of_a_shorter_copy_comes_from_the_longer_one(tmp_path: Path) -> None:
+    stored = builders.write_store(tmp_path / "a", DRAFTS)
+    builders.write_store(tmp_path / "b", DRAFTS[:70])
+    zeroed(tmp_path / "a", stored[10].physical_offset)
+
+    merge = merged(tmp_path / "b", tmp_path / "a", tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+    assert merge.base == 1
+
+
+def test_segments_of_different_sizes_go_together(pair: Pair, tmp_path: Path) -> None:
+    left, right, stored = pair
+    folder = right / "commitlog"
+    whole = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+    for path in folder.iterdir():
+        path.unlink()
+    builders.write_files(folder, whole, 16384)
+    zeroed(left, stored[33].physical_offset)
+    zeroed(right, stored[44].physical_offset, file_size=16384)
+
+    merged(left, right, tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+
+
+def test_a_mended_store_gets_its_messages_back_from_a_backup(pair: Pair, tmp_path: Path) -> None:
+    from mqtool.engine.repair import plan as plans
+
+    left, right, stored = pair
+    zeroed(left, stored[30].physical_offset, stored[33].physical_offset - stored[30].physical_offset)
+    request = "recover", {"mode": "abnormal", "cut": False}
+    plans.carry_out(left, StoreConfig(), plans.plan_mend(left, StoreConfig(), *request), Disk())
+    assert any(one.is_placeholder for one in JudgedStore(left, builders.Sizes().settings).records.values())
+
+    merge = merged(left, right, tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+    assert not merge.plan.lost
+
+
+def test_of_copies_that_part_the_one_that_went_on_is_followed_and_the_rest_told(tmp_path: Path) -> None:
+    ours = [*DRAFTS[:60], *(builders.Draft(topic="T1", body=b"ours%d" % number) for number in range(50))]
+    stored = builders.write_store(tmp_path / "a", DRAFTS)
+    builders.write_store(tmp_path / "b", ours)
+    zeroed(tmp_path / "b", stored[10].physical_offset)
+
+    merge = merged(tmp_path / "a", tmp_path / "b", tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in ours]
+    assert (merge.base, merge.logs.parted_at) == (1, stored[60].physical_offset)
+    assert merge.plan.lost == {"T0": 14, "T1": 13, "T2": 13}
+    assert [(row["topic"], row["queue_offset"], row["count"]) for row in merge.plan.left_out] == [
+        ("T0", 20, 14),
+        ("T1", 20, 13),
+        ("T2", 20, 13),
+    ]
+
+
+def test_of_two_that_seem_sound_the_one_that_its_queue_leads_to_is_taken(pair: Pair, tmp_path: Path) -> None:
+    left, right, stored = pair
+    at = stored[50].physical_offset
+    apply_ops(
+        left, [{"op": "write", "file": f"commitlog/{at // 4096 * 4096:020}", "at": at % 4096 + 15, "hex": "07"}]
+    )  # another queue
+
+    merge = merged(left, right, tmp_path / "new")
+
+    assert wrong_in(tmp_path / "new") == []
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+    (row,) = merge.plan.left_out
+    assert (row["store"], row["queue_id"], row["physical_offset"]) == (str(left), 7, at)
+
+
+@pytest.mark.parametrize("other", ["mixed-533-kill", "many-533-clean", "dledger-497-clean"])
+def test_copies_of_different_logs_are_refused(other: str, tmp_path: Path) -> None:
+    with pytest.raises(BadDataError):
+        merged(golden_store("mixed-533-clean"), golden_store(other), tmp_path / "new")
+
+    assert not (tmp_path / "new").exists()
+
+
+def test_logs_that_part_and_join_again_are_refused(tmp_path: Path) -> None:
+    builders.write_store(tmp_path / "a", DRAFTS)
+    builders.write_store(tmp_path / "b", [builders.Draft(body=b"other%d" % number) for number in range(90)])
+    for name in (f"{0:020}", f"{12288:020}"):
+        (tmp_path / "b" / "commitlog" / name).write_bytes((tmp_path / "a" / "commitlog" / name).read_bytes())
+
+    with pytest.raises(BadDataError, match="with the same ones behind them"):
+        merged(tmp_path / "a", tmp_path / "b", tmp_path / "new")
+
+
+def test_a_store_is_not_merged_with_itself(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give two copies"):
+        merged(golden_store("mixed-533-clean"), golden_store("mixed-533-clean"), tmp_path / "new")
