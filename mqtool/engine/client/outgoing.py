@@ -3,6 +3,7 @@
 (Rules: remoting.md 1.6, 1.7, 1.9, 4. RocketMQ: ``Message``, ``MessageBatch``, ``DefaultMQProducerImpl``.)
 """
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from mqtool.formats.topics import RETRY_PREFIX
 
 UNIQUE_KEY = "UNIQ_KEY"
 MAX_MESSAGE_SIZE = 4 << 20
+_MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
 _MOST_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes
 _OURS = frozenset(("TAGS", "KEYS", "WAIT", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", UNIQUE_KEY, "__SHARDINGKEY"))
 
@@ -28,12 +30,14 @@ class ProducerMessage:
     Times are in ms. At most one of the three that delay it can be given: ``delay_level`` (1 to 18, of the broker's
     table), ``delay_ms``, and ``deliver_at`` (since 1970); the latter two want a broker of 5.x. ``properties`` are the
     application's own. ``unique_key`` is given by the producer when it sends the message.
+
+    A ``body`` of text is sent as UTF-8. ``tags`` and ``keys`` may be None for none.
     """
 
     topic: str
-    body: bytes
-    tags: str = ""
-    keys: str | Sequence[str] = ()
+    body: "bytes | bytearray | memoryview | str"
+    tags: str | None = ""
+    keys: str | Sequence[str] | None = ()
     delay_level: int = 0
     delay_ms: int = 0
     deliver_at: int = 0
@@ -48,12 +52,20 @@ class ProducerMessage:
         """Whether it is to be delivered later than at once."""
         return bool(self.delay_level or self.delay_ms or self.deliver_at)
 
+    @property
+    def encoded_body(self) -> bytes:
+        """The body as it is sent."""
+        body = self.body
+        if isinstance(body, bytes):
+            return body
+        return _encoded(body, "the body") if isinstance(body, str) else bytes(body)
+
     def pairs(self) -> dict[str, str]:
         """Return all properties that go with the message."""
         pairs = {**self.properties}
         if self.tags:
             pairs["TAGS"] = self.tags
-        if keys := self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys):
+        if keys := self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys or ()):
             pairs["KEYS"] = keys
         if self.is_delayed:
             delays = {"DELAY": self.delay_level, "TIMER_DELAY_MS": self.delay_ms, "TIMER_DELIVER_MS": self.deliver_at}
@@ -67,12 +79,14 @@ class ProducerMessage:
 
 
 def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
-    """Raise UsageError for a message that no broker would take."""
+    """Raise UsageError for a message that no broker would take, or a field of which is not of its type."""
+    _check_types(message)
     check_topic_to_send(message.topic)
-    if not message.body:
+    body = message.encoded_body
+    if not body:
         raise UsageError(f"a message to {message.topic} has no body")
-    if len(message.body) > max_message_size:
-        size = f"{len(message.body):,} bytes"
+    if len(body) > max_message_size:
+        size = f"{len(body):,} bytes"
         raise UsageError(f"the body of a message to {message.topic} has {size}; {max_message_size:,} are the most")
     if message.is_delayed:
         delays = (message.delay_level, message.delay_ms, message.deliver_at)
@@ -85,13 +99,70 @@ def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_
             raise UsageError(f"{name} is no property of an application: the message has a field for it")
         if not name or not value:
             raise UsageError("a property needs a name and a value")
-    keys = (message.keys,) if isinstance(message.keys, str) else message.keys
-    texts = "".join((message.tags, message.shard_key, *keys, *message.properties, *message.properties.values()))
+    keys = (message.keys,) if isinstance(message.keys, str) else message.keys or ()
+    texts = "".join((message.tags or "", message.shard_key, *keys, *message.properties, *message.properties.values()))
+    if not texts.isascii():
+        _encoded(texts, "a tag, key or property")
     if NAME_SEPARATOR in texts or PAIR_SEPARATOR in texts:
         name = next(
             name for name, value in message.pairs().items() if {NAME_SEPARATOR, PAIR_SEPARATOR} & {*name, *value}
         )
         raise UsageError(f"the characters 1 and 2 separate properties: {name!r} cannot have them")
+
+
+_TYPED = operator.attrgetter(
+    "topic", "tags", "shard_key", "body", "keys", "properties", "delay_level", "delay_ms", "deliver_at", "flag"
+)
+_USUAL = frozenset((str, str, str, bytes, keys, dict, int, int, int, int) for keys in (str, list, tuple))
+"""Types of these that need no closer look, which is most of what a check takes."""
+
+
+def _check_types(message: ProducerMessage) -> None:
+    """Refuse here what would otherwise fail in the event loop, among the frames of other senders."""
+    if tuple(map(type, _TYPED(message))) not in _USUAL:
+        _check_fields(message)
+    if message.keys and not isinstance(message.keys, str):
+        for key in message.keys:
+            if not isinstance(key, str):
+                raise UsageError(f"the keys of a message must be texts, not {_kind(key)}")
+    for item in message.properties.items():
+        if not (isinstance(item[0], str) and isinstance(item[1], str)):
+            raise UsageError(f"the properties of a message must be texts by texts, not {item[0]!r}: {item[1]!r}")
+    if message.flag or message.is_delayed:
+        for name, number, most in (
+            ("flag", message.flag, _MAX_INT),
+            ("delay_level", message.delay_level, _MAX_INT),
+            ("delay_ms", message.delay_ms, _MAX_LONG),
+            ("deliver_at", message.deliver_at, _MAX_LONG),
+        ):
+            if not -most - 1 <= number <= most:
+                raise UsageError(f"{name}={number} of a message is out of range")
+
+
+def _check_fields(message: ProducerMessage) -> None:
+    if not isinstance(message.body, bytes | bytearray | memoryview | str):
+        raise UsageError(f"the body of a message must be bytes, or text for UTF-8, not {_kind(message.body)}")
+    for name, text in (("topic", message.topic), ("tags", message.tags or ""), ("shard_key", message.shard_key)):
+        if not isinstance(text, str):
+            raise UsageError(f"{name} of a message must be text, not {_kind(text)}")
+    if message.keys is not None and not isinstance(message.keys, Sequence):
+        raise UsageError(f"the keys of a message must be texts, not {_kind(message.keys)}")
+    if not isinstance(message.properties, dict):
+        raise UsageError(f"the properties of a message must be a dict, not {_kind(message.properties)}")
+    for name in ("delay_level", "delay_ms", "deliver_at", "flag"):
+        if not isinstance(getattr(message, name), int):
+            raise UsageError(f"{name} of a message must be a whole number, not {_kind(getattr(message, name))}")
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} of a message cannot be sent as UTF-8: {error.reason} ({text!r:.40})") from error
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__name__} ({value!r:.40})"
 
 
 class Packed(NamedTuple):
@@ -134,7 +205,7 @@ def pack(
     pairs = message.pairs()
     if more:
         pairs |= more
-    body, sys_flag = message.body, 0
+    body, sys_flag = message.encoded_body, 0
     if len(body) >= compress_over:
         body, sys_flag = compress(body, compression, level)
     if pairs.get("TRAN_MSG") == "true":
@@ -149,7 +220,7 @@ def pack(
 
 def pack_batch(messages: Sequence[ProducerMessage], topic: str, unique_key: str) -> Packed:
     """Return the request that a batch becomes; all messages are checked, and have their unique keys."""
-    body = b"".join(build_element(one.flag, one.body, _text(topic, one.pairs()).encode()) for one in messages)
+    body = b"".join(build_element(one.flag, one.encoded_body, _text(topic, one.pairs()).encode()) for one in messages)
     wait = "true" if messages[0].wait_store_ok else "false"
     properties = build_properties({UNIQUE_KEY: unique_key, "WAIT": wait}).decode()
     return Packed(topic, body, properties, is_batch=True, unique_key=",".join(one.unique_key for one in messages))
@@ -178,7 +249,7 @@ def split_by_size(
     batch: list[ProducerMessage] = []
     room = max_message_size
     for one in messages:
-        size = len(build_element(one.flag, one.body, build_properties(one.pairs())))
+        size = len(build_element(one.flag, one.encoded_body, build_properties(one.pairs())))
         if batch and size > room:
             yield batch
             batch, room = [], max_message_size

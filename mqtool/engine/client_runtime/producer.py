@@ -405,6 +405,8 @@ class Producer(Client):
         if queue and selector:
             raise UsageError("a message goes to the queue given or to one that a selector chooses: give one of them")
         if queue:
+            if not isinstance(queue, MessageQueue):
+                raise UsageError(f"the queue of a message is a MessageQueue, not {queue!r}")
             wanted = queue._replace(topic=self._topic(queue.topic))
             return lambda _queues, _failed: wanted
         if selector:

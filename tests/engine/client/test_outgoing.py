@@ -42,11 +42,40 @@ messages = st.builds(ProducerMessage, st.just("T"), bodies, properties=propertie
         ({"properties": {"x": ""}}, "a name and a value"),
         ({"properties": {"x": "a\x02b"}}, "characters 1 and 2"),
         ({"tags": "a\x01b"}, "characters 1 and 2"),
+        ({"topic": ["T"]}, "topic of a message must be text, not list"),
+        ({"body": None}, "the body of a message must be bytes, or text .* not NoneType"),
+        ({"body": ["x"]}, "the body of a message must be bytes, or text .* not list"),
+        ({"body": "\ud800"}, "the body of a message cannot be sent as UTF-8"),
+        ({"tags": 1}, "tags of a message must be text, not int"),
+        ({"tags": b"a"}, "tags of a message must be text, not bytes"),
+        ({"tags": "\ud800"}, "cannot be sent as UTF-8"),
+        ({"keys": [1]}, "the keys of a message must be texts, not int"),
+        ({"keys": 7}, "the keys of a message must be texts, not int"),
+        ({"shard_key": 7}, "shard_key of a message must be text, not int"),
+        ({"properties": {"x": 1}}, "texts by texts"),
+        ({"properties": [("x", "1")]}, "a dict, not list"),
+        ({"delay_ms": 1.5}, "delay_ms of a message must be a whole number, not float"),
+        ({"delay_level": "3"}, "delay_level of a message must be a whole number, not str"),
+        ({"deliver_at": 1 << 63}, "deliver_at=9223372036854775808 of a message is out of range"),
+        ({"flag": 1 << 31}, "flag=2147483648 of a message is out of range"),
     ],
 )
 def test_what_no_broker_would_take_is_refused_with_a_reason(change: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check_message(dataclasses.replace(GOOD, **change), max_message_size=100)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("body", ["größer", bytearray(b"gr"), memoryview(b"xgrx")[1:3]])
+def test_a_body_may_be_text_or_any_bytes_and_tags_and_keys_may_be_none(
+    body: str | bytearray | memoryview,
+) -> None:
+    message = ProducerMessage("T", body, tags=None, keys=None, unique_key="K")
+    check_message(message)
+    packed = pack(message, "T")
+    assert packed.body == (body.encode() if isinstance(body, str) else bytes(body))
+    assert parse_properties(packed.properties.encode()) == {"UNIQ_KEY": "K", "WAIT": "true"}
+    [found] = split_batch(NewMessage("T", 0, pack_batch([message], "T", "B").body))
+    assert found.body == packed.body
 
 
 def test_properties_beyond_two_bytes_of_size_are_refused() -> None:
