@@ -47,6 +47,10 @@ class Client(ABC):
     async def shutdown(self) -> None:
         """Tell brokers that this client leaves, and end its connections."""
 
+    async def close(self) -> None:
+        """Do what ``shutdown`` does, by the name that Python's own classes have for it."""
+        await self.shutdown()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

@@ -18,7 +18,7 @@ from mqtool.engine.client.questions import Question
 from mqtool.engine.client.routes import MASTER, broker_to_read, masters, readable_queues, writable_queues
 from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.wire import OnRequest, Wire
-from mqtool.engine.remoting.client import Answering, own_address, split_addresses
+from mqtool.engine.remoting.client import TIMEOUT_MS, Answering, own_address, split_addresses
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue, TopicRoute
@@ -269,7 +269,8 @@ class Instance:
 
         async def tell(address: str) -> None:
             with contextlib.suppress(MqtoolError):  # they notice it by the connection, too
-                await self.wire.ask(address, questions.unregister(self.client_id, producer_group, consumer_group))
+                question = questions.unregister(self.client_id, producer_group, consumer_group)
+                await self.wire.ask(address, question, TIMEOUT_MS)
 
         await asyncio.gather(*(tell(address) for address in sorted(self.addresses())))
 

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 from mqtool.engine.client import consuming, fetching
 from mqtool.engine.client.incoming import ConsumerMessage
@@ -34,7 +35,7 @@ class LitePullConsumerOptions(ConsumerOptions):
     Attributes:
         pull_batch_size: messages pulled at a time, and given by one ``poll`` at most.
         poll_timeout_millis: how long ``poll`` waits, unless told otherwise.
-        auto_commit: ``poll`` reports what earlier ones gave, ..
+        auto_commit: ``poll``, and the end of a block without an exception, report what was given before, ..
         auto_commit_interval_millis: .. at most so often.
         pull_threshold_for_all: messages that are pulled ahead of all queues together.
         topic_metadata_check_interval_millis: how often the queues of topics are looked at for who wants to know.
@@ -158,7 +159,10 @@ class LitePullConsumer(Consumer):
         await self._join()
 
     async def shutdown(self) -> None:
-        """End pulling, and leave the group; what was given since the last commit comes again."""
+        """End pulling, and leave the group; what was given since the last commit comes again.
+
+        The end of a block commits that before, with ``auto_commit`` and without an exception.
+        """
         if not self._is_running:
             return
         await self._keep_share()
@@ -167,6 +171,15 @@ class LitePullConsumer(Consumer):
             one.drop()
         await self._offsets.persist([one.queue for one in held])
         await self._leave()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self.options.auto_commit and self._is_running:
+                await self.commit()
+        finally:
+            await super().__aexit__(kind, error, trace)
 
     # Messages
 

@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from mqtool.engine.client.incoming import ConsumerMessage
 
 log = logging.getLogger(__name__)
+
+FLUSH_MS = 30_000
+"""How long who leaves waits for what is under way: longer than any send takes by default."""
 
 Choose = Callable[[Sequence[MessageQueue], str | None], MessageQueue]
 
@@ -124,6 +127,7 @@ class Producer(Client):
         self._room = _Room(
             self.options.back_pressure_for_async_send_num, self.options.back_pressure_for_async_send_size
         )
+        self._under_way: set[asyncio.Task[SendResult]] = set()  # of send_async
         self._awaited: dict[str, asyncio.Future[ConsumerMessage]] = {}  # replies, by correlation id
         self._instance.on_request[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._replied
 
@@ -134,11 +138,36 @@ class Producer(Client):
         self._instance.start()
 
     async def shutdown(self) -> None:
-        """Tell brokers that this producer leaves, and end its connections; what is under way fails."""
-        if self._is_running:
+        """Wait for what ``send_async`` began, then tell brokers that this producer leaves, and end its connections.
+
+        Raises:
+            UnavailableError: some messages were not sent in time, as of ``flush``.
+        """
+        if not self._is_running:
+            return
+        try:
+            await self.flush()
+        finally:
             self._is_running = False
+            for late in self._under_way:
+                late.cancel()
             await self._instance.unregister(producer_group=self.group)
             await self._instance.stop()
+
+    async def flush(self, timeout_ms: int = FLUSH_MS) -> None:
+        """Wait until all that ``send_async`` began has been sent, or has failed; its tasks say which.
+
+        Raises:
+            UnavailableError: some messages are still under way after that time.
+        """
+        end = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while self._under_way:
+            left = end - asyncio.get_running_loop().time()
+            if left <= 0:
+                count = len(self._under_way)
+                are = "1 message was" if count == 1 else f"{count:,} messages were"
+                raise UnavailableError(f"{are} not sent within {timeout_ms:,} ms")
+            await asyncio.wait({*self._under_way}, timeout=left)
 
     # Sending
 
@@ -186,7 +215,7 @@ class Producer(Client):
         packed = self._pack(message)
         options = self.options
         if not options.enable_backpressure_for_async_mode:
-            return asyncio.create_task(self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True))
+            return self._begun(self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True))
         size = len(packed.body)
         await self._room.take(size)
 
@@ -196,7 +225,13 @@ class Producer(Client):
             finally:
                 await self._room.give_back(size)
 
-        return asyncio.create_task(send())
+        return self._begun(send())
+
+    def _begun(self, work: "Coroutine[Any, Any, SendResult]") -> "asyncio.Task[SendResult]":
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
 
     async def send_oneway(
         self,
@@ -344,7 +379,7 @@ class Producer(Client):
         timeout_ms = options.send_msg_timeout if timeout_ms is None else timeout_ms
         start = instance.clock()
         self._check_running()
-        queues = instance.known_to_write(packed.topic) or await self._queues(message.topic)
+        queues = instance.known_to_write(packed.topic) or await self._queues_within(message.topic, timeout_ms)
         choose = self._chooser(message, queue, selector, arg)
         if queue or selector:
             chosen = choose(queues, None)
@@ -415,6 +450,14 @@ class Producer(Client):
         if turns is None:
             turns = self._turns[message.topic] = InTurn(random.randrange(1 << 16), self._faults)
         return lambda queues, failed: turns.choose(queues, failed, self._instance.clock())
+
+    async def _queues_within(self, topic: str, timeout_ms: int) -> list[MessageQueue]:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._queues(topic)
+        except TimeoutError:
+            message = f"no name server told the queues of {topic} within {timeout_ms:,} ms"
+            raise UnavailableError(message) from None
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
         self._check_running()

@@ -60,7 +60,8 @@ class Wire:
     async def ask_name_server(self, question: Question[T]) -> T:
         """Ask the name servers, the first of them that can be reached; raises like ``ask``."""
         try:
-            return await _ask(self._name_server, question, ANSWER_MS)
+            answer = await self._name_server.invoke_any(question.command, ANSWER_MS)
+            return _read(self._name_server, question, answer)
         except RefusedError as refused:
             if refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise UnavailableError(f"{refused.address} answers, but not as a name server does") from refused
@@ -93,7 +94,10 @@ class Wire:
 
 
 async def _ask(client: RemotingClient, question: Question[T], timeout_ms: int) -> T:
-    answer = await client.invoke(question.command, timeout_ms)
+    return _read(client, question, await client.invoke(question.command, timeout_ms))
+
+
+def _read(client: RemotingClient, question: Question[T], answer: RemotingCommand) -> T:
     if answer.code not in question.codes:
         raise RefusedError(client.addresses[0], answer.code, answer.remark)
     return question.read(answer)

@@ -23,6 +23,9 @@ CONNECT_MS = 3000
 TIMEOUT_MS = 3000
 """What Java clients allow themselves."""
 
+PATIENCE_MS = 1000
+"""How long a server may take while there is another to ask."""
+
 SILENT_MS = 1000
 """A connection over which nothing has come for so long, while an answer was due, is given up: its server may be gone
 without a word, or something in between has forgotten it. (RocketMQ: ``clientCloseSocketIfTimeout``.)"""
@@ -76,29 +79,49 @@ class RemotingClient:
         Raises:
             UnavailableError: no server can be reached, the connection was lost, or no answer came in time.
         """
-        connection = self._connection
-        if connection is None or connection.is_lost:
-            connection = await self._connected()
+        connection, left_ms = self._connection, timeout_ms
+        if connection is None or connection.is_lost or connection.is_paused:
+            connection, left_ms = await self._writable(timeout_ms)
         command.opaque = next(self._opaques) & _MAX_OPAQUE
-        answer = connection.expect(command.opaque, timeout_ms)
+        answer = connection.expect(command.opaque, timeout_ms, left_ms)
         try:
-            if connection.is_paused:
-                await connection.until_writable()
             connection.write(self._signed(command))
             return await answer
         finally:
             connection.forget(command.opaque)
 
+    async def invoke_any(self, command: RemotingCommand, timeout_ms: int = TIMEOUT_MS) -> RemotingCommand:
+        """Send a request that may be sent twice to one server after the other, until one answers in time.
+
+        Raises:
+            UnavailableError: none does.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        for others in reversed(range(len(self.addresses))):
+            first, left = self.addresses[0], max(1, int((end - loop.time()) * 1000))
+            try:
+                return await self.invoke(command, min(left, PATIENCE_MS) if others else left)
+            except UnavailableError as error:
+                if not others:
+                    raise
+                log.warning("%s; another server is asked", error)
+                if self.addresses[0] == first:
+                    self._prefer_another()
+                    self._give_up(self._connection)
+        raise AssertionError("there is at least one server")
+
     async def tell(self, command: RemotingCommand) -> None:
         """Send a request that wants no answer.
 
         Raises:
-            UnavailableError: no server can be reached.
+            UnavailableError: no server can be reached, or none takes it in time.
         """
-        connection = await self._connected()
+        connection = self._connection
+        if connection is None or connection.is_lost or connection.is_paused:
+            connection, _ = await self._writable(TIMEOUT_MS)
         command.opaque = next(self._opaques) & _MAX_OPAQUE
         command.flag |= ONEWAY
-        await connection.until_writable()
         connection.write(self._signed(command))
 
     async def close(self) -> None:
@@ -110,6 +133,20 @@ class RemotingClient:
         if self._credentials:
             command.ext_fields = self._credentials.signed(command.ext_fields, command.body)
         return command
+
+    async def _writable(self, timeout_ms: int) -> tuple["_ClientConnection", int]:
+        """Return a connection that can be written to, and how many ms are left then."""
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        connection = None
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                connection = await self._connected()
+                await connection.until_writable()
+        except TimeoutError:
+            how = "cannot be reached" if connection is None else "has not read what was sent before"
+            raise UnavailableError(f"{self.addresses[0]} {how} within {timeout_ms:,} ms") from None
+        return connection, max(1, timeout_ms - int((loop.time() - start) * 1000))
 
     async def _connected(self) -> "_ClientConnection":
         if self._connection and not self._connection.is_lost:
@@ -149,9 +186,16 @@ class RemotingClient:
 
     def _fell_silent(self, connection: "_ClientConnection") -> None:
         """Give a connection up, and turn to another server where there is one."""
-        connection.transport.abort()
+        self._give_up(connection)
         if len(self.addresses) > 1:
             self._prefer_another()
+
+    def _give_up(self, connection: "_ClientConnection | None") -> None:
+        """Use a connection no more, from now on: that it is lost is known only in a later turn."""
+        if connection:
+            connection.transport.abort()
+            if connection is self._connection:
+                self._connection = None
 
 
 class _Expected(NamedTuple):
@@ -217,9 +261,9 @@ class _ClientConnection(asyncio.Protocol):
                     UnavailableError(f"{self.address} closed the connection{f': {exc}' if exc else ''}")
                 )
 
-    def expect(self, opaque: int, timeout_ms: int) -> "asyncio.Future[RemotingCommand]":
-        """Return what becomes the answer to a request, or an UnavailableError where none comes in time."""
-        answer, deadline = self._loop.create_future(), self._loop.time() + timeout_ms / 1000
+    def expect(self, opaque: int, timeout_ms: int, left_ms: int) -> "asyncio.Future[RemotingCommand]":
+        """Return what becomes the answer to a request, or an UnavailableError where none comes in what is left."""
+        answer, deadline = self._loop.create_future(), self._loop.time() + left_ms / 1000
         self._expected[opaque] = _Expected(answer, deadline, timeout_ms)
         if deadline < self._next_look:
             self._look_at(deadline)
@@ -280,10 +324,15 @@ class _ClientConnection(asyncio.Protocol):
             self.transport.writelines(unsent)
 
     async def close(self) -> None:
-        """End the connection."""
+        """End the connection; what a server that does not read has not taken after a while is dropped."""
         self._send()
         self.transport.close()
-        await self._gone.wait()
+        try:
+            async with asyncio.timeout(TIMEOUT_MS / 1000):
+                await self._gone.wait()
+        except TimeoutError:
+            self.transport.abort()
+            await self._gone.wait()
 
     def _take(self, command: RemotingCommand) -> None:
         if command.is_response:

@@ -94,7 +94,7 @@ def test_members_that_come_and_go_at_once_all_end(broker: mqtool.Broker) -> None
 def test_tags_and_sql_choose(expression: str, broker: mqtool.Broker) -> None:
     send(broker, [b"wanted"], tags="A", properties={"a": "5"})
     send(broker, [b"other"], tags="B", properties={"a": "1"})
-    with subscribed(broker, expression) as one:
+    with subscribed(broker, expression, auto_commit=False) as one:
         assert polled(one, 1) == [b"wanted"]
         assert one.poll(200) == []
     with consumer(broker) as one:

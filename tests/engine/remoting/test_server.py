@@ -521,6 +521,7 @@ async def test_of_several_requests_the_one_that_is_due_first_is_given_up_first()
     """One timer looks after all of them: one that may take long must not hold back one that may not."""
     listener, gone = await silent_server()
     client = RemotingClient([f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"])
+    await client.tell(RemotingCommand(ECHO))  # connected: the times below are those of answers alone
     patient = asyncio.create_task(client.invoke(RemotingCommand(ECHO), 600_000))
 
     spans = (20, 10, 30)

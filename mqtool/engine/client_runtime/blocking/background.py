@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -9,22 +10,49 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from mqtool.engine.client_runtime.client import Client
+from mqtool.errors import UnavailableError, UsageError
 
 T = TypeVar("T")
+_LOOK_S = 1.0  # who waits looks so often whether the loop is there
 
 
 class Background:
-    """An event loop in a thread, from when it is first needed to the end of the process."""
+    """An event loop in a thread, from when it is first needed to the end of the process.
+
+    Threads do not outlive a fork: the child gets a loop of its own when it first needs one.
+    """
 
     def __init__(self) -> None:
+        self.generation = 0
+        """How many forks lie between the loop of a client and that of another, where they differ."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._of_parents: list[asyncio.AbstractEventLoop | None] = []
+        os.register_at_fork(after_in_child=self._forked)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have work done there and return what it comes to."""
+        """Have work done there and return what it comes to.
+
+        Raises:
+            UsageError: this is the loop's own thread, which would wait for itself.
+            UnavailableError: the loop has ended.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise UsageError(
+                "a blocking call from the event loop of the clients would wait for itself: "
+                "use a client of mqtool.aio there, or a listener that is a plain function"
+            )
         future = self.begin(work)
         try:
-            return future.result()
+            while True:
+                try:
+                    return future.result(_LOOK_S)
+                except TimeoutError:
+                    if future.done():  # the error is that of the work
+                        raise
+                    self._check_alive()
         except BaseException:  # an interrupt, too: nobody waits for it any more
             future.cancel()
             raise
@@ -39,14 +67,30 @@ class Background:
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Have work done there."""
-        return asyncio.run_coroutine_threadsafe(work, self._running())
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._running())
+        except BaseException:
+            work.close()
+            raise
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = new_loop()
-                threading.Thread(target=self._loop.run_forever, name="mqtool clients", daemon=True).start()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="mqtool clients", daemon=True)
+                self._thread.start()
+            self._check_alive()
             return self._loop
+
+    def _check_alive(self) -> None:
+        if self._thread and not self._thread.is_alive():
+            raise UnavailableError("the event loop of the clients has ended: none of this process works any more")
+
+    def _forked(self) -> None:
+        self.generation += 1
+        # Kept, as its end would take the connections of the parent out of the selector that both share.
+        self._of_parents.append(self._loop)
+        self._lock, self._loop, self._thread = threading.Lock(), None, None
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -69,7 +113,14 @@ class BlockingClient(Generic[AnyClient]):
     """What all clients have in common; any thread may call them."""
 
     def __init__(self, make: Callable[[], AnyClient]) -> None:
-        self._client = background.call(make)
+        self._made = background.call(make)
+        self._generation = background.generation
+
+    @property
+    def _client(self) -> AnyClient:
+        if self._generation != background.generation:
+            raise UsageError("this client was made before the process forked: make another one in the child")
+        return self._made
 
     @property
     def client_id(self) -> str:
@@ -84,11 +135,15 @@ class BlockingClient(Generic[AnyClient]):
         """Tell brokers that this client leaves, and end its connections; listeners that are at work end first."""
         background.run(self._client.shutdown())
 
+    def close(self) -> None:
+        """Do what ``shutdown`` does, by the name that Python's own classes have for it."""
+        self.shutdown()
+
     def __enter__(self) -> Self:
-        self.start()
+        background.run(self._client.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.shutdown()
+        background.run(self._client.__aexit__(kind, error, trace))

@@ -53,6 +53,10 @@ class _Producing(BlockingClient[AioProducer]):
             return background.begin(_result(background.run(begun)))
         return background.begin(_result_of_begun(begun))
 
+    def flush(self, timeout_ms: int = aio.FLUSH_MS) -> None:
+        """Wait until all that ``send_async`` began has been sent, or has failed; see ``aio.Producer.flush``."""
+        background.run(self._client.flush(timeout_ms))
+
     def send_oneway(
         self,
         message: ProducerMessage,

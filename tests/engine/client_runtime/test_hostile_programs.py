@@ -1,0 +1,247 @@
+"""Programs as people write them: that fork, leave with sends under way, block the loop; servers that are mute."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+import mqtool
+from mqtool import ConsumerMessage, LitePullConsumer, LitePullConsumerOptions, ProducerMessage, ProducerOptions
+from mqtool.engine.client_runtime.consume_services import ConsumeContext
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.errors import MqtoolError, UnavailableError, UsageError
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.remoting import RemotingCommand
+from tests.engine.client_runtime.test_lite_pull_consumer import polled
+from tests.engine.client_runtime.test_producer import stored
+from tests.engine.client_runtime.test_push_consumer import FIRST, Listener, committed, consumer, send, until
+
+OTHERS = 100  # senders beside one that does wrong
+
+
+@pytest.fixture
+def broker() -> Iterator[mqtool.Broker]:
+    with mqtool.Broker() as running:
+        yield running
+
+
+@contextmanager
+def mute() -> Iterator[str]:
+    """Give the address of a server that lets others connect, and reads and answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+# What a message is made of
+
+
+def test_a_message_that_cannot_be_sent_takes_no_other_with_it(broker: mqtool.Broker) -> None:
+    async def run() -> list[object]:
+        async with mqtool.aio.Producer("P", broker.name_server_address) as producer:
+            await producer.send(ProducerMessage("Orders", b"first"))
+            good = [producer.send(ProducerMessage("Orders", b"good")) for _ in range(OTHERS)]
+            bad = [
+                producer.send(ProducerMessage("Orders", b"x", keys=[1])),  # type: ignore[list-item]
+                producer.send(ProducerMessage("Orders", object())),  # type: ignore[arg-type]
+                producer.send(ProducerMessage("Orders", b"x", delay_ms=0.5)),  # type: ignore[arg-type]
+            ]
+            return [*await asyncio.gather(*good[:50], *bad, *good[50:], return_exceptions=True)]
+
+    results = asyncio.run(run())
+
+    assert [type(one) for one in results if isinstance(one, Exception)] == [UsageError] * 3
+    assert len(stored(broker, "Orders")) == 1 + OTHERS
+
+
+def test_text_is_sent_as_utf8(broker: mqtool.Broker) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        producer.send(ProducerMessage("Orders", "größer", tags=None, keys=None))
+        producer.send_batch([ProducerMessage("Orders", "ä"), ProducerMessage("Orders", bytearray(b"b"))])
+    assert sorted(one.body for one in stored(broker, "Orders")) == sorted(["größer".encode(), "ä".encode(), b"b"])
+
+
+# What is under way at the end
+
+
+def test_leaving_a_block_waits_for_what_send_async_began(broker: mqtool.Broker) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        begun = [producer.send_async(ProducerMessage("Orders", b"%d" % number)) for number in range(500)]
+    assert all(one.done() for one in begun)
+    assert {one.body for one in stored(broker, "Orders")} == {b"%d" % number for number in range(500)}
+
+
+def test_leaving_a_block_on_an_event_loop_waits_too(broker: mqtool.Broker) -> None:
+    async def run() -> None:
+        options = ProducerOptions(enable_backpressure_for_async_mode=True)
+        async with mqtool.aio.Producer("P", broker.name_server_address, options) as producer:
+            for number in range(500):
+                await producer.send_async(ProducerMessage("Orders", b"%d" % number))
+
+    asyncio.run(run())
+    assert len(stored(broker, "Orders")) == 500
+
+
+def test_flush_waits_and_tells_how_many_were_not_sent(broker: mqtool.Broker) -> None:
+    with mute() as nobody:
+        options = ProducerOptions(send_msg_timeout=2000)
+        with mqtool.Producer("P", nobody, options) as producer:
+            begun = [producer.send_async(ProducerMessage("Orders", b"x")) for _ in range(3)]
+            with pytest.raises(UnavailableError, match=r"^3 messages were not sent within 10 ms$"):
+                producer.flush(10)
+            producer.flush()
+            assert all(isinstance(one.exception(), MqtoolError) for one in begun)
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        sent = producer.send_async(ProducerMessage("Orders", b"x"))
+        producer.flush()
+        assert sent.done()
+        assert sent.result().queue_offset == 0
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_a_block_commits_what_poll_gave_where_that_is_automatic(auto_commit: bool, broker: mqtool.Broker) -> None:
+    send(broker, [b"x"] * 20)
+    options = LitePullConsumerOptions(auto_commit=auto_commit, **FIRST)
+    made = LitePullConsumer("G", broker.name_server_address, options)
+    made.subscribe("Orders")
+    with made:
+        polled(made, 20)
+    assert committed(broker) == (20 if auto_commit else 0)
+
+
+def test_a_block_that_raises_commits_nothing(broker: mqtool.Broker) -> None:
+    send(broker, [b"x"] * 20)
+    made = LitePullConsumer("G", broker.name_server_address, LitePullConsumerOptions(**FIRST))
+    made.subscribe("Orders")
+    with pytest.raises(ZeroDivisionError), made:
+        polled(made, 20)
+        raise ZeroDivisionError
+    assert committed(broker) == 0
+
+
+# Forks, and the loop's own thread
+
+FORKING = """
+import os, sys, mqtool
+address = sys.argv[1]
+parent = mqtool.Producer("P", address)
+parent.start()
+parent.send(mqtool.ProducerMessage("Orders", b"parent"))
+child = os.fork()
+if not child:
+    try:
+        parent.send(mqtool.ProducerMessage("Orders", b"never"))
+    except mqtool.MqtoolError as error:
+        assert "before the process forked" in str(error), error
+        with mqtool.Producer("C", address) as own:
+            own.send(mqtool.ProducerMessage("Orders", b"child"))
+        os._exit(7)
+    os._exit(1)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 7, status
+parent.send(mqtool.ProducerMessage("Orders", b"parent again"))
+parent.shutdown()
+"""
+
+
+def test_a_forked_child_has_clients_of_its_own_and_the_parents_go_on(broker: mqtool.Broker) -> None:
+    command = [sys.executable, "-c", FORKING, broker.name_server_address]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert [one.body for one in stored(broker, "Orders")] == [b"parent", b"child", b"parent again"]
+
+
+def test_a_blocking_call_in_the_loop_of_the_clients_is_told_not_hung(broker: mqtool.Broker) -> None:
+    raised: list[BaseException] = []
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+
+        async def listen(_messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> None:
+            try:
+                producer.send(ProducerMessage("Others", b"from a listener"))
+            except UsageError as error:
+                raised.append(error)
+                raise
+
+        send(broker, [b"one"])
+        with consumer(broker, listen):
+            until(lambda: bool(raised))
+        assert "mqtool.aio" in str(raised[0])
+        assert producer.send(ProducerMessage("Orders", b"two")).queue_offset >= 0
+
+
+ENDED = """
+import sys, mqtool
+from mqtool.engine.client_runtime.blocking.background import background
+with mqtool.Producer("P", sys.argv[1]) as producer:
+    background._running().call_soon_threadsafe(background._running().stop)
+    background._thread.join()
+    try:
+        producer.send(mqtool.ProducerMessage("Orders", b"x"))
+    except mqtool.MqtoolError as error:
+        print(error)
+        import os
+        sys.stdout.flush()
+        os._exit(0)
+"""
+
+
+def test_clients_whose_loop_has_ended_say_so_at_every_call(broker: mqtool.Broker) -> None:
+    command = [sys.executable, "-c", ENDED, broker.name_server_address]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "the event loop of the clients has ended" in ran.stdout, ran.stderr
+
+
+# Servers that do not read or answer
+
+
+def test_a_request_ends_in_time_where_the_server_reads_nothing() -> None:
+    async def run() -> list[str]:
+        said = []
+        with mute() as address:
+            client = RemotingClient([address])
+            large = [RemotingCommand(RequestCode.SEND_MESSAGE_V2, body=bytes(8 << 20)) for _ in range(3)]
+            filling = [asyncio.create_task(client.invoke(one, 60_000)) for one in large]
+            await asyncio.sleep(0)
+            while client._connection is None or not client._connection.is_paused:
+                await asyncio.sleep(0.001)
+            begin = time.monotonic()
+            for call in (
+                client.invoke(RemotingCommand(RequestCode.HEART_BEAT), 300),
+                client.tell(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET)),
+            ):
+                with pytest.raises(UnavailableError) as raised:
+                    await call
+                said.append(str(raised.value).replace(address, "SERVER"))
+            assert time.monotonic() - begin < 30  # and not 60, or never
+            await client.close()
+            await asyncio.gather(*filling, return_exceptions=True)
+        return said
+
+    assert asyncio.run(run()) == [
+        "SERVER has not read what was sent before within 300 ms",
+        "SERVER has not read what was sent before within 3,000 ms",
+    ]
+
+
+def test_a_mute_name_server_before_a_live_one_costs_a_moment_and_no_call(broker: mqtool.Broker) -> None:
+    with mute() as nobody:
+        servers = f"{nobody};{broker.name_server_address}"
+        with mqtool.Producer("P", servers, ProducerOptions(send_msg_timeout=20_000)) as producer:
+            assert producer.send(ProducerMessage("Orders", b"one")).queue_offset == 0
+        listener = Listener()
+        made = mqtool.PushConsumer("G", listener, servers, mqtool.PushConsumerOptions(**FIRST))
+        made.subscribe("Orders")
+        with made:
+            assert listener.wait_for(1) == [b"one"]
+
+
+def test_a_send_fails_within_its_time_where_no_name_server_answers() -> None:
+    with mute() as nobody, mqtool.Producer("P", nobody) as producer:
+        begin = time.monotonic()
+        with pytest.raises(UnavailableError, match=r"no name server told the queues of Orders within 200 ms"):
+            producer.send(ProducerMessage("Orders", b"one"), timeout_ms=200)
+        assert time.monotonic() - begin < 9  # it took ten seconds
