@@ -36,13 +36,13 @@ def follow(store: Path, config: StoreConfig, broken: Broken) -> None:
     _agree(case, found, config, broken)
     done: list[tuple[str, str]] = []
     for _ in range(_MOST_STEPS):
-        step = next((one for one in _steps(found) if one not in done), None)
-        if step is None:
-            break
         again = [one for one in _steps(found) if one in done and _is_mend(one[1])]
         if again:
             broken("agreement", f"circle {again[0][0]}", f"{again[0][1]} was run, and doctor advises it again")
             return
+        step = next((one for one in _steps(found) if one not in done), None)
+        if step is None:
+            break
         done.append(step)
         if not _carry_out(step, store, broken):
             return

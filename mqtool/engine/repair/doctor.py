@@ -16,6 +16,8 @@ from mqtool.engine.repair.doctor_log import cuts, of_findings
 from mqtool.engine.repair.doctor_pages import PAGES
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.surroundings import User
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.queue_view import queue_keys
 from mqtool.errors import MqtoolError
 
 MOST_SEEN = 10
@@ -169,11 +171,9 @@ CAUSES: dict[str, Cause] = {
     ),
     "CONFIG-OFFSET": Cause(
         HIDES, CHECKS["CONFIG-OFFSET"].title, delivery.offsets_ahead,
-        ("mqadmin resetOffsetByTime {admin} -g {group} -t {topic} -s now",),
     ),
     "CONFIG-OFFSET-EXPIRED": Cause(
         HIDES, CHECKS["CONFIG-OFFSET-EXPIRED"].title, delivery.offsets_expired,
-        ("mqadmin resetOffsetByTime {admin} -g {group} -t {topic} -s 0",),
     ),
     "CONFIG-DELAY-OFFSET": Cause(
         HIDES, CHECKS["CONFIG-DELAY-OFFSET"].title, of_findings("CONFIG-DELAY-OFFSET"), (_CONFIG,)
@@ -227,7 +227,7 @@ _OF_STORE = (
 )
 _QUEUE_CAUSES = {"QUEUE-MISSING", "QUEUES-LOST", "QUEUE-GAP", "QUEUE-NAME"}
 """Causes with which messages of any age may be without their queue."""
-_REMEDIES = (("QUEUE-", _QUEUES), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
+_REMEDIES = (("LOG-QUEUE-ORDER", _RECOVER_ALL), ("QUEUE-", _QUEUES), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
 
 
 def examine(case: Case) -> tuple[list[Start], list[Diagnosis]]:
@@ -235,14 +235,18 @@ def examine(case: Case) -> tuple[list[Start], list[Diagnosis]]:
 
     What could not be looked at goes to ``case.problems``.
     """
-    found = _causes(case)
-    foretold = broker.foretell(case, any(one.code in _QUEUE_CAUSES for one in found))
-    for code, signs in broker.unexplained(case, foretold, functools.partial(_is_told, found)):
-        known = next((one for one in found if one.code == code), None)
-        if known:
-            found.remove(known)
-            signs = known.seen + signs
-        found.append(_judge(case, code, CAUSES[code], signs))
+    signs = _signs(case)
+    lost = [sign for sign in signs.get("CONFIG-OFFSET", ()) if _key(sign) not in queue_keys(case.reader)]
+    foretold = broker.foretell(case, bool(lost) or not _QUEUE_CAUSES.isdisjoint(signs))
+    for sign in lost:
+        if _key(sign) in foretold.in_log:
+            signs["CONFIG-OFFSET"].remove(sign)
+            signs.setdefault("QUEUES-LOST", []).append(dataclasses.replace(sign, commands=None))
+    found = [_judge(case, code, cause, signs[code]) for code, cause in CAUSES.items() if signs.get(code)]
+    found += _others(case)
+    for code, more in broker.unexplained(case, foretold, functools.partial(_is_told, found)):
+        found = [one for one in found if one.code != code]
+        found.append(_judge(case, code, CAUSES[code], signs.get(code, []) + more))
     stopped = {version: _stopping(found, version) for version in case.versions}
     order = list(Severity)
     found.sort(key=lambda one: (-order.index(one.severity), one.effect.rank))
@@ -290,8 +294,13 @@ def _stopping(found: list[Diagnosis], version: str) -> list[str]:
     ]
 
 
-def _causes(case: Case) -> list[Diagnosis]:
-    found = []
+def _key(sign: Sign) -> QueueKey:
+    return sign.topic or "", sign.queue_id or 0
+
+
+def _signs(case: Case) -> dict[str, list[Sign]]:
+    """Return what was seen of each cause."""
+    seen: dict[str, list[Sign]] = {}
     for code, cause in CAUSES.items():
         signs: list[Sign] = []
         try:
@@ -301,8 +310,8 @@ def _causes(case: Case) -> list[Diagnosis]:
         except OSError as error:
             _note(case, f"{error.filename or 'a file'}: {error.strerror or error}")
         if signs:
-            found.append(_judge(case, code, cause, signs))
-    return found + list(_others(case))
+            seen[code] = signs
+    return seen
 
 
 def _note(case: Case, problem: str) -> None:

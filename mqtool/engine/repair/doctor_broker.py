@@ -11,13 +11,12 @@ from mqtool.engine.repair.broker_log import Outcome
 from mqtool.engine.repair.broker_start import BrokerStart
 from mqtool.engine.repair.doctor_case import Case, Sign
 from mqtool.engine.repair.plan import GroupEffect
+from mqtool.engine.repair.verify import last_segments
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 
-_LOOKED_AT = 2
-"""Messages of the last segments are looked for in their queues, as ``mqtool verify --level quick`` does."""
 _SHOWN = 3
 
 
@@ -54,6 +53,15 @@ class Foretold:
     verdicts: tuple[BrokerVerdict, ...] = ()
     looked_from: int = 0
     unknown: str | None = None
+
+    @property
+    def in_log(self) -> set[QueueKey]:
+        """The queues of which the log has messages, as far as it was looked at."""
+        found = {(str(loss.topic), loss.queue_id or 0) for verdict in self.verdicts for loss in verdict.losses}
+        for verdict in self.verdicts:
+            queues = verdict.after_start.queues if verdict.after_start else {}
+            found |= {key for key, queue in queues.items() if queue.max_offset > 0}
+        return found
 
     def counts(self, verdict: BrokerVerdict) -> "collections.Counter[str]":
         """Return how many messages a broker loses, by reason."""
@@ -104,10 +112,10 @@ def _reader_as_set(case: Case) -> StoreReader:
 
 def _decides_from(reader: StoreReader, brokers: Iterable[BrokerStart]) -> int:
     """Return the address from which on messages are looked for in the queues of brokers that have started."""
-    segments = reader.commit_log.segments
+    segments = last_segments(reader.commit_log)
     if not segments:
         return 0
-    found = [segments[-_LOOKED_AT:][0].start_offset]
+    found = [segments[0].start_offset]
     for broker in brokers:
         if broker.start_offset is not None:
             found += [broker.start_offset, broker.max_physical_offset]

@@ -1,10 +1,12 @@
 """Why a broker that runs does not deliver: topics, groups, offsets, delays, timers, transactions."""
 
-import re
+import dataclasses
 from collections.abc import Iterator
 
 from mqtool.engine.repair import verify_timer
 from mqtool.engine.repair.doctor_case import Case, Effect, Sign
+from mqtool.engine.repair.findings import Finding
+from mqtool.engine.store import rocksdb
 from mqtool.engine.store.queue_view import QueueView, open_queue
 from mqtool.errors import MqtoolError
 from mqtool.formats.message import Message
@@ -106,22 +108,43 @@ def disabled_groups(case: Case) -> Iterator[Sign]:
 
 
 def offsets_ahead(case: Case) -> Iterator[Sign]:
-    """Yield groups that would read on behind the end of a queue that is there."""
-    for found in case.found("CONFIG-OFFSET"):
-        queue = str(found.topic), int(found.queue_id or 0)
-        if queue in case.reader.consume_queues or queue in case.reader.batch_consume_queues:
-            yield Sign.of(found, group=_group_in(found.message))
+    """Yield groups that would read on behind the end of a queue, or in one that is not there."""
+    for found, group, queue_id, offset in _offsets_in(case, "CONFIG-OFFSET"):
+        topic = str(found.topic)
+        queue = open_queue(case.reader, topic, queue_id)
+        end = queue.max_offset if queue else 0
+        if offset > end:
+            text = "would read on behind the end of the queue" if queue else "has read from a queue that is not there"
+            yield _offset_sign(case, found, f"the group {group} {text}", group, queue_id, offset, end)
 
 
 def offsets_expired(case: Case) -> Iterator[Sign]:
     """Yield groups that have yet to read messages which retention deleted."""
-    for found in case.found("CONFIG-OFFSET-EXPIRED"):
-        yield Sign.of(found, group=_group_in(found.message))
+    for found, group, queue_id, offset in _offsets_in(case, "CONFIG-OFFSET-EXPIRED"):
+        queue = open_queue(case.reader, str(found.topic), queue_id)
+        if queue and offset < queue.min_offset:
+            text = f"the group {group} has yet to read messages that are gone from the queue"
+            yield _offset_sign(case, found, text, group, queue_id, offset, queue.min_offset)
 
 
-def _group_in(message: str) -> str | None:
-    named = re.search(r"the group (\S+) ", message)
-    return named[1] if named else None
+def _offsets_in(case: Case, code: str) -> Iterator[tuple[Finding, str, int, int]]:
+    """Yield group, queue and offset of what findings tell, which name the first queue of each topic and group only."""
+    for found in case.found(code):
+        for (topic, group, queue_id), offset in sorted((case.consumer_offsets or {}).items()):
+            if topic == found.topic and f"the group {group} " in found.message:
+                yield found, group, queue_id, offset
+
+
+def _offset_sign(case: Case, found: Finding, text: str, group: str, queue_id: int, offset: int, right: int) -> Sign:
+    sign = Sign.of(
+        found, message=text, expected=right, found=offset, queue_id=queue_id, queue_offset=offset, group=group
+    )
+    if any(rocksdb.is_rocksdb(case.reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
+        since = "now" if offset > right else "0"
+        command = f"mqadmin resetOffsetByTime {{admin}} -g {{group}} -t {{topic}} -s {since}"
+    else:
+        command = f"mqtool offset set --group {{group}} --topic {{topic}} --queue {queue_id} --offset {right} {{at}}"
+    return dataclasses.replace(sign, commands=(case.fill(command, sign),))
 
 
 # Delays, timers, transactions

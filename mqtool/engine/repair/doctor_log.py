@@ -1,6 +1,5 @@
 """Why a broker does not start on the log or the queues that are there, or cuts them."""
 
-import dataclasses
 import shlex
 from collections.abc import Callable, Iterator
 
@@ -198,20 +197,10 @@ def clock(case: Case) -> Iterator[Sign]:
 
 
 def queues_lost(case: Case) -> Iterator[Sign]:
-    """Yield queues whose folder is gone: by the log, or because consumers have read from them."""
-    seen = set()
+    """Yield queues whose folder is gone, though the log has messages of them."""
     for found in case.found("QUEUE-MISSING"):
         if found.file and not (case.root / found.file).exists():
-            seen.add(found.file)
             yield _lost(case, found, found.message)
-    folder = case.reader.paths.consume_queue
-    for found in case.found("CONFIG-OFFSET"):
-        path = folder / str(found.topic) / str(found.queue_id)
-        places = [case.reader.paths.relative(one) for one in (folder, path.parent, path)]
-        if not path.exists() and not seen.intersection(places):
-            seen.add(places[-1])
-            text = f"the queue is not there, though consumers have read up to {found.found}"
-            yield _lost(case, dataclasses.replace(found, file=places[-1]), text)
 
 
 def _lost(case: Case, found: Finding, text: str) -> Sign:

@@ -157,14 +157,17 @@ def _set_offset(edit: _Edit, options: Options) -> None:
     """Set one queue to an offset, or all queues of topics to what they have at a time (-1: the end, 0: the start)."""
     group = options["group"]
     for topic in options["topics"]:
-        ids = sorted(queue_id for name, queue_id in queue_keys(edit.reader) if name == topic)
+        held = edit.members(_OFFSETS).get(f"{topic}@{group}") or {}
+        ids = {queue_id for name, queue_id in queue_keys(edit.reader) if name == topic}
+        if "offset" in options:  # of a queue that is gone: to its beginning
+            ids |= {int(queue_id) for queue_id in held if str(queue_id).isdigit()}
         if "queue_id" in options:
-            ids = [queue_id for queue_id in ids if queue_id == options["queue_id"]]
+            ids &= {options["queue_id"]}
         if not ids:
             which = f" {options['queue_id']}" if "queue_id" in options else ""
             raise NotFoundError(f"{edit.reader.root} has no queue{which} of the topic {topic}")
         offsets = edit.members(_OFFSETS).setdefault(f"{topic}@{group}", {})
-        for queue_id in ids:
+        for queue_id in sorted(ids):
             key = str(queue_id) if str(queue_id) in offsets else queue_id
             after = _target(edit, topic, queue_id, options)
             if offsets.get(key) != after:

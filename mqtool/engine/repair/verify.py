@@ -30,10 +30,13 @@ from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.repair.verify_tables import Tables
+from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.index_file import IndexFile
+from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import scan
+from mqtool.formats.commit_log import BLANK_SIZE
 
 
 class Level(enum.StrEnum):
@@ -95,6 +98,12 @@ def counted(findings: Iterable[Finding], most: int | None) -> Iterator[Finding]:
         yield finding(code, f"{listed[code] - most:,} more of these in {len(places):,} files or folders")
 
 
+def last_segments(log: CommitLog) -> list[MappedFile]:
+    """Return the last two segments that are in use, and those behind them: what the quick level looks at."""
+    used = [number for number, segment in enumerate(log.segments) if any(segment.read(0, BLANK_SIZE))]
+    return log.segments[max(0, (used or [0])[-1] - 1) :]
+
+
 class Verification:
     """The checks of one store, for who walks over its log: before it, of each stretch in order, behind it.
 
@@ -129,7 +138,7 @@ class Verification:
         log = self.reader.commit_log
         parts = list(parts_of(log, size))
         if self.level is Level.QUICK:
-            last = {id(segment) for segment in log.segments[-2:]}
+            last = {id(segment) for segment in last_segments(log)}
             parts = [part for part in parts if id(part.segment) in last]
         if self.live:
             end = self.queues.end_of_dispatch()
