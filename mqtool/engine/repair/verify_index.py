@@ -4,7 +4,7 @@ import bisect
 import dataclasses
 import enum
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -194,6 +194,42 @@ class Claim:
     number: int
 
 
+@dataclasses.dataclass(frozen=True)
+class _Pairs:
+    """Entries that messages should have, and those that stand for them."""
+
+    rows: Ints  # of the wanted ones
+    matched: Ints  # the actual ones, one for each of these
+    is_wanted: npt.NDArray[np.bool_]  # of the actual ones: an equal one is wanted, be it matched by another
+    has_key: npt.NDArray[np.bool_]  # of the wanted ones: one that is equal is by key
+
+    @classmethod
+    def of(cls, wanted: IndexEntries, actual: _Stretch) -> Self:
+        """Match equal entries in order. Cost: n log n."""
+        count = len(wanted.rows)
+        offsets = np.r_[wanted.physical_offset, actual.physical_offset]
+        hashes = np.r_[wanted.key_hash, actual.key_hash]
+        order = np.lexsort((hashes, offsets))  # stable: of equal ones the wanted come first
+        edges = (np.diff(offsets[order]) != 0) | (np.diff(hashes[order]) != 0)
+        groups = np.empty(len(order), np.int64)
+        groups[order] = np.r_[0, np.cumsum(edges)] if len(order) else 0
+        total = int(groups.max()) + 1 if len(order) else 0
+        wanted_in = np.bincount(groups[:count], minlength=total)
+        actual_in = np.bincount(groups[count:], minlength=total)
+        ranks = np.empty(len(order), np.int64)  # among the equal ones of its side
+        begins = np.r_[0, np.cumsum(wanted_in + actual_in)][:total]
+        ranks[order] = np.arange(len(order)) - begins[groups[order]]
+        ranks[count:] -= wanted_in[groups[count:]]
+        both = np.minimum(wanted_in, actual_in)
+        rows = np.flatnonzero(ranks[:count] < both[groups[:count]])
+        matched = np.flatnonzero(ranks[count:] < both[groups[count:]])
+        # In the same order: by group, in each by rank.
+        rows = rows[np.lexsort((ranks[:count][rows], groups[:count][rows]))]
+        in_order = np.lexsort((ranks[count:][matched], groups[count:][matched]))
+        keys_in = np.bincount(groups[:count], weights=~wanted.is_tag, minlength=total) > 0
+        return cls(rows, matched[in_order], wanted_in[groups[count:]] > 0, keys_in[groups[:count]])
+
+
 class IndexJudge:
     """Reads the entries in step with the messages: a broker writes them in the order of the log.
 
@@ -333,7 +369,7 @@ class IndexJudge:
 
     def _match(self, run: Run, wanted: IndexEntries) -> Iterator[Finding]:
         """Hold keys and entries against each other as sets."""
-        window = self._peek(len(wanted.rows) + _LOOK_AHEAD)
+        window = self._window(run.end_offset, len(wanted.rows) + _LOOK_AHEAD)
         before = np.flatnonzero(window.physical_offset < run.end_offset)
         taken = int(before[-1]) + 1 if len(before) else 0
         actual = self._early + window[:taken]
@@ -341,41 +377,31 @@ class IndexJudge:
         late = actual.physical_offset >= run.end_offset
         self._early, actual = actual[late], actual[~late]
 
-        left: dict[tuple[int, int], list[int]] = {}
-        for i in range(len(wanted.rows)):
-            left.setdefault((int(wanted.physical_offset[i]), int(wanted.key_hash[i])), []).append(i)
-        tagged = {key for key, rows in left.items() if wanted.is_tag[rows].all()}
-        seen: set[tuple[int, int]] = set()
-        matched, rows = [], []
-        orphans = []
-        for i in range(len(actual)):
-            key = (int(actual.physical_offset[i]), int(actual.key_hash[i]))
-            if left.get(key):
-                matched.append(i)
-                rows.append(left[key].pop(0))
-                seen.add(key)
-            elif key in seen:
+        pairs = _Pairs.of(wanted, actual)
+        in_order = np.argsort(pairs.matched)  # of the entries
+        rows, matched = pairs.rows[in_order], pairs.matched[in_order]
+        left = np.ones(len(actual), np.bool_)
+        left[matched] = False
+        expired = (actual.physical_offset >= 0) & (actual.physical_offset < self.reader.commit_log.min_offset)
+        repeated = left & pairs.is_wanted
+        orphans = left & ~repeated & ~expired
+        there = orphans & self._is_record(actual.physical_offset, orphans)
+        for i in np.flatnonzero(repeated | there).tolist():
+            kind = _Kind.KEY if repeated[i] else self._kind(int(actual.physical_offset[i]), int(actual.key_hash[i]))
+            orphans[i] = kind is _Kind.NONE
+            if kind is _Kind.KEY:
                 yield self._entry("INDEX-DUPLICATE", _DUPLICATE, actual, i)
-            elif not 0 <= key[0] < self.reader.commit_log.min_offset:
-                kind = self._kind(*key)
-                if kind is _Kind.KEY:
-                    yield self._entry("INDEX-DUPLICATE", _DUPLICATE, actual, i)
-                elif kind is _Kind.NONE:
-                    orphans.append(i)
-        if orphans:
-            mask = np.zeros(len(actual), np.bool_)
-            mask[orphans] = True
-            yield from self._stretches("INDEX-ENTRY", _ORPHAN, actual, mask)
-        missing = [i for key, rest in left.items() if key not in tagged for i in rest]
-        if missing and not matched and not orphans:
+        if orphans.any():
+            yield from self._stretches("INDEX-ENTRY", _ORPHAN, actual, orphans)
+        missing = pairs.has_key.copy()
+        missing[rows] = False
+        if missing.any() and not len(matched) and not orphans.any():
             self._not_covered(run)
             return
         yield from self._begin_coverage()
-        if matched:
+        if len(matched):
             yield from self._check_seconds(actual[matched], wanted.store_timestamp[rows])
-        mask = np.zeros(len(wanted.rows), np.bool_)
-        mask[missing] = True
-        for start, stop in stretches(mask)[:MOST_LISTED]:
+        for start, stop in stretches(missing)[:MOST_LISTED]:
             offset = int(wanted.physical_offset[start])
             text = "a key of this message has no entry"
             if stop - start > 1:
@@ -389,6 +415,20 @@ class IndexJudge:
                 expected=int(wanted.key_hash[start]),
                 physical_offset=offset,
             )
+
+    def _window(self, end_offset: int, count: int) -> _Stretch:
+        """Return the next entries: at least so many, and all before those of messages behind an address."""
+        while True:
+            window = self._peek(count)
+            if len(window) < count or not (window.physical_offset[-_LOOK_AHEAD:] < end_offset).all():
+                return window
+            count *= 2  # entries of messages that are gone
+
+    def _is_record(self, offsets: Ints, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Tell which of some addresses have a record: most orphans point to where there is none."""
+        wanted = np.unique(offsets[mask])
+        found = [table.column("position") for table in self.reader.commit_log.tables_at(wanted, self._kernels)]
+        return np.isin(offsets, np.concatenate([np.empty(0, np.int64), *found]))
 
     def _kind(self, offset: int, hashed: int) -> "_Kind":
         """Tell whether the message at an address has a key, or the tag, of this hash."""
