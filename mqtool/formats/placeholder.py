@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import Any, Self
 
 from mqtool.formats import commit_log
+from mqtool.formats.layout import packer_of
 from mqtool.formats.properties import (
     CRC_NAME,
     CRC_SIZE,
@@ -61,6 +62,7 @@ class Likeness:
         )
 
 
+_HEADS = tuple(packer_of(head) for head in commit_log.HEADS)
 _INT, _TWO_LONGS = struct.Struct(">i"), struct.Struct(">qq")
 _BODY_CRC_AT, _QUEUE_OFFSET_AT = (
     int(commit_log.HEAD_DTYPES[0].fields[name][1])  # type: ignore[index]
@@ -143,36 +145,31 @@ def build(
     if has_crc:
         text += f"{CRC_NAME}{NAME_SEPARATOR}{0:010}{PAIR_SEPARATOR}".encode()
     large = len(topic) > _SMALL_TOPIC
-    record = commit_log.MESSAGE.build(
-        {
-            "size": size,
-            "magic_code": commit_log.MAGIC_V2 if large else commit_log.MAGIC_V1,
-            "body_crc": zlib.crc32(body) & 0x7FFFFFFF if body else 0,
-            "queue_id": queue_id,
-            "flag": 0,
-            "queue_offset": queue_offset,
-            "physical_offset": position,
-            "sys_flag": sys_flag,
-            "born_timestamp": like.born_timestamp,
-            "born_address": like.born_address,
-            "born_port": like.born_port,
-            "store_timestamp": like.store_timestamp,
-            "store_address": like.store_address,
-            "store_port": like.store_port,
-            "reconsume_times": 0,
-            "prepared_transaction_offset": 0,
-            "body_size": len(body),
-            "body": body,
-            "topic_size": len(topic),
-            "topic": topic,
-            "properties_size": len(text),
-            "properties": text,
-        }
+    head = _HEADS[commit_log.head_form(sys_flag)].pack(
+        size,
+        commit_log.MAGIC_V2 if large else commit_log.MAGIC_V1,
+        zlib.crc32(body) & 0x7FFFFFFF if body else 0,
+        queue_id,
+        0,  # flag
+        queue_offset,
+        position,
+        sys_flag,
+        like.born_timestamp,
+        like.born_address,
+        like.born_port,
+        like.store_timestamp,
+        like.store_address,
+        like.store_port,
+        0,  # reconsume_times
+        0,  # prepared_transaction_offset
+        len(body),
     )
+    topic_size = len(topic).to_bytes(2 if large else 1, "big")
+    record = b"".join((head, body, topic_size, topic, len(text).to_bytes(2, "big"), text))
     if has_crc:
         value = zlib.crc32(record[:-CRC_SIZE]) & 0x7FFFFFFF
         record = record[:-11] + crc_digits(value) + PAIR_SEPARATOR.encode()
-    return bytes(record)
+    return record
 
 
 class Stamp:

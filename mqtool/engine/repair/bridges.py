@@ -675,6 +675,7 @@ class Bridges:
         self.rows = rows
         self.keys = keys
         self.light = light
+        self._ends = rows.start + rows.size
         self._reader = reader
         self._holes = holes
         self._starts = [hole.start for hole in holes]
@@ -686,7 +687,7 @@ class Bridges:
         Of a blank record only the head.
         """
         row, last = np.searchsorted(self.rows.start, (start, stop)).tolist()
-        ends = self.rows.start + self.rows.size
+        ends = self._ends
         while row < last:
             low = int(self.rows.start[row])
             end = max(row + 1, int(np.searchsorted(ends, low + _CHUNK, "right")))

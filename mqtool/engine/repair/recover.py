@@ -73,6 +73,7 @@ class _Follower:
     def __init__(self, reader: StoreReader, sink: Sink, index: _IndexView | None) -> None:
         self.reader = reader
         self.index = index
+        self.is_cut_short = False  # by damage: the log as it will be is another
         self.queues = None if reader.rocksdb_queues is not None else QueueMender(reader, sink)
 
     def take(self, units: Units, run: Run) -> None:
@@ -83,10 +84,12 @@ class _Follower:
             self.index.take(run)
 
     def watch(self, pieces: Iterable[Piece | Gap]) -> Iterator[Piece | Gap]:
-        """Take what a survey yields, and pass it on."""
+        """Take what a survey yields up to the first damaged record, and pass all of it on."""
         for piece in pieces:
-            if not isinstance(piece, Gap) and piece.units is not None and piece.run is not None:
-                self.take(piece.units, piece.run)
+            if not isinstance(piece, Gap):
+                self.is_cut_short |= bool(piece.bad)
+                if piece.units is not None and piece.run is not None and not self.is_cut_short:
+                    self.take(piece.units, piece.run)
             yield piece
 
     def walk(self, plan: LogPlan, start_offset: int, tags_in_index: bool = False) -> None:
@@ -200,11 +203,12 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
             follower = _Follower(reader, tally, judge)
             pieces = survey(reader, start, jobs, progress, tags)
             plan = plan_log(reader, follower.watch(pieces), start, bool(options.get("cut")))
-            if not plan.holes and not plan.patches and not plan.is_cut:
+            if not (plan.holes or plan.patches or plan.is_cut or follower.is_cut_short):
                 follower.finish(plan, start)
             else:
                 # Placeholders belong between the messages, and what is cut off is none: all again, in order.
                 tally, judge = Tally(), _IndexView.of(reader, start)
+                judge.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
                 follower = _Follower(reader, tally, judge)
                 follower.walk(plan, start, tags)
             if not (follower.queues and follower.queues.is_short):
@@ -346,8 +350,7 @@ def _index_is_wrong(reader: StoreReader, plan: LogPlan, judge: _IndexView, files
         return False
     if not reader.index_files:
         return bool(plan.kept)
-    # The keys of a lost message have entries that nothing answers to any more.
-    if files_differ or judge.differs or any(hole.lost for hole in plan.holes):
+    if files_differ or judge.differs:
         return True
     return any(one.severity != "note" for one in judge.judge.finish(plan.end_offset))
 
