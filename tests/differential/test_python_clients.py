@@ -271,6 +271,52 @@ def test_broadcasts(target: Target, topic: str, tmp_path: Path) -> None:
     assert [sorted(seen.bodies) for seen in each] == [sorted(BODIES)] * 2
 
 
+def test_broadcasts_go_on_where_they_were(target: Target, topic: str, tmp_path: Path) -> None:
+    first, second = Seen(), Seen()
+    options: dict[str, Any] = {"message_model": MessageModel.BROADCASTING, "offsets_folder": tmp_path}
+    with consumer(target, topic, topic, first, **options):
+        send(target, topic, BODIES)
+        until(lambda: len(first.messages) >= 40)
+    send(target, topic, [b"meanwhile"])
+    with consumer(target, topic, topic, second, **options):
+        until(lambda: bool(second.messages))
+    assert (sorted(first.bodies), second.bodies) == (sorted(BODIES), [b"meanwhile"])
+
+
+def test_only_once(target: Target, topic: str) -> None:
+    """Members of a batch, delayed messages and what failed once are each done once, whatever comes twice."""
+    calls, seen, failed = list[ConsumerMessage](), Seen(), set[bytes]()
+    once = mqtool.OnlyOnce()
+
+    def work(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
+        [message] = messages
+        if message.body == b"3" and not failed:
+            failed.add(message.body)
+            context.delay_level = 1
+            return ConsumeStatus.LATER
+        return seen(messages, context)
+
+    listen = once.listener(work)
+
+    def counted(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
+        calls.extend(one for one in messages if one.tags != "first")
+        return listen(messages, context)
+
+    bodies = [b"same"] * 10 + BODIES[:10]
+    with producer(target) as sending:
+        sending.send_batch([ProducerMessage(topic, body) for body in bodies])
+        again = ProducerMessage(topic, b"delayed", delay_level=1)
+        for _ in range(2):  # as Java's clients do with one object, but for the key, which a broker never looks at
+            sending.send(again)
+    for group, count in (("one", 23), ("two", 45)):
+        options = PushConsumerOptions(**FIRST)
+        made = mqtool.PushConsumer(f"{topic}-{group}", counted, target.name_server, options)
+        made.subscribe(topic)
+        with made:
+            until(lambda: len(calls) >= count)  # noqa: B023
+    assert sorted(seen.bodies) == sorted([*bodies, b"delayed", b"delayed"])
+
+
 @pytest.mark.parametrize("expression", ["A || C", "a > 3"])
 def test_filters(target: Target, topic: str, expression: str) -> None:
     seen = Seen()

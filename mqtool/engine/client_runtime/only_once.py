@@ -4,6 +4,7 @@ import contextlib
 import functools
 import sqlite3
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,10 +16,11 @@ from mqtool.engine.client_runtime.consume_services import ConsumeContext, Listen
 from mqtool.engine.client_runtime.listener_threads import is_coroutine
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import ReadError, WriteError
+from mqtool.formats.identity import Delivered, Seen, delivered_identity, not_seen
 
 Key = Callable[[ConsumerMessage], str | None]
 """Tells what a message is known by; None for one that is always new."""
-_Claimed = tuple[ConsumerMessage, str | None]
+_Claimed = tuple[ConsumerMessage, tuple[str, ...]]  # and the names by which it is known once it is done
 _DAY_MS = 86_400_000
 
 
@@ -36,7 +38,7 @@ class BoundedMemory:
     """The newest keys, for as long as this process runs."""
 
     def __init__(self, most: int = 1_000_000) -> None:
-        """Make a memory for ``most`` keys, about 150 bytes each."""
+        """Make a memory for ``most`` keys, about 150 bytes each; without keys of one's own, a message takes three."""
         self._most = most
         self._keys: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -115,24 +117,35 @@ class SqliteMemory:
         self._connection.close()
 
 
-def by_message_id(message: ConsumerMessage) -> str | None:
-    """Know a message by its unique key, which stays the same when its producer sends it again after a failure."""
-    return message.message_id
+def _identity(message: ConsumerMessage) -> Delivered:
+    return delivered_identity(
+        message.topic,
+        message.raw_properties,
+        len(message.body),
+        zlib.crc32(message.body),
+        message.offset_message_id,
+        f"{message.broker_name} {message.queue_id}",
+        message.store_timestamp,
+        message.reconsume_times,
+    )
 
 
 class OnlyOnce:
     """Lets each message through once, if it was consumed.
 
+    A message is known by the rule of ``mqtool.formats.identity``: again from the same place, by a retry, or because its
+    producer stored it twice. Members of a batch are different messages, though they share a unique key.
+
     Between the end of the work and the memory a process can die: who cannot bear even that keeps the key together with
     the work, in one transaction of their own.
     """
 
-    def __init__(self, memory: Memory | None = None, key: Key = by_message_id) -> None:
+    def __init__(self, memory: Memory | None = None, key: Key | None = None) -> None:
         """Make a filter.
 
         Args:
             memory: what is done; by default the last million keys of this process.
-            key: what messages are known by.
+            key: what messages are known by, in place of that rule.
         """
         self._memory = memory or BoundedMemory()
         self._key = key
@@ -150,7 +163,7 @@ class OnlyOnce:
         """
         with self._claimed(messages) as claimed:
             yield [message for message, _ in claimed]
-            self._memory.add([key for _, key in claimed if key is not None])
+            self._memory.add(_names(claimed))
 
     def listener(self, listen: Listener) -> Listener:
         """Return a listener that has another listen to what is new."""
@@ -177,21 +190,33 @@ class OnlyOnce:
         claimed: list[_Claimed] = []
         try:
             for message in messages:
-                key = self._key(message)
-                if key is None or self._takes(key):
-                    claimed.append((message, key))
+                seen = self._seen(message)
+                if seen.is_new:
+                    claimed.append((message, seen.names))
+                elif seen.names:
+                    self._memory.add(seen.names)
             yield claimed
         finally:
             with self._lock:
-                self._under_way -= {key for _, key in claimed if key is not None}
+                self._under_way.difference_update(_names(claimed))
 
-    def _takes(self, key: str) -> bool:
+    def _seen(self, message: ConsumerMessage) -> Seen:
+        """Tell whether nobody has done a message, nor does; what is new is this caller's to do."""
+        key = self._key(message) if self._key else None
+        if self._key and key is None:
+            return Seen(True, ())
         with self._lock:
             # A copy of what another thread is at comes again from there, should that fail.
-            if key in self._under_way or self._memory.has(key):
-                return False
-            self._under_way.add(key)
-            return True
+            if key is None:
+                seen = not_seen(_identity(message), self._is_known)
+            else:
+                seen = Seen(False, ()) if self._is_known(key) else Seen(True, (key,))
+            if seen.is_new:
+                self._under_way.update(seen.names)
+            return seen
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._under_way or self._memory.has(name)
 
     def _judge(
         self,
@@ -204,7 +229,11 @@ class OnlyOnce:
         if status not in (None, ConsumeStatus.SUCCESS):
             return status
         done = claimed[: max(0, context.ack_index + 1)]
-        self._memory.add([key for _, key in done if key is not None])
+        self._memory.add(_names(done))
         if len(done) < len(claimed):  # it counts those that it was given, the consumer those that came
             context.ack_index = messages.index(claimed[len(done)][0]) - 1
         return status
+
+
+def _names(claimed: Sequence[_Claimed]) -> list[str]:
+    return [name for _, names in claimed for name in names]

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mqtool
-from mqtool import BoundedMemory, ConsumeContext, ConsumeFrom, ConsumerMessage, ConsumeStatus, OnlyOnce, SqliteMemory
+from mqtool import (
+    BoundedMemory,
+    ConsumeContext,
+    ConsumeFrom,
+    ConsumerMessage,
+    ConsumeStatus,
+    OnlyOnce,
+    ProducerMessage,
+    SqliteMemory,
+)
 from mqtool.errors import ReadError, WriteError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.properties import build_properties
@@ -21,9 +30,14 @@ from tests.engine.client_runtime.test_push_consumer import BODIES, Listener, com
 CONTEXT = MessageQueue("Orders", "broker-a", 0)
 
 
-def message(key: str, **properties: str) -> ConsumerMessage:
+def message(key: str, position: int | None = None, **properties: str) -> ConsumerMessage:
+    """Return a message as it was stored; the same key at another position was sent again."""
     pairs = {"UNIQ_KEY": key, **properties}
-    return ConsumerMessage("Orders", b"", build_properties(pairs), "broker-a", 0, 0, 0, 0, 0, 0, 0, "h:1", 0, "h:1")
+    position = ord(key) if position is None else position
+    host, body = "127.0.0.1:10911", b""
+    return ConsumerMessage(
+        "Orders", body, build_properties(pairs), "broker-a", 0, position, position, 0, 0, 0, 0, host, position, host
+    )
 
 
 def keys(messages: list[ConsumerMessage]) -> str:
@@ -68,6 +82,37 @@ def test_a_consumer_that_reads_everything_again_does_nothing_twice() -> None:
         with again:
             until(lambda: len(calls) == 200)
     assert len(listener.seen) == 100
+
+
+def test_members_of_a_batch_are_all_given_though_they_share_a_key(tmp_path: Path) -> None:
+    listener, calls = Listener(), list[Any]()
+    memory = SqliteMemory(tmp_path / "done.db")
+    once = OnlyOnce(memory)
+    first = mqtool.PushConsumerOptions(consume_from_where=ConsumeFrom.FIRST_OFFSET)
+
+    def counted(messages: Any, context: ConsumeContext) -> Any:
+        calls.extend(messages)
+        return once.listener(listener)(messages, context)
+
+    with mqtool.Broker() as broker:
+        with mqtool.Producer("P", broker.name_server_address) as producer:
+            producer.send_batch([ProducerMessage("Orders", b"same") for _ in range(20)])
+        for group in ("G", "H"):  # a group for each delivery of all
+            consumer = mqtool.PushConsumer(group, counted, broker.name_server_address, first)
+            consumer.subscribe("Orders")
+            with consumer:
+                until(lambda: len(calls) >= (20 if group == "G" else 40))  # noqa: B023
+    memory.close()
+    assert len({one.message_id for one in calls}) == 1
+    assert [one.body for one in listener.seen] == [b"same"] * 20
+
+
+def test_what_its_producer_sent_again_is_the_same_message() -> None:
+    once = OnlyOnce()
+    with once.new([message("a", 1), message("b", 2), message("a", 30)]) as new:
+        assert keys(new) == "ab"
+    with once.new([message("b", 40), message("a", 30), message("c", 50)]) as new:
+        assert keys(new) == "c"
 
 
 def test_of_a_batch_counts_what_the_listener_says() -> None:
