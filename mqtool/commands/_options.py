@@ -256,6 +256,14 @@ def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--since", type=TIME, help="Only what was stored at this time or later.")(command)
 
 
+def tell_left_over(into: Path, output: Output) -> None:
+    """Say so where a new store takes the place of what one that was killed while it was made has left."""
+    from mqtool.engine.repair.new_store import is_unfinished
+
+    if is_unfinished(into):
+        output.remark(f"{into} holds what a run that was killed has left: that is removed first")
+
+
 def check_has_log(store: "StoreReader") -> None:
     """Refuse a single file that is no part of a commit log, where one is needed.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._options import jobs_option, parse_settings
+from mqtool.commands._options import jobs_option, parse_settings, tell_left_over
 from mqtool.commands._output import Output, progress
 from mqtool.errors import Status
 
@@ -41,6 +41,7 @@ def command(
     given = StoreConfig.load(config, parse_settings(settings))
     total = sum(path.stat().st_size for path in files if path.is_file())
     output.tell_compiling(total)
+    tell_left_over(into, output)
     with changing() as interrupts, progress(total, "import") as advance:
         done = import_files(files, into, given, interrupts.disk(), renumber, jobs, interrupts.progress(advance))
         interrupts.settle()

@@ -7,7 +7,7 @@ import click
 
 from mqtool.commands._interrupts import changing
 from mqtool.commands._mend import Mending, mend_options
-from mqtool.commands._options import matching, topic_filter
+from mqtool.commands._options import matching, tell_left_over, topic_filter
 from mqtool.commands._output import Output, progress
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, Status, UsageError
 
@@ -81,6 +81,7 @@ def _build_into(
     output, total = mending.output, reader.commit_log.total_size
     output.tell_compiling(total)
     is_live = reader.is_live
+    tell_left_over(into, output)
     with changing() as interrupts, progress(total, "rebuild") as advance:
         disk = interrupts.disk()
         with making(into, disk):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._options import jobs_option, open_store, output_option, store_names
+from mqtool.commands._options import jobs_option, open_store, output_option, store_names, tell_left_over
 from mqtool.commands._output import Output, progress
 from mqtool.commands._streams import outlast_readers
 from mqtool.errors import Status, UsageError
@@ -71,6 +71,7 @@ def command(
         else:
             plan = plan_salvage(readers[0], jobs, advance)
     if not dry_run:
+        tell_left_over(into, output)
         with changing() as interrupts, progress(2 * plan.size, "salvage") as advance:
             salvage(plan, into, interrupts.disk(), jobs, interrupts.progress(advance))
             interrupts.settle()

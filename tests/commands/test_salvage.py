@@ -1,14 +1,17 @@
 """``mqtool salvage`` as a user runs it."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mqtool.engine.repair.new_store import making
 from mqtool.errors import Status
 from tests import damage
 from tests.commands.running import run
+from tests.crash import DyingDisk, KilledError
 from tests.damage import snapshot
 from tests.golden import copy_of, golden_store
 
@@ -112,6 +115,26 @@ def test_a_merge_names_both_stores_itself(tmp_path: Path) -> None:
     assert run("salvage", "--merge", store, store, "-s", store, "--into", tmp_path / "new").status == Status.USAGE
     assert run("salvage", "--merge", store, store, "--into", tmp_path / "new").status == Status.USAGE
     assert run("salvage", "--merge", store, "--into", tmp_path / "new").status == Status.USAGE
+
+
+@pytest.mark.parametrize("how", ["salvage", "rebuild", "import"])
+def test_what_a_killed_run_has_left_is_removed_by_the_next(how: str, tmp_path: Path) -> None:
+    store, new = golden_store("mixed-533-clean"), tmp_path / "new"
+    run("export", "-s", store, "--into", tmp_path / "messages.jsonl")
+    command: list[object] = {
+        "salvage": ["salvage", "-s", store, "--into", new],
+        "rebuild": ["rebuild", "all", "-s", store, "--into", new],
+        "import": ["import", tmp_path / "messages.jsonl", "--into", new, "--set", "mappedFileSizeCommitLog=65536"],
+    }[how]
+    with contextlib.suppress(KilledError), making(new, DyingDisk(7)):
+        (new / "half").write_bytes(b"half of it")
+    assert sorted(path.name for path in new.iterdir()) == ["abort", "half"]
+
+    ran = run(*command)
+
+    assert ran.status == Status.OK
+    assert "holds what a run that was killed has left: that is removed first" in ran.remarks
+    assert not {"abort", "half"} & {path.name for path in new.iterdir()}
 
 
 HOLDER = """

@@ -1,6 +1,7 @@
 """A store made of messages: the log is written, and all that follows from it is built as after a clean stop.
 
-Until it is whole and on the disk it holds an ``abort`` file, as if its broker were still at work (``making``).
+Until it is whole and on the disk it holds an ``abort`` file, as if its broker were still at work (``making``). What is
+in that file tells it from a broker's: the next attempt removes what one that was killed has left.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.repair.rebuild import Built, build
 from mqtool.engine.store.disk import Disk, inside
+from mqtool.engine.store.locks import hold_folder
 from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, field_at, put_numbers
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -31,14 +33,28 @@ _MOST_IN_BATCH = 256  # lost messages for which one record stands
 _AT_ONCE = 1000
 
 
+_MARK = b"mqtool is making this store: it is not whole\n"
+
+
 def refuse_used(root: Path) -> None:
-    """Raise ``UsageError`` where something is in the way of a new store."""
+    """Raise ``UsageError`` where something is in the way of a new store; what ``is_unfinished`` is not."""
     try:
         is_used = root.exists() and (not root.is_dir() or bool(inside(root)))
+        is_used = is_used and not is_unfinished(root)
     except PermissionError as error:
         raise NotPermittedError(f"{root} may not be read by this user") from error
     if is_used:
         raise UsageError(f"{root} holds something already: give a folder that is empty or not there yet")
+
+
+def is_unfinished(root: Path) -> bool:
+    """Tell whether a folder holds what a making that was killed has left, and nothing else."""
+    abort = root / "abort"
+    if not abort.is_file():
+        return False
+    with abort.open("rb") as file:
+        mark = file.read(len(_MARK))
+    return mark == _MARK or (_MARK.startswith(mark) and inside(root) == [abort])
 
 
 def refuse_lack_of_room(path: Path, size: int) -> None:
@@ -54,28 +70,44 @@ def making(root: Path, disk: Disk) -> Iterator[None]:
     """Make the folder of a new store, with an ``abort`` file until all that is made in it is whole and synced.
 
     What is in it is removed again if anything fails. Only a kill, a power loss or a disk that lets nothing be removed
-    leaves something behind, and then ``abort`` with it.
+    leaves something behind, and then ``abort`` with it, by which the next making knows it and removes it.
 
     Raises:
         UsageError: it holds something.
+        StoreInUseError: another process is making a store there.
         MendFailedError: something failed, and what was made cannot be removed.
     """
     refuse_used(root)
-    abort = root / "abort"
     missing = [one for one in (root, *root.parents) if not one.exists()]
+    with contextlib.ExitStack() as held:
+        with _removed_on_failure(root, missing, disk):
+            for one in reversed(missing):
+                disk.make_folder(one)
+                disk.sync_folder(one.parent)
+        held.enter_context(hold_folder(root))
+        refuse_used(root)
+        with _removed_on_failure(root, missing, disk):
+            if is_unfinished(root):
+                _empty(root, disk)
+            _mark(root, disk)
+            yield
+            disk.sync_folder(root)
+            disk.remove(root / "abort")
+            disk.sync_folder(root)
+
+
+@contextlib.contextmanager
+def _removed_on_failure(root: Path, folders: Sequence[Path], disk: Disk) -> Iterator[None]:
+    """Leave an empty folder behind if anything fails, and none of ``folders``."""
     try:
-        for one in reversed(missing):
-            disk.make_folder(one)
-            disk.sync_folder(one.parent)
-        disk.create(abort)
-        disk.sync_folder(root)
         yield
-        disk.sync_folder(root)
-        disk.remove(abort)
-        disk.sync_folder(root)
     except BaseException as error:
         try:
-            _remove_made(root, missing, disk)
+            if root.is_dir() and inside(root):
+                _empty(root, disk)
+            for one in folders:
+                if one.is_dir():
+                    disk.remove_folder(one)
         except (MqtoolError, OSError) as second:
             if isinstance(error, MqtoolError | OSError):
                 then = f"what was made of {root} could not be removed again ({second}): remove it"
@@ -83,21 +115,24 @@ def making(root: Path, disk: Disk) -> Iterator[None]:
         raise
 
 
-def _remove_made(root: Path, folders: Sequence[Path], disk: Disk) -> None:
-    """Remove what is in a folder, ``abort`` last, as it tells that the rest is not whole; then ``folders``."""
+def _mark(root: Path, disk: Disk) -> None:
     abort = root / "abort"
-    if root.is_dir() and inside(root):
-        if not abort.exists():
-            disk.create(abort)
-            disk.sync_folder(root)
-        for path in inside(root):
-            if path != abort:
-                disk.remove_tree(path)
-        disk.sync_folder(root)
-        disk.remove(abort)
-    for one in folders:
-        if one.is_dir():
-            disk.remove_folder(one)
+    disk.create(abort)
+    disk.write(abort, 0, _MARK)
+    disk.sync(abort)
+    disk.sync_folder(root)
+
+
+def _empty(root: Path, disk: Disk) -> None:
+    """Remove what is in a folder, ``abort`` last, as it tells that the rest is not whole."""
+    abort = root / "abort"
+    if not abort.exists():
+        _mark(root, disk)
+    for path in inside(root):
+        if path != abort:
+            disk.remove_tree(path)
+    disk.sync_folder(root)
+    disk.remove(abort)
 
 
 class NewStore:

@@ -16,6 +16,7 @@ from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.disk import Disk, scraps
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import StoreInUseError, UsageError
 from mqtool.formats.message import Message
 from tests.crash import STEP, MakingTrial
 from tests.damage import cases, snapshot
@@ -115,3 +116,23 @@ def test_an_export_removes_what_one_that_was_killed_has_left(tmp_path: Path) -> 
     export(Disk(), tmp_path / "messages.jsonl", [])
 
     assert [path.name for path in tmp_path.iterdir()] == ["messages.jsonl"]
+
+
+def test_a_store_of_a_broker_that_was_killed_is_nothing_left_over(tmp_path: Path) -> None:
+    for content in (b"", b"12345", b"mqtool"):
+        (tmp_path / "abort").write_bytes(content)
+        (tmp_path / "commitlog").mkdir(exist_ok=True)
+
+        with pytest.raises(UsageError), making(tmp_path, Disk()):
+            pytest.fail("it holds something")
+
+        assert (tmp_path / "abort").read_bytes() == content
+
+
+def test_two_do_not_make_one_store_at_a_time(tmp_path: Path) -> None:
+    with making(tmp_path / "new", Disk()):
+        (tmp_path / "new" / "file").touch()
+        with pytest.raises(StoreInUseError), making(tmp_path / "new", Disk()):
+            pytest.fail("another one is at it")
+
+        assert (tmp_path / "new" / "file").exists()

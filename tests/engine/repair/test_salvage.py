@@ -270,7 +270,8 @@ def test_a_full_disk_leaves_nothing_behind(is_there: bool, tmp_path: Path) -> No
     if is_there:
         (tmp_path / "new").mkdir()
 
-    for number in range(1, watched.count + 1, STEP):
+    made_folder = 0 if is_there else 2
+    for number in range(1, watched.count - 1 + made_folder, STEP):
         with pytest.raises(WriteError):
             salvage(plan, tmp_path / "new", FailingDisk(number))
         left = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("new*"))
