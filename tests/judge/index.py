@@ -56,7 +56,7 @@ class IndexFile(NamedTuple):
 
 
 def read_index(folder: Path, slot_count: int, most: int) -> list[IndexFile]:
-    """Return the index files in the order of their names.
+    """Return the index files in the order of their names; those of another length are left out.
 
     Args:
         folder: the folder ``index`` of a store.
@@ -65,10 +65,11 @@ def read_index(folder: Path, slot_count: int, most: int) -> list[IndexFile]:
     """
     if not folder.is_dir():
         return []
+    size = _HEAD.size + 4 * slot_count + _ENTRY.size * most
     return [
         _read(path, slot_count, most)
         for path in sorted(folder.iterdir())
-        if path.name.isdecimal() and path.stat().st_size >= _HEAD.size + 4 * slot_count + _ENTRY.size
+        if path.name.isdecimal() and path.stat().st_size == size
     ]
 
 

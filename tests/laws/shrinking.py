@@ -1,19 +1,19 @@
 """The smallest case that still breaks a law: fewer damages, less of each, a smaller store."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tests.damage import Operation
 from tests.laws.cases import Case, Damage
 from tests.laws.damages import BASES, base_of, redraw
-from tests.laws.laws import Violation, check
+from tests.laws.laws import Result, Violation, check
 
 _MOST_TRIES = 60
 _TRIES_A_STORE = 4
 
 
-def shrink(case: Case, violation: Violation) -> Case:
-    """Return a smaller case that violates the same law for the same cause, or the case itself."""
+def shrink(case: Case, violation: Violation, check: Callable[[Case], Result] = check) -> Case:
+    """Return a smaller case that violates the same law for the same cause, or the case itself; ``check`` judges it."""
     left = _MOST_TRIES
     while True:
         for smaller in _smaller(case):

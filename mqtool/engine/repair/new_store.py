@@ -135,6 +135,9 @@ def _empty(root: Path, disk: Disk) -> None:
     disk.remove(abort)
 
 
+_LOG_PLACES = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
+
+
 class NewStore:
     """A store that is being made in a folder of ``making``.
 
@@ -162,7 +165,8 @@ class NewStore:
         """
         self.root = root
         self.disk = disk
-        self.config = config
+        # Where another store keeps its log is no place for this one's.
+        self.config = StoreConfig({key: value for key, value in config.settings.items() if key not in _LOG_PLACES})
         self.batch_topics = set(batch_topics)
         self.placeholders: dict[str, int] = {}
         self.last_timestamp = 0

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mqtool.engine.repair import older_brokers, verify_index
+from mqtool.engine.repair import left, older_brokers, verify_index
 from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, run_of, survey
@@ -145,7 +145,7 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         options=options,
         changes=tuple(_changes(found)),
         losses=losses,
-        remarks=(*_remarks(found), *remarks),
+        remarks=(*_remarks(found), *remarks, *left.remarks(reader, found.ends, found.log.end_offset)),
         journal_size=_journal_size(found),
         groups=group_effects(offsets, losses, found.ends),
         found=found,

@@ -1,7 +1,7 @@
 """Checks of the small files: checkpoint, abort file, and the tables under ``config/`` against the store."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -145,13 +145,32 @@ def check_config(reader: StoreReader, tables: Tables, judge: LogJudge) -> Iterat
     delay_offsets = tables.parsed("delayOffset.json", config_tables.delay_offsets)
     yield from tables.findings
     if topics is not None:
-        yield from _check_topics(reader, topics, judge)
+        yield from _check_topics(reader, topics, judge.next_offsets)
     elif tables.complete and "topics.json" not in tables.content:
         yield finding("CONFIG-MISSING", "there is no table of topics", file="config/topics.json")
     if offsets is not None:
         yield from _check_offsets(reader, offsets, None if groups is None else set(groups), judge)
     if delay_offsets is not None:
-        yield from _check_delay_offsets(reader, delay_offsets)
+        yield from _check_delay_offsets(reader, delay_offsets, None)
+
+
+def check_tables(reader: StoreReader, ends: Mapping[QueueKey, int] | None) -> Iterator[Finding]:
+    """Judge the tables against the queues as they become; what groups have read is left to ``group_effects``.
+
+    Args:
+        reader: of the store.
+        ends: one past the last queue offset of each queue; None where they stay as they are.
+    """
+    tables = Tables.read(reader)
+    topics = tables.parsed("topics.json", config_tables.topics)
+    tables.parsed("subscriptionGroup.json", config_tables.subscription_groups)
+    tables.parsed("consumerOffset.json", config_tables.consumer_offsets)
+    delay_offsets = tables.parsed("delayOffset.json", config_tables.delay_offsets)
+    yield from tables.findings
+    if topics is not None:
+        yield from _check_topics(reader, topics, ends or {}, ends or {})
+    if delay_offsets is not None:
+        yield from _check_delay_offsets(reader, delay_offsets, ends)
 
 
 def _read_table(reader: StoreReader, path: Path, found: list[Finding]) -> config_tables.Table | None:
@@ -180,11 +199,15 @@ def _read_table(reader: StoreReader, path: Path, found: list[Finding]) -> config
 
 
 def _check_topics(
-    reader: StoreReader, topics: dict[str, config_tables.TopicConfig], judge: LogJudge
+    reader: StoreReader,
+    topics: dict[str, config_tables.TopicConfig],
+    in_log: Iterable[QueueKey],
+    further: Iterable[QueueKey] = (),
 ) -> Iterator[Finding]:
+    """Hold the table of topics against the queues that are there, and ``further`` ones."""
     file = reader.paths.relative(reader.paths.config / "topics.json")
     queues: dict[str, int] = {}
-    for topic, queue_id in [*reader.consume_queues, *reader.batch_consume_queues]:
+    for topic, queue_id in [*reader.consume_queues, *reader.batch_consume_queues, *further]:
         queues[topic] = max(queues.get(topic, 0), queue_id)
     for topic, highest in sorted(queues.items()):
         if is_system_topic(topic):
@@ -199,8 +222,8 @@ def _check_topics(
             yield finding(
                 "CONFIG-QUEUE-COUNT", text, file=file, expected=count, found=highest + 1, topic=topic, queue_id=highest
             )
-    in_log = {topic for topic, _ in judge.next_offsets}
-    unused = sorted(topic for topic in set(topics) - set(queues) - in_log if not is_system_topic(topic))
+    with_messages = {topic for topic, _ in in_log}
+    unused = sorted(topic for topic in set(topics) - set(queues) - with_messages if not is_system_topic(topic))
     if unused:
         names = ", ".join(unused[:5]) + (", .." if len(unused) > 5 else "")
         text = "a topic has" if len(unused) == 1 else f"{len(unused):,} topics have"
@@ -245,12 +268,15 @@ def _check_offsets(
         yield finding("CONFIG-NO-GROUP", f"the group {group} has offsets, but no settings of its own", file=file)
 
 
-def _check_delay_offsets(reader: StoreReader, offsets: dict[int, int]) -> Iterator[Finding]:
+def _check_delay_offsets(
+    reader: StoreReader, offsets: dict[int, int], ends: Mapping[QueueKey, int] | None
+) -> Iterator[Finding]:
+    """Hold where each delay level goes on against its queue's end: as it is, or as ``ends`` say that it becomes."""
     file = reader.paths.relative(reader.paths.config / "delayOffset.json")
     for level, offset in sorted(offsets.items()):
         key = (SCHEDULE_TOPIC, level - 1)
         queue = reader.consume_queues.get(key)
-        high = queue.max_offset() if queue else 0
+        high = ends.get(key, 0) if ends is not None else queue.max_offset() if queue else 0
         if offset > high and not reader.rocksdb_queues and not reader.lacks_queue(key):
             text = f"the delay level {level} would go on behind the end of its queue"
             yield finding(

@@ -1,0 +1,41 @@
+"""What ``recover`` leaves as it is: tables, timer files and folders in which the checks of ``verify`` find something.
+
+Cost: the tables under ``config/``, and the units of the timer log.
+"""
+
+import collections
+from collections.abc import Iterator, Mapping
+
+from mqtool.engine.repair import verify_tables, verify_timer
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding, Severity
+from mqtool.engine.store.disk import LOST_AND_FOUND
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.reader import StoreReader
+
+
+def remarks(reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int) -> Iterator[str]:
+    """Yield a sentence for each code of which something is found, and stays.
+
+    Args:
+        reader: of the store, as it is before the mend.
+        ends: one past the last queue offset of each queue, as it becomes; None where queues are not mended.
+        log_end: of the log, as it becomes.
+    """
+    found: dict[str, list[Finding]] = collections.defaultdict(list)
+    for one in _findings(reader, ends, log_end):
+        if one.severity is not Severity.NOTE:
+            found[one.code].append(one)
+    for code, those in found.items():
+        more = f", and {len(those) - 1:,} more" if len(those) > 1 else ""
+        yield f"left as it is ({code}): {those[0].file}: {those[0].message}{more}; see `mqtool explain {code}`"
+
+
+def _findings(reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int) -> Iterator[Finding]:
+    for stray in reader.commit_log.strays:
+        if stray.is_folder and stray.path.name != LOST_AND_FOUND:
+            text = "a folder among the segments: brokers before 5 refuse to start"
+            yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
+    yield from verify_tables.check_tables(reader, ends)
+    yield from verify_timer.check_files(reader)
+    yield from verify_timer.check_messages(reader, log_end)

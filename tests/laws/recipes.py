@@ -1,0 +1,43 @@
+"""Violations that were found and mended, each shrunk to its smallest case: none may come back."""
+
+import json
+
+from tests.laws.cases import Case
+
+_ROWS = {
+    "a folder among the segments stays, and the plan names it": (
+        "txn-533-kill", "recover --abnormal", [{"op": "mkdir", "path": "commitlog/old"}]
+    ),
+    "a table that cannot be read stays, and the plan names it": (
+        "retry-497-clean", "recover --abnormal", [{"op": "resize", "file": "config/topics.json", "size": 3}]
+    ),
+    "delay levels that are ahead of their queues stay so, and the plan names them": (
+        "retry-497-clean",
+        "recover --abnormal",
+        [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 9000, "len": 56536}],
+    ),
+    "an import takes nothing of where the log of another store lies": ("multipath-533-clean", "export | import", []),
+    "a segment that was renamed gets its name again": (
+        "retry-497-clean",
+        "recover --abnormal --cut",
+        [{"op": "rename", "path": "commitlog/00000000000000000000", "to": "commitlog/00000000000000000001"}],
+    ),
+    "segments that were swapped are put back": (
+        "multipath-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "create", "file": "abort", "size": 0},
+            {
+                "op": "swap",
+                "path": "commitlog-a/00000000000000000000",
+                "to": "commitlog-b/00000000000000065536",
+            },
+        ],
+    ),
+}  # fmt: skip
+
+RECIPES = {
+    name: Case.from_json(json.dumps({"base": base, "mend": mend, "damages": [{"kind": "recipe", "ops": ops}]}))
+    for name, (base, mend, ops) in _ROWS.items()
+}
+"""Cases by what must be so."""

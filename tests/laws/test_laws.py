@@ -1,0 +1,99 @@
+"""A few dozen generated damages keep the laws; ``python -m tests.campaigns.laws`` is the long form."""
+
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.repair.plan import Loss, Plan
+from tests.laws.cases import Case, Damage, case_of
+from tests.laws.damages import BASES, KINDS
+from tests.laws.laws import Result, Violation, check, existed, state_of
+from tests.laws.laws import _Check as Check
+from tests.laws.mends import Direct
+from tests.laws.recipes import RECIPES
+from tests.laws.shrinking import shrink
+
+SEEDS = [seed for seed in range(1, 31) if seed not in (20, 25)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_generated_damage_keeps_the_laws(seed: int, tmp_path: Path) -> None:
+    assert check(case_of(seed), tmp_path).violations == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_was_once_violated_is_kept(name: str, tmp_path: Path) -> None:
+    assert check(RECIPES[name], tmp_path).violations == []
+
+
+def test_a_seed_makes_the_same_case_again_and_its_text_tells_all_of_it() -> None:
+    for seed in range(50):
+        assert case_of(seed) == case_of(seed)
+        assert Case.from_json(case_of(seed).to_json()) == case_of(seed)
+
+
+def test_every_kind_of_damage_and_every_store_comes() -> None:
+    drawn = [case_of(seed) for seed in range(2000)]
+
+    assert {kind for case in drawn for kind in case.kinds} == set(KINDS)
+    assert {case.base for case in drawn} == set(BASES)
+
+
+def test_a_loss_that_nobody_tells_is_seen_and_one_that_is_told_is_none(tmp_path: Path) -> None:
+    whole = Check(Case("txn-533-kill", [], "recover --abnormal"), tmp_path / "whole", Direct())
+    record = next(one for one in whole.before.records.values() if len(one.keys) == 1)
+    zero = {"op": "zero", "file": "commitlog/00000000000000000000", "at": record.position, "len": record.size}
+    damaged = Check(Case("txn-533-kill", [Damage("by hand", [zero])], "recover"), tmp_path / "damaged", Direct())
+    topic, queue_id, offset = record.keys[0]
+    told = Loss(topic, 1, record.size, "gone", queue_id, offset, offset + 1)
+
+    whole.conserved(Plan("recover", {}), damaged.before)
+    assert [(one.law, one.cause) for one in whole.violations][:1] == [("conservation", "messages")]
+    assert str(record.keys[0]) in whole.violations[0].message
+
+    whole.violations.clear()
+    whole.conserved(Plan("recover", {}, losses=(told,)), damaged.before)
+    assert not any(one.cause == "messages" for one in whole.violations)
+
+
+def test_a_queue_offset_existed_if_its_unit_is_left_or_others_stand_around_it(tmp_path: Path) -> None:
+    whole = Check(Case("mixed-533-clean", [], "recover"), tmp_path / "whole", Direct()).before
+    zero = {"op": "zero", "file": "commitlog/00000000000000000000", "at": 0, "len": 335}
+    units = {"op": "delete", "path": "consumequeue/OrderEvents/0"}
+    one = Case("mixed-533-clean", [Damage("by hand", [zero])], "recover")
+    both = Case("mixed-533-clean", [Damage("by hand", [zero, units])], "recover")
+    first = ("OrderEvents", 0, 0)
+
+    assert first in existed(one.base, Check(one, tmp_path / "one", Direct()).before, 0)
+    assert first not in existed(one.base, Check(both, tmp_path / "both", Direct()).before, 0)
+    assert existed(one.base, whole, 0) == set(whole.messages())
+
+
+def test_a_byte_a_time_and_a_mode_that_are_not_given_back_are_seen(tmp_path: Path) -> None:
+    store = Case("txn-533-kill", [], "recover").build(tmp_path)
+    before = state_of(store)
+    checkpoint = store / "checkpoint"
+
+    checkpoint.chmod(0o600)
+    assert state_of(store) != before
+    checkpoint.chmod(0o644)
+    assert state_of(store) == before
+    checkpoint.touch()
+    assert [path for path in before if state_of(store)[path] != before[path]] == ["checkpoint"]
+
+
+def test_a_case_shrinks_to_what_it_takes() -> None:
+    lost = Damage("index_file", [{"op": "delete", "path": "index"}])
+    zeros = Damage("page_zeroed", [{"op": "zero", "file": "checkpoint", "at": 0, "len": 64}])
+    case = Case("mixed-533-clean", [lost, zeros], "rebuild index", settings=False)
+    violation = Violation("return", "checkpoint", "")
+
+    def check_zeros(case: Case) -> Result:
+        at_fault = [op for damage in case.damages for op in damage.ops if op["op"] == "zero" and op["len"] >= 16]
+        return Result("mended", [violation] if at_fault and case.base.startswith("mixed") else [])
+
+    smallest = shrink(case, violation, check_zeros)
+
+    assert smallest.kinds == ["page_zeroed"]
+    assert [op["len"] for op in smallest.damages[0].ops] == [16]
+    assert smallest.settings
