@@ -8,11 +8,12 @@ should be named; ``recover`` plans on that, ``verify`` tells the difference. (Ru
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mqtool.engine.store.commit_log import ROWS, CommitLog
 from mqtool.engine.store.file_queue import segment_name
@@ -64,10 +65,15 @@ class Placement:
     too_long: list[MappedFile] = dataclasses.field(default_factory=list)
     """Segments as long as they are, at the address that their records tell."""
 
-    def carried_out(self) -> None:
-        """Take note that the files have their new names."""
+    @property
+    def of_wrong_length(self) -> list[MappedFile]:
+        """Segments that are too long or too short, as long as they are."""
+        return [*self.too_long, *(one for one in self.log.segments if one.size < self.log.file_size)]
+
+    def carried_out(self, log: CommitLog) -> None:
+        """Take note, here and in a log made of this one, that the files have their new names."""
         targets = {one.path: one.target for one in self.renamed}
-        for segment in [*self.log.segments, *self.too_long]:
+        for segment in {*self.log.segments, *self.too_long, *log.segments}:
             segment.path = targets.get(segment.path, segment.path)
 
 
@@ -145,7 +151,13 @@ def _votes(table: MessageTable, size: int) -> "collections.Counter[int]":
     return collections.Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
 
-def records_in(mapped: MappedFile, start: int, stop: int, limit: int = ROWS) -> Iterator[MessageTable]:
+def records_in(
+    mapped: MappedFile,
+    start: int,
+    stop: int,
+    limit: int = ROWS,
+    is_sound: Callable[[MessageTable], npt.NDArray[np.bool_]] | None = None,
+) -> Iterator[MessageTable]:
     """Yield the records that begin in a stretch of a file, wherever they say that they lie; their sizes add up.
 
     Args:
@@ -153,6 +165,7 @@ def records_in(mapped: MappedFile, start: int, stop: int, limit: int = ROWS) -> 
         start: position in the file.
         stop: records that begin here or later are left out.
         limit: take no more records than this in one table.
+        is_sound: what more must be true of a record; without that others may begin inside of it.
     """
     kernels = scan.kernels_for(stop - start if limit == ROWS else 0)
     buffer: Any = mapped.bytes if kernels is not plain else memoryview(mapped.bytes)
@@ -162,7 +175,10 @@ def records_in(mapped: MappedFile, start: int, stop: int, limit: int = ROWS) -> 
         if first is None:
             return
         table = scan.scan(buffer, mapped.start_offset, first, stop, kernels=kernels, limit=limit).table
-        count = int((table.faults != 0).argmax()) if table.faults.any() else len(table)
+        wrong = table.faults != 0
+        if is_sound is not None:
+            wrong[~wrong] = ~is_sound(table.where(~wrong))
+        count = int(wrong.argmax()) if wrong.any() else len(table)
         at = first + 1
         if count:
             yield table.where(slice(count))
@@ -170,9 +186,12 @@ def records_in(mapped: MappedFile, start: int, stop: int, limit: int = ROWS) -> 
 
 
 def _keepers(files: list[_File], size: int) -> dict[int, _File]:
-    """Return the file that is to be each segment: of those whose records say so the one with the most of them."""
+    """Return the file that is to be each segment.
+
+    That which is named so, if most of its records agree: another may be of another log. Else that with the most.
+    """
     claims = [
-        (count, base == file.named, file.named is not None, -file.order, -number, base)
+        (base == file.named == file.claim, count, file.named is not None, -file.order, -number, base)
         for number, file in enumerate(files)
         for base, count in file.votes.items()
         if file.named is not None or base == file.claim

@@ -9,6 +9,7 @@ the disk, and ``abort`` goes: a broker of any version then starts as after a cle
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
@@ -16,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from mqtool.engine.repair import left, older_brokers, verify_index
+from mqtool.engine.repair.displaced import PutBack, Unsound, put_back
 from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, run_of, survey
@@ -109,8 +111,9 @@ class _Follower:
 class Recovery:
     """Everything that is to be done, as the plan and the mend both find it."""
 
-    reader: StoreReader  # with the log as it should be named
+    reader: StoreReader  # with the log as it should be, but for what is lost
     placement: Placement
+    back: PutBack
     start_offset: int
     is_short: bool  # queues lack units of messages before the last segments, so that these were not enough
     log: LogPlan
@@ -191,43 +194,83 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         raise UsageError(f"{reader.root} is a DLedger log: let a peer send it what is missing, it is not mended here")
     placement = place(reader.commit_log)
     log = placement.log
-    reader = reader.with_log(log)
     mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
-    first = log.segments[-_NORMAL_SEGMENTS:][0].start_offset if log.segments and mode == "normal" else log.min_offset
-    tags = IndexJudge(reader, live=False).has_tags()
+    first = log.min_offset
+    if mode == "normal" and log.segments and not any(one.donor for one in placement.removed):
+        first = log.segments[-_NORMAL_SEGMENTS:][0].start_offset
+    look = functools.partial(_look, cut=bool(options.get("cut")), jobs=jobs, progress=progress)
     with ThreadPoolExecutor(1) as beside:
         files_differ = beside.submit(_index_files_differ, reader)
         for start in dict.fromkeys((first, log.min_offset)):
-            tally = Tally()
-            judge = _IndexView.of(reader, start)
-            follower = _Follower(reader, tally, judge)
-            pieces = survey(reader, start, jobs, progress, tags)
-            plan = plan_log(reader, follower.watch(pieces), start, bool(options.get("cut")))
-            if not (plan.holes or plan.patches or plan.is_cut or follower.is_cut_short):
-                follower.finish(plan, start)
-            else:
-                # Placeholders belong between the messages, and what is cut off is none: all again, in order.
-                tally, judge = Tally(), _IndexView.of(reader, start)
-                judge.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
-                follower = _Follower(reader, tally, judge)
-                follower.walk(plan, start, tags)
-            if not (follower.queues and follower.queues.is_short):
+            seen, back = look(reader.with_log(log), start), PutBack(log)
+            if placement.too_long or any(one.donor for one in placement.removed) or seen.is_unsound:
+                back = put_back(seen.reader, placement, seen.unsound)
+                if back.patches:
+                    seen = look(reader.with_log(back.log), min(start, back.log.min_offset))
+            if not seen.is_short:
                 break
-    index = _index_is_wrong(reader, plan, judge, files_differ.result())
+    reader, plan = seen.reader, seen.plan
+    back.tell_left(plan)
+    behind = list(_behind(reader.commit_log, plan))
+    created = {segment.start_offset for segment in back.created}
+    index = _index_is_wrong(reader, plan, seen.index, files_differ.result())
     return Recovery(
         reader,
         placement,
-        start,
-        start < first,
+        back.without(behind),
+        seen.start_offset,
+        seen.start_offset < first,
         plan,
-        tally,
-        sorted(follower.queues.others) if follower.queues else [],
-        follower.queues.ends() if follower.queues else None,
+        seen.tally,
+        sorted(seen.follower.queues.others) if seen.follower.queues else [],
+        seen.follower.queues.ends() if seen.follower.queues else None,
         index,
         _checkpoint(reader, plan, index or reader.paths.abort.exists()),
         list(_left_over(reader, plan)),
-        list(_behind(log, plan)),
+        [segment for segment in behind if segment.start_offset not in created],
     )
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What a look at the log from an address on has shown."""
+
+    reader: StoreReader
+    start_offset: int
+    plan: LogPlan
+    unsound: Unsound
+    tally: Tally
+    index: _IndexView
+    follower: _Follower
+
+    @property
+    def is_short(self) -> bool:
+        """Whether queues lack units of messages before the first that was looked at."""
+        return self.follower.queues is not None and self.follower.queues.is_short
+
+    @property
+    def is_unsound(self) -> bool:
+        """Whether there is anything that is no sound record, zeros behind the end aside."""
+        log = self.reader.commit_log
+        return bool(self.plan.holes) or any(_left_over(self.reader, self.plan)) or any(_behind(log, self.plan))
+
+
+def _look(reader: StoreReader, start: int, cut: bool, jobs: int, progress: Progress) -> _Seen:
+    tags = IndexJudge(reader, live=False).has_tags()
+    tally, index = Tally(), _IndexView.of(reader, start)
+    follower = _Follower(reader, tally, index)
+    unsound = Unsound(reader.commit_log, start)
+    pieces = unsound.watch(survey(reader, start, jobs, progress, tags))
+    plan = plan_log(reader, follower.watch(pieces), start, cut)
+    if not (plan.holes or plan.patches or plan.is_cut or follower.is_cut_short):
+        follower.finish(plan, start)
+    else:
+        # Placeholders belong between the messages, and what is cut off is none: all again, in order.
+        tally, index = Tally(), _IndexView.of(reader, start)
+        index.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
+        follower = _Follower(reader, tally, index)
+        follower.walk(plan, start, tags)
+    return _Seen(reader, start, plan, unsound, tally, index, follower)
 
 
 def _behind(log: CommitLog, plan: LogPlan) -> Iterator[MappedFile]:
@@ -389,15 +432,19 @@ def _changes(found: Recovery) -> Iterator[Change]:
     reader, log = found.reader, found.reader.commit_log
     relative = reader.paths.relative
     sizes = {segment.start_offset: segment for segment in log.segments}
+    created = {segment.start_offset for segment in found.back.created}
     for gone in found.placement.removed:
         yield Change("remove", relative(gone.path), gone.reason, None, gone.size)
     for one in found.placement.renamed:
         yield Change("rename", relative(one.path), f"its records say that it is the segment {one.target.name}")
-    for base in sorted({hole.segment_offset for hole in found.log.holes} - set(sizes)):
+    for base in sorted({hole.segment_offset for hole in found.log.holes} - set(sizes) | created):
         path = log.folders[0] / segment_name(base)
         yield Change("create", relative(path), "the segment is missing", None, log.file_size)
     for segment in _of_wrong_length(found):
         yield _size_change(relative(segment.path), segment.size, log.file_size)
+    for segment, start, size, count in found.back.told:
+        text = f"{count:,} record{'s belong here and lie' if count > 1 else ' belongs here and lies'} elsewhere"
+        yield Change("write", relative(segment.path), text, start, size)
     for hole in found.log.holes:
         path = (
             sizes[hole.segment_offset].path
@@ -479,6 +526,7 @@ def _remarks(found: Recovery) -> list[str]:
 def _journal_size(found: Recovery) -> int:
     """Return about how many bytes the journal takes: what is overwritten; what is removed is only moved."""
     size = sum(hole.size for hole in found.log.holes) + sum(len(patch.data) for patch in found.log.patches)
+    size += sum(size for _, _, size, _ in found.back.told)
     size += sum(stop - start for _, start, stop in found.cleared)
     size += sum(found.queues.written.values()) * 20
     too_long = found.placement.too_long
@@ -488,10 +536,8 @@ def _journal_size(found: Recovery) -> int:
 
 def _of_wrong_length(found: Recovery) -> list[MappedFile]:
     """Return the segments that are too long or too short, as long as they are, but for those that are removed."""
-    log = found.reader.commit_log
     removed = {segment.path for segment in found.removed}
-    too_short = [segment for segment in log.segments if segment.size < log.file_size]
-    return [one for one in [*found.placement.too_long, *too_short] if one.path not in removed]
+    return [one for one in found.placement.of_wrong_length if one.path not in removed]
 
 
 # Doing it
@@ -504,7 +550,7 @@ def _apply_log(found: Recovery, journal: Journal) -> None:
         journal.remove(gone.path)
     if found.placement.renamed:
         journal.rename([(one.path, one.target) for one in found.placement.renamed])
-        found.placement.carried_out()
+        found.placement.carried_out(log)
     for segment in found.removed:
         journal.remove(segment.path)
     for segment in _of_wrong_length(found):
@@ -513,7 +559,11 @@ def _apply_log(found: Recovery, journal: Journal) -> None:
     for base in sorted({hole.segment_offset for hole in found.log.holes} - set(paths)):
         paths[base] = log.folders[0] / segment_name(base)
         journal.create(paths[base], size)
+    for segment in found.back.created:
+        journal.create(segment.path, size)
     with journal.together():
+        for patch in found.back.patches:
+            journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
         for hole in found.log.holes:
             for position, data in found.log.bridges.pieces(hole.start, hole.end) if found.log.bridges else ():
                 journal.write(paths[hole.segment_offset], position - hole.segment_offset, data.tobytes())
