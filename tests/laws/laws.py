@@ -165,6 +165,8 @@ class _Check:
         kept = after.messages()
         were = before.messages(misplaced=not mend.startswith("rebuild"))
         lost = [key for key, digests in were.items() if not digests <= kept.get(key, set())]
+        righted = self.put_right(plan, after)
+        lost = [key for key in lost if key not in righted]
         self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
             self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
@@ -181,7 +183,7 @@ class _Check:
         reachable = after.reachable()
         if mend != "rebuild index":
             offsets = existed(self.case.base, before, max(unread, before.min_offset))
-            missing = {key for key in offsets if key not in reachable and key not in lost}
+            missing = {key for key in offsets if key not in reachable and key not in lost and key not in righted}
             if untold := told.lacks({*missing, *lost}):
                 new = [key for key in untold if key in missing]
                 if new:
@@ -192,6 +194,19 @@ class _Check:
             if new:
                 self.broken("conservation", "placeholders", f"stand there untold: {_some(new)}")
         self.in_index(after)
+
+    def put_right(self, plan: Plan, after: JudgedStore) -> set[Key]:
+        """Return places that messages had by mistake: they lie where they lay, and got their own again, as is told."""
+        told = " ".join(plan.remarks)
+        return {
+            key
+            for record in self.before.records.values()
+            if (now := after.records.get(record.position))
+            and now.digest() == record.digest()
+            and now.keys != record.keys
+            if f"the message at {record.position:,} is whole" in told
+            for key in record.keys
+        }
 
     def tell_of_light_queues(self, told: Told) -> None:
         """A message that is told as lost under its own queue is told as lost in its light queues as well."""
