@@ -24,9 +24,18 @@ from mqtool.engine.repair.aligned import NO_END, SIDES, Bools, Records, Slice, S
 from mqtool.engine.repair.compare import Logs, better_base, compare_logs
 from mqtool.engine.repair.log_plan import Rules, judge_records
 from mqtool.engine.repair.parts import Progress, spans_of
+from mqtool.engine.repair.placement import place
 from mqtool.engine.repair.queue_order import Order
 from mqtool.engine.repair.rebuild import batch_topics_of
-from mqtool.engine.repair.salvage import Salvage, Source, Survey, read_tables, refuse_live_or_empty, told_by_units
+from mqtool.engine.repair.salvage import (
+    Salvage,
+    Source,
+    Survey,
+    named_otherwise,
+    read_tables,
+    refuse_live_or_empty,
+    told_by_units,
+)
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.file_queue import FileQueue
@@ -64,9 +73,10 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
         StoreInUseError: a broker writes to one.
         UsageError: both are the same.
     """
-    readers = left, right
-    for reader in readers:
+    for reader in (left, right):
         refuse_live_or_empty(reader)
+    placements = [place(reader.commit_log) for reader in (left, right)]
+    readers = left, right = left.with_log(placements[0].log), right.with_log(placements[1].log)
     if {segment.path.resolve() for segment in left.commit_log.segments} & {
         segment.path.resolve() for segment in right.commit_log.segments
     }:
@@ -81,7 +91,13 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
     total = left.commit_log.total_size + right.commit_log.total_size
     for step in aligned(left, right, jobs, lambda done: progress(total + done)):
         look.take_step(step)
-    return Merge(look.finish(), logs, base, reason)
+    plan = look.finish()
+    remarks = [
+        f"{reader.root}: {remark}"
+        for reader, placement in zip(readers, placements, strict=True)
+        for remark in named_otherwise(reader, placement)
+    ]
+    return Merge(dataclasses.replace(plan, remarks=[*plan.remarks, *remarks]), logs, base, reason)
 
 
 def _refuse_others(readers: tuple[StoreReader, StoreReader], logs: Logs) -> None:

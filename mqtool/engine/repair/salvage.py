@@ -19,6 +19,7 @@ from mqtool.engine.repair.bridges import Known
 from mqtool.engine.repair.log_plan import Bad, Piece, survey
 from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.placement import Placement, place
 from mqtool.engine.repair.queue_order import Missing, Order, Run, arrange
 from mqtool.engine.repair.rebuild import VERSIONS, batch_topics_of, has_tags
 from mqtool.engine.repair.rebuild_index import shape_of
@@ -119,12 +120,27 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
         StoreInUseError: a broker writes to it.
     """
     refuse_live_or_empty(reader)
+    placement = place(reader.commit_log)
+    reader = reader.with_log(placement.log)
+    if not reader.commit_log.segments:
+        raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
     look = Survey(reader)
     for piece in survey(reader, reader.commit_log.min_offset, jobs, progress):
         look.take(piece)
     if not look.kept:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
-    return look.finish()
+    plan = look.finish()
+    return dataclasses.replace(plan, remarks=[*plan.remarks, *named_otherwise(reader, placement)])
+
+
+def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:
+    """Yield a remark on each file of the log that is taken for another segment than its name says, or for none."""
+    relative = reader.paths.relative
+    for one in placement.renamed:
+        yield f"{relative(one.path)} is taken for the segment {one.target.name}: its records say so"
+    for gone in placement.removed:
+        if gone.donor or gone.is_named:
+            yield f"{relative(gone.path)} is left out, {gone.size:,} bytes: {gone.reason}"
 
 
 def salvage(
@@ -210,6 +226,8 @@ class Survey:
             self._take_bad(piece.segment, bad)
         if piece.last_start >= 0:
             self._take_sound(piece)
+        elif any(bad.misplaced for bad in piece.bad):  # some may have their place in a queue
+            self._note_stretch(piece)
 
     def _is_stale(self, piece: Piece) -> bool:
         """Tell whether messages behind a gap are left over from before a broker cut the log there."""
@@ -251,13 +269,16 @@ class Survey:
             self._skip(gap.segment, gap.start, gap.end, "no record is there", None)
             self.lost_size += gap.end - gap.start
         self.gaps.clear()
-        bad = tuple(one.start for one in piece.bad)
-        self.stretches.append(Stretch(piece.segment, piece.start, piece.end, bad))
-        self.size += piece.end - piece.start
+        self._note_stretch(piece)
         self.kept.update(piece.topics)
         self.last_timestamp = piece.like.store_timestamp
         for span in piece.spans:
             self._add(span.queue, Run(span.physical_offset, span.start, span.stop))
+
+    def _note_stretch(self, piece: Piece) -> None:
+        bad = tuple(one.start for one in piece.bad)
+        self.stretches.append(Stretch(piece.segment, piece.start, piece.end, bad))
+        self.size += piece.end - piece.start
 
     def _add(self, queue: QueueKey, run: Run) -> None:
         self.next[queue] = run.stop

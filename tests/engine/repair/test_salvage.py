@@ -293,3 +293,23 @@ def test_until_all_is_on_the_disk_the_new_store_looks_like_one_in_use(tmp_path: 
     assert seen[0] == ("create", "abort", True)
     assert seen[-1] == ("remove", "abort", False)
     assert all(is_there for _, _, is_there in seen[:-1])
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [{"op": "swap", "path": f"commitlog/{0:020}", "to": f"commitlog/{131072:020}"}],
+        [{"op": "rename", "path": f"commitlog/{65536:020}", "to": f"commitlog/{98304:020}"}],
+        [{"op": "rename", "path": f"commitlog/{131072:020}", "to": f"commitlog/{131072:020}.bak"}],
+    ],
+)
+def test_segments_with_wrong_names_are_read_where_their_records_belong(ops: list[Any], tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    damage.apply_ops(store, ops)
+
+    plan = salvaged(store, tmp_path / "new")
+
+    assert not plan.lost
+    assert messages_of(tmp_path / "new") == messages_of(golden_store("mixed-533-clean"))
+    assert wrong_in(tmp_path / "new") == []
+    assert any("its records say so" in remark for remark in plan.remarks)
