@@ -63,6 +63,7 @@ _SYNCS = ("sync", "sync_folder")
 _SHARED = struct.Struct("=qqq")
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_SECONDS = 60
+_TOLD = 100
 
 State = dict[str, tuple[Any, ...]]
 
@@ -317,6 +318,8 @@ class Campaign:
         for number in itertools.count():
             if self.kills >= kills:
                 return
+            if number and number % _TOLD == 0:
+                print(f"{number:,} trials, {self.kills:,} kills", flush=True)
             which = number % len(CASES)
             if number < len(CASES):
                 trial = Trial.of(*CASES[which], self.place)
