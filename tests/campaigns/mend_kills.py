@@ -343,8 +343,8 @@ class Campaign:
             else:
                 assert status == -signal.SIGKILL, (status, errors)
             follow = self.chance.choice(["undo", "again"])
-            for _ in range(self.chance.choice([0, 0, 1, 2])):
-                self._kill_again(trial, root, self.chance.choice(["undo", "again"]))
+            for _ in range(self.chance.choice([0, 1, 2, 4])):
+                self._kill_again(trial, root, self.chance.choice(["undo", "undo", "again"]))
             self.followed[follow] += 1
             if follow == "undo":
                 _undo(root, trial.before)
