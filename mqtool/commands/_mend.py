@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ _FIELDS = (
     *("queue_id", "queue_offset", "end_queue_offset"),
     *("group", "missed", "repeated", "skipped", "next"),
 )
+_READ_RATE = 500 << 20
+_WRITE_RATE = 200 << 20
+"""Bytes a second of a plain disk, synced."""
 _MOST_SHOWN = 5
 """So many changes of one kind are listed each; of more, a table shows the sum."""
 _MOST_QUEUES = 40
@@ -78,17 +82,21 @@ class Mending:
         self._check_save_plan()
         total = self._size_of_log()
         self.output.tell_compiling(total)
+        begun = time.monotonic()
         with progress(total, "plan") as advance:
             plan = plan_mend(self.root, self.config, command, options, self.jobs, advance)
+        rate = total / max(time.monotonic() - begun, 1e-3)
         if self.save_plan:
             self._save(plan, self.save_plan)
-        return self.carry_out(plan)
+        return self.carry_out(plan, rate)
 
-    def carry_out(self, plan: "Plan") -> int:
-        """Show a plan, ask, carry it out; return the status."""
+    def carry_out(self, plan: "Plan", rate: float = _READ_RATE) -> int:
+        """Show a plan, ask, carry it out; return the status. ``rate``: bytes of log that were planned in a second."""
         from mqtool.engine.repair import plan as plans
 
         show(plan, self.output)
+        if plan.changes:
+            _tell_cost(plan, self.output, rate)
         if plan.refusal:
             self.output.remark(f"nothing was changed: {plan.refusal}")
             return Status.DAMAGE
@@ -213,8 +221,16 @@ def show(plan: "Plan", output: Output) -> None:
             output.row(_row("group", vars(effect) | {"next": advice(effect, f"-s {shlex.quote(plan.store)}")}))
     for remark in plan.remarks:
         output.remark(remark)
-    if plan.changes:
-        output.remark(f"undo needs up to {plan.journal_size:,} bytes beside the store")
+
+
+def _tell_cost(plan: "Plan", output: Output, rate: float) -> None:
+    """Tell space and time of the work: what is read again goes at the rate of the plan, what is written at a disk's."""
+    written = plan.write_size + plan.journal_size
+    seconds = plan.read_size / max(rate, 1) + written / _WRITE_RATE
+    grows = f", which takes up to {plan.growth:,} more on its disk" if plan.growth else ""
+    span = f"{round(seconds):,} s" if seconds > 1 else "a second"
+    output.remark(f"{plan.write_size:,} bytes are written into the store{grows}, in about {span}")
+    output.remark(f"undo needs up to {plan.journal_size:,} bytes beside the store")
 
 
 def _row(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.losses import Losses
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.plan import Change, GroupEffect, Loss, Plan
+from mqtool.engine.repair.rehearsal import rehearsed
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
 from mqtool.engine.store.index_file import NAME_WIDTH
@@ -301,19 +302,23 @@ def plan_as_broker(reader: StoreReader, options: Mapping[str, Any], jobs: int, p
     broker = _broker_of(reader, options, progress)
     try:
         (verdict,) = with_losses([broker], [start(broker)])
-        changes = _changes(broker, verdict.after_stop) if verdict.starts and verdict.after_stop else []
+        plan = Plan(
+            "recover-as-broker",
+            dict(options),
+            (),
+            verdict.losses,
+            (*verdict.sentences(), *reader.remarks),
+            read_size=reader.commit_log.total_size,
+            refusal=None if verdict.starts else f"a broker {verdict.version} does not start here",
+            groups=verdict.groups,
+        )
+        times = verdict.after_stop
+        if verdict.starts and times:
+            plan = dataclasses.replace(plan, changes=tuple(_changes(broker, times)))
+            plan = rehearsed(reader, plan, lambda journal: _carry_out(broker, times, journal))
+        return plan
     finally:
         broker.close()
-    return Plan(
-        "recover-as-broker",
-        dict(options),
-        tuple(changes),
-        verdict.losses,
-        (*verdict.sentences(), *reader.remarks),
-        sum(change.size or 0 for change in changes if change.what == "write"),
-        refusal=None if verdict.starts else f"a broker {verdict.version} does not start here",
-        groups=verdict.groups,
-    )
 
 
 def _broker_of(reader: StoreReader, options: Mapping[str, Any], progress: Progress) -> BrokerStart:
@@ -331,15 +336,19 @@ def apply_as_broker(reader: StoreReader, plan: Plan, journal: Journal, jobs: int
         verdict = start(broker)
         if not verdict.starts:
             raise BadDataError(f"{verdict.refusal or verdict.endless}: nothing can be done as that broker would")
-        with journal.together():
-            for path, _ in _removed(broker):
-                journal.remove(path)
-            for draft, path in _named_drafts(broker):
-                _write_draft(journal, draft, path)
-            assert verdict.after_stop
-            _write_checkpoint(journal, reader.paths.checkpoint, verdict.after_stop)
+        assert verdict.after_stop
+        _carry_out(broker, verdict.after_stop, journal)
     finally:
         broker.close()
+
+
+def _carry_out(broker: BrokerStart, after_stop: Times, journal: Journal) -> None:
+    with journal.together():
+        for path, _ in _removed(broker):
+            journal.remove(path)
+        for draft, path in _named_drafts(broker):
+            _write_draft(journal, draft, path)
+        _write_checkpoint(journal, broker.reader.paths.checkpoint, after_stop)
 
 
 def _changes(broker: BrokerStart, after_stop: Times) -> list[Change]:

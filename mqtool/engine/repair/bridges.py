@@ -686,6 +686,18 @@ class Bridges:
 
         Of a blank record only the head.
         """
+        for low, high, first, last in self._stretches(start, stop):
+            out = np.zeros(high - low, np.uint8)
+            self._write(memoryview(out), low, first, last)
+            yield low, out
+
+    def extents(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield where the pieces of a range begin and how long they are."""
+        for low, high, _, _ in self._stretches(start, stop):
+            yield low, high - low
+
+    def _stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the addresses between which each piece lies, and which rows are in it."""
         row, last = np.searchsorted(self.rows.start, (start, stop)).tolist()
         ends = self._ends
         while row < last:
@@ -694,9 +706,7 @@ class Bridges:
             end = min(end, last)
             is_blank = int(self.rows.queue[end - 1]) == _BLANK
             high = int(self.rows.start[end - 1]) + layout.BLANK_SIZE if is_blank else int(ends[end - 1])
-            out = np.zeros(high - low, np.uint8)
-            self._write(memoryview(out), low, row, end)
-            yield low, out
+            yield low, high, row, end
             row = end
 
     def _write(self, out: memoryview, base: int, first: int, last: int) -> None:

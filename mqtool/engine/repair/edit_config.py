@@ -14,6 +14,7 @@ from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.rebuild_config import count_up, dialect_of_table
+from mqtool.engine.repair.rehearsal import rehearsed
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.queue_view import open_queue, queue_keys
 from mqtool.engine.store.reader import StoreReader
@@ -215,7 +216,8 @@ def plan_edit(reader: StoreReader, options: Options, jobs: int, progress: Progre
     """
     edit = _edited(reader, options)
     command = options["edit"].partition(" ")[0]
-    return Plan(command, dict(options), tuple(edit.changes()), remarks=tuple(edit.remarks))
+    plan = Plan(command, dict(options), tuple(edit.changes()), remarks=tuple(edit.remarks))
+    return rehearsed(reader, plan, lambda journal: _carry_out(edit, journal))
 
 
 def apply_edit(
@@ -226,11 +228,14 @@ def apply_edit(
     progress: Progress,  # noqa: ARG001
 ) -> None:
     """Do it."""
-    edit = _edited(reader, plan.options)
+    _carry_out(_edited(reader, plan.options), journal)
+
+
+def _carry_out(edit: _Edit, journal: Journal) -> None:
     for name in edit.reasons:
         made = journal.workspace / name
         journal.create(made)
         journal.fill(made, 0, edit.text(name))
-        journal.move_in(made, reader.paths.config / name)
+        journal.move_in(made, edit.reader.paths.config / name)
     for folder in edit.folders:
         journal.remove(folder)

@@ -148,6 +148,8 @@ class Journal:
         self._further = further
         self._end = 0  # of what is noted and written
         self._frames: list[bytes] = []  # noted, not written
+        self.waiting_size = 0
+        """Bytes that are noted and not written yet."""
         self._was: set[Path] = set()
         self._ours: set[Path] = set()
         self._synced = 0
@@ -449,13 +451,15 @@ class Journal:
     def _note(self, fields: Mapping[str, Any], data: bytes = b"") -> None:
         content = json.dumps(fields).encode() + b"\n" + data
         self._frames.append(_FRAME.pack(len(content), zlib.crc32(content)) + content)
+        self.waiting_size += _FRAME.size + len(content)
 
     def _write_frames(self, at_least: int = 1) -> None:
-        if sum(map(len, self._frames)) >= at_least:
+        if self.waiting_size >= at_least:
             data = b"".join(self._frames)
             self.disk.write(self.home / "notes", self._end, data)
             self._end += len(data)
             self._frames.clear()
+            self.waiting_size = 0
 
     def _sync_notes(self) -> None:
         self._write_frames()

@@ -88,7 +88,7 @@ class Plan:
     changes: tuple[Change, ...] = ()
     losses: tuple[Loss, ...] = ()
     remarks: tuple[str, ...] = ()
-    journal_size: int = 0  # bytes that undo needs beside the store, at most
+    journal_size: int = 0  # bytes that undo needs beside the store
 
     store: str = ""
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -96,6 +96,10 @@ class Plan:
 
     refusal: str | None = None
     groups: tuple[GroupEffect, ...] = ()
+
+    write_size: int = 0  # bytes that are written into files of the store
+    growth: int = 0  # bytes of these that take new room on the store's disk
+    read_size: int = 0  # bytes of the log that are read once more to carry the plan out
     found: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def to_json(self) -> str:
@@ -178,14 +182,15 @@ def plan_mend(
     if reader.is_live:
         raise StoreInUseError(f"a broker is running on {reader.root}: stop it first")
     _refuse_cut_off(reader.root)
-    looks = fingerprint(reader.root, _further(reader))  # before the plan: a change meanwhile must show
+    looks = fingerprint(reader.root, further_folders(reader))  # before the plan: a change meanwhile must show
     plan = MENDS[command].plan(reader, options, jobs, progress)
     copied, remark = _copied(reader.root, plan)
-    remarks = tuple(dict.fromkeys([*reader.remarks, *plan.remarks, *remark]))
+    plan = dataclasses.replace(plan, journal_size=plan.journal_size + copied)
+    lack = lack_of_room(reader.root, plan)
+    remarks = tuple(dict.fromkeys([*reader.remarks, *plan.remarks, *remark, *([lack] if lack else [])]))
     return dataclasses.replace(
         plan,
         remarks=remarks,
-        journal_size=plan.journal_size + copied,
         store=str(reader.root.resolve()),
         settings=dict(config.settings),
         fingerprint=looks,
@@ -220,11 +225,11 @@ def carry_out(
     reader = _open(root, config)
     with holding(reader.root, disk):
         _refuse_cut_off(reader.root)
-        if fingerprint(reader.root, _further(reader)) != plan.fingerprint:
+        if fingerprint(reader.root, further_folders(reader)) != plan.fingerprint:
             raise StoreChangedError("the store has changed since the plan was made: plan again")
         _check_room(reader.root, plan)
         try:
-            journal = Journal.begin(reader.root, plan.command, plan.options, disk, _further(reader))
+            journal = Journal.begin(reader.root, plan.command, plan.options, disk, further_folders(reader))
         except MqtoolError as error:
             raise MendFailedError(error, "the store was not touched") from error
         try:
@@ -256,7 +261,7 @@ def _open(root: Path, config: StoreConfig) -> StoreReader:
     return reader
 
 
-def _further(reader: StoreReader) -> tuple[Path, ...]:
+def further_folders(reader: StoreReader) -> tuple[Path, ...]:
     """Return the folders of the log that lie outside of the store."""
     root = reader.root.resolve()
     folders = [folder.resolve() for folder in reader.paths.commit_log]
@@ -282,10 +287,20 @@ def _copied(root: Path, plan: Plan) -> tuple[int, list[str]]:
 
 
 def _check_room(root: Path, plan: Plan) -> None:
+    lack = lack_of_room(root, plan)
+    if lack:
+        raise WriteError(f"{lack}; the store was not touched")
+
+
+def lack_of_room(root: Path, plan: Plan) -> str | None:
+    """Return where there is not enough room to carry a plan out, in a sentence; None where there is."""
     home = home_of(root)
-    free = shutil.disk_usage(home).free
-    if plan.journal_size > free:
-        raise WriteError(
-            f"no space left for {home}: undo needs {plan.journal_size:,} bytes there, {free:,} are free; "
-            f"the store was not touched"
-        )
+    beside = home if home.exists() else home.parent
+    free, free_beside = shutil.disk_usage(root).free, shutil.disk_usage(beside).free
+    is_one = root.stat().st_dev == beside.stat().st_dev
+    if plan.journal_size > free_beside:
+        return f"no space left for {home}: undo needs {plan.journal_size:,} bytes there, {free_beside:,} are free"
+    needed = plan.growth + (plan.journal_size if is_one else 0)
+    if needed > free:
+        return f"no space left for {root}: {needed:,} bytes are needed there, {free:,} are free"
+    return None

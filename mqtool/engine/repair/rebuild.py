@@ -43,15 +43,16 @@ from mqtool.engine.repair.rebuild_queues import (
     pieces_of,
     tell,
 )
+from mqtool.engine.repair.rehearsal import CountingDisk, rehearsed
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import NO_ENTRIES, LogJudge, Run, last_start
-from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.disk import Disk, allocated
 from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, dispatch
 from mqtool.engine.store.express import Express, express
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, UsageError
-from mqtool.formats import checkpoint, config_tables, consume_queue, index_file, scan
+from mqtool.formats import checkpoint, config_tables, scan
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats.scan import MessageTable
@@ -441,28 +442,6 @@ _NO_NAME = "\0"  # of any file
 _TAKEN = "their queue offsets belong to other messages, or cannot be: no queue leads to them, as before"
 
 
-class _Nowhere(Disk):
-    """A disk for a survey: nothing is written."""
-
-    def create(self, path: Path, size: int = 0) -> None:
-        """Do nothing; so do all below."""
-
-    def write(self, path: Path, at: int, data: bytes) -> None:
-        pass
-
-    def make_folder(self, path: Path) -> None:
-        pass
-
-    def sync(self, path: Path) -> None:
-        pass
-
-    def sync_folder(self, path: Path) -> None:
-        pass
-
-    def remove_tree(self, path: Path) -> None:
-        pass
-
-
 @dataclasses.dataclass(frozen=True)
 class _Request:
     """What is to be rebuilt, from the options of a plan."""
@@ -512,8 +491,9 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     request = _Request.of(reader, options)
     changes, losses = [], []
     built = None
+    disk = CountingDisk()
     if request.survey:
-        built = _survey(reader, request, jobs, progress)
+        built = _survey(reader, request, jobs, progress, disk)
         if request.queues:
             losses = [Loss(topic, count, 0, _TAKEN) for topic, count in sorted(built.unplaced.items())]
     if request.queues:
@@ -528,14 +508,18 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         )
     if request.config:
         changes += rebuild_config.changes(reader, built.queues if built else ())
-    return Plan(
+    room = disk.written if request.survey and (request.queues or request.index) else _room(reader, request)
+    plan = Plan(
         "rebuild",
         dict(options),
         tuple(changes),
         tuple(losses),
         (*reader.remarks, *_remarks(reader, built)),
-        _room(reader, request, built),
+        write_size=room,
+        growth=room,
+        read_size=reader.commit_log.total_size,
     )
+    return rehearsed(reader, plan, lambda journal: _rehearse(reader, request, built, journal))
 
 
 def _verb(path: Path) -> str:
@@ -572,22 +556,36 @@ def _remarks(reader: StoreReader, built: Built | None) -> Iterator[str]:
         yield f"{topic}: {count:,} messages are missing in the log; filler takes their places in the queues"
 
 
-def _room(reader: StoreReader, request: _Request, built: Built | None) -> int:
-    """Return how many bytes the new files take beside the old ones, which stay for undo."""
-    if built is not None:
-        fixed = index_file.HEADER_SIZE + index_file.SLOT_SIZE * shape_of(reader).slots if built.index_names else 0
-        entries = built.entries * index_file.ENTRY_SIZE
-        return built.units * consume_queue.UNIT_SIZE + len(built.index_names) * int(fixed) + int(entries)
+def _rehearse(reader: StoreReader, request: _Request, built: Built | None, journal: Journal) -> None:
+    """Swap in what is not there yet, for what that costs."""
+    if request.queues:
+        if built:
+            _keep_expired(reader, journal, request, built)
+        for kind in FOLDERS if request.topics is None else ():
+            if (reader.root / kind).exists():
+                journal.remove(reader.root / kind)
+        for topic in request.topics or ():
+            if (reader.paths.consume_queue / topic).exists():
+                journal.remove(reader.paths.consume_queue / topic)
+    if request.index and (built is None or built.index_names):
+        if reader.paths.index.exists():
+            journal.remove(reader.paths.index)
+        _note_index(reader, journal, 0)
+    if request.config and built:
+        rebuild_config.apply(reader, journal, built.queues)
+
+
+def _room(reader: StoreReader, request: _Request) -> int:
+    """Return how many bytes the new files take if they are like the old ones."""
     folders = [reader.paths.consume_queue] * request.queues + [reader.paths.index] * request.index
-    paths = itertools.chain.from_iterable(folder.rglob("*") for folder in folders)
-    return sum(path.stat().st_blocks * 512 for path in paths if path.is_file())
+    return sum(map(allocated, filter(Path.exists, folders)))
 
 
-def _survey(reader: StoreReader, request: _Request, jobs: int, progress: Progress) -> Built:
-    """Return what a rebuild would make; nothing is written. Tables under ``config/`` follow from all queues."""
+def _survey(reader: StoreReader, request: _Request, jobs: int, progress: Progress, disk: Disk | None = None) -> Built:
+    """Return what a rebuild would make on a disk that only counts. Tables under ``config/`` follow from all queues."""
     if request.config:
         request = dataclasses.replace(request, queues=True)
-    return _build_into(reader, reader.root / _NO_NAME, _Nowhere(), request, jobs, progress)
+    return _build_into(reader, reader.root / _NO_NAME, disk or CountingDisk(), request, jobs, progress)
 
 
 def _build_into(reader: StoreReader, into: Path, disk: Disk, request: _Request, jobs: int, progress: Progress) -> Built:

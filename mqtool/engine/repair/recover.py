@@ -10,13 +10,14 @@ the disk, and ``abort`` goes: a broker of any version then starts as after a cle
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
 from mqtool.engine.repair import left, older_brokers, verify_index
+from mqtool.engine.repair.bridges import Bridges, Hole
 from mqtool.engine.repair.displaced import PutBack, Unsound, put_back
 from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.journal import Journal
@@ -26,8 +27,10 @@ from mqtool.engine.repair.placement import Placement, place
 from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
 from mqtool.engine.repair.rebuild import build_index, build_queues
+from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.repair.rebuild_queues import Sizes
 from mqtool.engine.repair.record_editor import Patch
+from mqtool.engine.repair.rehearsal import rehearsed
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import Run
 from mqtool.engine.store.commit_log import ROWS, CommitLog, Gap
@@ -37,7 +40,7 @@ from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, UsageError
-from mqtool.formats import checkpoint, scan
+from mqtool.formats import checkpoint, consume_queue, index_file, scan
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
 
@@ -54,6 +57,7 @@ class _IndexView:
 
     judge: IndexJudge
     differs: bool = False
+    entries: int = 0
 
     @classmethod
     def of(cls, reader: StoreReader, start_offset: int) -> Self:
@@ -65,6 +69,7 @@ class _IndexView:
 
     def take(self, run: Run) -> None:
         """Hold the keys of a run against the entries that are next; after a difference nothing more is asked."""
+        self.entries += len(run.entries.rows)
         if not self.differs:
             self.differs = any(one.severity != "note" for one in self.judge.take(run))
 
@@ -121,6 +126,7 @@ class Recovery:
     batch_queues: list[tuple[str, int]]
     ends: dict[QueueKey, int] | None  # one past the last offset of each queue; None where they are not mended
     index: bool  # is to be made again
+    entries: int  # that an index has then
     checkpoint: bytes | None  # None: it is right
     cleared: list[tuple[MappedFile, int, int]]  # segment, positions of what is left behind the end
     removed: list[MappedFile]  # segments that lie wholly behind the end
@@ -143,16 +149,21 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     found = _survey(reader, options, jobs, progress)
     losses = found.log.losses.rows()
     offsets, remarks = offsets_of(reader)
-    return Plan(
+    written, noted = _made(found)
+    plan = Plan(
         command="recover",
         options=options,
         changes=tuple(_changes(found)),
         losses=losses,
         remarks=(*_remarks(found), *remarks, *left.remarks(reader, found.ends, found.log.end_offset)),
-        journal_size=_journal_size(found),
+        journal_size=noted,
+        write_size=written,
+        growth=written,
+        read_size=reader.commit_log.total_size if found.index or found.queues.units is None else 0,
         groups=group_effects(offsets, losses, found.ends),
         found=found,
     )
+    return rehearsed(reader, plan, lambda journal: _rehearse(found, journal)) if plan.changes else plan
 
 
 def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, progress: Progress) -> None:
@@ -161,11 +172,7 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
     _apply_log(found, journal)
     reader = StoreReader(reader.root, reader.config)
     if reader.rocksdb_queues is None:
-        sizes = Sizes.of(reader)
-        for queue in reader.consume_queues.values():
-            _apply_sizes(queue, sizes.queue, journal)
-        for batch in reader.batch_consume_queues.values():
-            _apply_sizes(batch, sizes.batch_queue, journal)
+        _apply_queue_files(reader, journal)
         reader = StoreReader(reader.root, reader.config)
         writer = QueueWriter(reader, journal)
         with journal.together():
@@ -175,15 +182,7 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
         _apply_batch_queues(reader, found.batch_queues, journal, jobs)
     if found.index:
         _apply_index(reader, journal, jobs)
-    if found.checkpoint is not None:
-        path = reader.paths.checkpoint
-        if not path.exists():
-            journal.create(path, checkpoint.CHECKPOINT_SIZE)
-        if path.stat().st_size < checkpoint.CHECKPOINT_SIZE:
-            journal.truncate(path, checkpoint.CHECKPOINT_SIZE)
-        journal.write(path, 0, found.checkpoint)
-    if reader.paths.abort.exists():
-        journal.remove(reader.paths.abort)
+    _apply_rest(found, reader, journal)
 
 
 # What there is to do
@@ -225,6 +224,7 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         sorted(seen.follower.queues.others) if seen.follower.queues else [],
         seen.follower.queues.ends() if seen.follower.queues else None,
         index,
+        seen.index.entries,
         _checkpoint(reader, plan, index or reader.paths.abort.exists()),
         list(_left_over(reader, plan)),
         [segment for segment in behind if segment.start_offset not in created],
@@ -523,15 +523,43 @@ def _remarks(found: Recovery) -> list[str]:
     return remarks
 
 
-def _journal_size(found: Recovery) -> int:
-    """Return about how many bytes the journal takes: what is overwritten; what is removed is only moved."""
-    size = sum(hole.size for hole in found.log.holes) + sum(len(patch.data) for patch in found.log.patches)
-    size += sum(size for _, _, size, _ in found.back.told)
-    size += sum(stop - start for _, start, stop in found.cleared)
-    size += sum(found.queues.written.values()) * 20
-    too_long = found.placement.too_long
-    size += sum(min(one.size - found.reader.commit_log.file_size, allocated(one.path)) for one in too_long)
-    return size + (len(found.checkpoint) if found.checkpoint else 0)
+def _rehearse(found: Recovery, journal: Journal) -> None:
+    """Make the changes that cost something; of those that need others to be made first, ``_made`` tells."""
+    reader = found.reader
+    if not found.placement.renamed:  # their new names lead nowhere yet
+        _apply_log(found, journal, _unwritten)
+    if reader.rocksdb_queues is None:
+        _apply_queue_files(reader, journal)
+        with journal.together():
+            found.queues.tell(QueueWriter(reader, journal))
+    if found.index and reader.paths.index.exists():
+        journal.remove(reader.paths.index)
+    _apply_rest(found, reader, journal)
+
+
+def _made(found: Recovery) -> tuple[int, int]:
+    """Return what cannot be rehearsed, at most: bytes that are written, and bytes that undo needs."""
+    reader, log = found.reader, found.log
+    written = noted = 0
+    if found.placement.renamed:
+        written = sum(hole.size for hole in log.holes)
+        written += sum(len(patch.data) for patch in (*log.patches, *found.back.patches))
+        noted = written + sum(stop - start for _, start, stop in found.cleared)
+        too_long = found.placement.too_long
+        noted += sum(min(one.size - reader.commit_log.file_size, allocated(one.path)) for one in too_long)
+    if found.queues.units is None:
+        size = sum(found.queues.written.values()) * consume_queue.UNIT_SIZE
+        written, noted = written + size, noted + size
+    keys = found.batch_queues
+    written += sum(allocated(reader.paths.batch_consume_queue / topic / str(queue_id)) for topic, queue_id in keys)
+    if found.index:
+        shape, entries = shape_of(reader), found.entries
+        if found.start_offset > reader.commit_log.min_offset:  # of the messages before it the old index tells
+            entries += sum(file.entry_stop for file in reader.index_files)
+        files = 1 + entries // max(1, shape.entries - 1)
+        written += files * int(index_file.HEADER_SIZE + shape.slots * index_file.SLOT_SIZE)
+        written += entries * int(index_file.ENTRY_SIZE)
+    return written, noted
 
 
 def _of_wrong_length(found: Recovery) -> list[MappedFile]:
@@ -543,7 +571,22 @@ def _of_wrong_length(found: Recovery) -> list[MappedFile]:
 # Doing it
 
 
-def _apply_log(found: Recovery, journal: Journal) -> None:
+Pieces = Iterable[tuple[int, bytes]]
+
+
+def _pieces(bridges: Bridges, hole: Hole) -> Pieces:
+    """Yield positions and bytes of what bridges a hole."""
+    for position, data in bridges.pieces(hole.start, hole.end):
+        yield position, data.tobytes()
+
+
+def _unwritten(bridges: Bridges, hole: Hole) -> Pieces:
+    """Yield the same, of the bytes only how many there are."""
+    for position, size in bridges.extents(hole.start, hole.end):
+        yield position, cast(bytes, range(size))
+
+
+def _apply_log(found: Recovery, journal: Journal, pieces: Callable[[Bridges, Hole], Pieces] = _pieces) -> None:
     log = found.reader.commit_log
     size = log.file_size
     for gone in found.placement.removed:
@@ -565,8 +608,8 @@ def _apply_log(found: Recovery, journal: Journal) -> None:
         for patch in found.back.patches:
             journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
         for hole in found.log.holes:
-            for position, data in found.log.bridges.pieces(hole.start, hole.end) if found.log.bridges else ():
-                journal.write(paths[hole.segment_offset], position - hole.segment_offset, data.tobytes())
+            for position, data in pieces(found.log.bridges, hole) if found.log.bridges else ():
+                journal.write(paths[hole.segment_offset], position - hole.segment_offset, data)
         for patch in found.log.patches:
             journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
     for segment, start, _ in found.cleared:
@@ -596,6 +639,26 @@ def _apply_batch_queues(reader: StoreReader, keys: list[tuple[str, int]], journa
             journal.move_in(made, target)
         else:
             journal.remove(target)
+
+
+def _apply_queue_files(reader: StoreReader, journal: Journal) -> None:
+    sizes = Sizes.of(reader)
+    for queue in reader.consume_queues.values():
+        _apply_sizes(queue, sizes.queue, journal)
+    for batch in reader.batch_consume_queues.values():
+        _apply_sizes(batch, sizes.batch_queue, journal)
+
+
+def _apply_rest(found: Recovery, reader: StoreReader, journal: Journal) -> None:
+    if found.checkpoint is not None:
+        path = reader.paths.checkpoint
+        if not path.exists():
+            journal.create(path, checkpoint.CHECKPOINT_SIZE)
+        elif path.stat().st_size < checkpoint.CHECKPOINT_SIZE:
+            journal.truncate(path, checkpoint.CHECKPOINT_SIZE)
+        journal.write(path, 0, found.checkpoint)
+    if reader.paths.abort.exists():
+        journal.remove(reader.paths.abort)
 
 
 def _apply_index(reader: StoreReader, journal: Journal, jobs: int) -> None:

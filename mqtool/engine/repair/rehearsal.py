@@ -1,0 +1,105 @@
+"""What a mend costs, foretold: the same changes, on a disk that writes nothing and counts.
+
+Cost: as the changes themselves, but for what they would write.
+"""
+
+import bisect
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.plan import Plan, further_folders
+from mqtool.engine.store.disk import Disk, allocated
+from mqtool.engine.store.reader import StoreReader
+
+
+class CountingDisk(Disk):
+    """A disk on which nothing is written.
+
+    ``written`` counts the bytes of all writes, ``growth`` those of them for which there is no room yet: a hole of a
+    file, or what would be made. Those below ``apart`` are counted in ``noted`` alone.
+    """
+
+    def __init__(self) -> None:
+        self.apart: Path | None = None
+        self.written = self.growth = self.noted = 0
+        self._extents: dict[Path, list[tuple[int, int]]] = {}
+
+    def write(self, path: Path, at: int, data: bytes) -> None:
+        """Count bytes."""
+        if path.parent == self.apart:
+            self.noted += len(data)
+            return
+        self.written += len(data)
+        self.growth += len(data) - self._taken(path, at, at + len(data))
+
+    def copy(self, source: Path, target: Path) -> None:  # noqa: ARG002
+        """Count what a file or folder takes."""
+        size = allocated(source)
+        self.written += size
+        self.growth += size
+
+    def _taken(self, path: Path, start: int, stop: int) -> int:
+        """Return how many bytes of a stretch of a file have room on the disk."""
+        extents = self._extents.get(path)
+        if extents is None:
+            extents = self._extents[path] = _extents(path) if path.exists() else []
+        first = bisect.bisect_right(extents, (start, start)) - 1
+        taken = 0
+        for low, high in extents[max(0, first) :]:
+            if low >= stop:
+                break
+            taken += max(0, min(high, stop) - max(low, start))
+        return taken
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+for _name in (
+    *("create", "truncate", "rename", "remove", "make_folder", "remove_folder", "set_times", "sync", "sync_folder"),
+    *("remove_tree", "sync_tree"),
+):
+    setattr(CountingDisk, _name, _nothing)
+
+
+def _extents(path: Path) -> list[tuple[int, int]]:
+    """Return where a file has bytes on the disk, first and one past the last of each stretch."""
+    found = []
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        at, size = 0, os.fstat(descriptor).st_size
+        while at < size:
+            try:
+                low = os.lseek(descriptor, at, os.SEEK_DATA)
+            except OSError:  # nothing but a hole up to the end
+                break
+            at = os.lseek(descriptor, low, os.SEEK_HOLE)
+            found.append((low, at))
+    finally:
+        os.close(descriptor)
+    return found
+
+
+def rehearsed(reader: StoreReader, plan: Plan, change: Callable[[Journal], None]) -> Plan:
+    """Return a plan with what its changes cost.
+
+    Args:
+        reader: of the store.
+        plan: to which the cost is added.
+        change: makes the changes through a journal; they find the store as it was before all of them.
+    """
+    disk = CountingDisk()
+    journal = Journal.begin(reader.root, plan.command, plan.options, disk, further_folders(reader))
+    disk.apart = journal.home
+    disk.noted, disk.written, disk.growth = disk.written, 0, 0  # the journal's beginning
+    change(journal)
+    return dataclasses.replace(
+        plan,
+        journal_size=plan.journal_size + disk.noted + journal.waiting_size,
+        write_size=plan.write_size + disk.written,
+        growth=plan.growth + disk.growth,
+    )

@@ -1,0 +1,171 @@
+"""What every repair must keep: what its plan foretells is what it does, and undo gives back all of it.
+
+Judged by ``os.walk``, ``stat`` and SHA-256 alone.
+"""
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtool.engine.repair.journal import home_of, undo
+from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.formats.index_file import SLOT_SIZE
+from tests.crash import WatchedDisk
+from tests.damage import cases
+
+CONFIG = StoreConfig()
+MENDS: list[tuple[str, str, dict[str, Any]]] = [
+    ("mixed-533-clean/middle-segment-missing", "recover", {}),
+    ("mixed-533-clean/last-file-short", "recover", {}),
+    ("mixed-533-clean/body-byte-first-segment-no-checkpoint-abort", "recover", {}),
+    ("mixed-533-clean/consumequeue-deleted-abort", "recover", {"mode": "abnormal"}),
+    ("mixed-533-clean/cq-ahead-of-log-abort", "recover", {}),
+    ("mixed-533-clean/commitlog-stray-file", "recover", {}),
+    ("mixed-533-clean/stale-records-after-end-abort", "recover", {}),
+    ("many-533-clean/half-log-zeros-abort", "recover", {"cut": True}),
+    ("mixed-533-kill/tail-zeros-many-records", "recover-as-broker", {"version": "5.3"}),
+    ("mixed-497-kill/checkpoint-deleted", "recover-as-broker", {"version": "4.9"}),
+    ("mixed-533-clean/one-queue-deleted", "rebuild", {"target": "queues"}),
+    ("mixed-533-clean/one-queue-deleted", "rebuild", {"target": "queues", "topics": ["OrderEvents"]}),
+    ("mixed-533-kill/control", "rebuild", {"target": "all", "version": "5.3"}),
+    ("special-533-clean/consumequeue-deleted", "rebuild", {"target": "config"}),
+    ("mixed-533-clean/control", "topic", {"edit": "topic delete", "topic": "OrderEvents"}),
+    ("mixed-533-clean/control", "topic", {"edit": "topic create", "topic": "New", "queues": 2, "perm": "rw"}),
+    ("mixed-533-clean/control", "group", {"edit": "group create", "group": "New"}),
+    (
+        "mixed-533-clean/control",
+        "offset",
+        {"edit": "offset reset", "group": "g", "topics": ["OrderEvents"], "timestamp": 0},
+    ),
+]
+
+State = dict[str, tuple[Any, ...]]
+
+
+class CountingDisk(WatchedDisk):
+    """Counts the bytes of all writes that are not notes."""
+
+    written = 0
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Carry out one call."""
+        if name == "write" and not (arguments[0].parent.parent.name.endswith(".mqtool")):
+            self.written += len(arguments[2])
+        super().call(name, arguments)
+
+
+def look(root: Path) -> State:
+    """Return all that undo is to give back, by path."""
+    found: State = {}
+    for folder, folders, names in os.walk(root):
+        for name in [*folders, *names, "."]:
+            path = Path(folder, name)
+            status = path.lstat()
+            what = ""
+            if stat.S_ISLNK(status.st_mode):
+                what = str(path.readlink())
+            elif stat.S_ISREG(status.st_mode):
+                what = hashlib.sha256(path.read_bytes()).hexdigest()
+            size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+            found[os.path.normpath(path.relative_to(root))] = (
+                status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns, size, what,
+            )  # fmt: skip
+    return found
+
+
+def prepare(name: str, place: Path) -> Path:
+    """Make a damaged store with modes and owners of all kinds, and a link."""
+    store = next(case for case in cases() if case.name == name).store(place)
+    for number, path in enumerate(sorted(store.rglob("*"))):
+        time = path.stat().st_mtime_ns
+        if os.geteuid() == 0:
+            os.chown(path, 1000 + number % 3, 100 + number % 5)
+        path.chmod((0o750, 0o700, 0o777)[number % 3] if path.is_dir() else (0o640, 0o600, 0o666)[number % 3])
+        os.utime(path, ns=(time, time - number))
+    config = store / "config"
+    time = store.stat().st_mtime_ns
+    if not config.exists():
+        config.mkdir()
+    config.rename(place / "config-elsewhere")
+    config.symlink_to(place / "config-elsewhere")
+    os.utime(store, ns=(time, time))
+    return store
+
+
+@pytest.mark.parametrize(("name", "command", "options"), MENDS, ids=[f"{c}-{n}-{o}" for n, c, o in MENDS])
+def test_what_was_foretold_is_done_and_undo_gives_everything_back(
+    tmp_path: Path, name: str, command: str, options: dict[str, Any]
+) -> None:
+    store = prepare(name, tmp_path)
+    before, linked = look(store), look(tmp_path / "config-elsewhere")
+    taken = room(store)
+    plan = plan_mend(store, CONFIG, command, options)
+    assert look(store) == before
+    assert not home_of(store).exists()
+    disk = CountingDisk()
+
+    carry_out(store, CONFIG, plan, disk)
+
+    after = look(store)
+    assert_foretold(plan, before, after, linked != look(tmp_path / "config-elsewhere"))
+    assert_cost(plan, store, disk.written)
+    undo(store, Disk())
+    assert look(store) == before
+    assert look(tmp_path / "config-elsewhere") == linked
+    assert room(store) <= taken
+
+
+def room(store: Path) -> int:
+    """Return how many blocks of the disk a store takes."""
+    return sum(path.stat().st_blocks for path in store.rglob("*") if path.is_file())
+
+
+def assert_foretold(plan: Plan, before: State, after: State, config: bool) -> None:
+    """Hold each path that changed against the plan, and each change of the plan against the paths."""
+    changed = {
+        path
+        for path in before.keys() | after.keys()
+        if content(before.get(path)) != content(after.get(path)) and path != "."
+    }
+    # Who makes an index file names it by the time.
+    names = {
+        "index" if change.what == "create" and "/" in change.file and change.file.startswith("index") else change.file
+        for change in plan.changes
+    }
+    for path in changed:
+        assert any(path == name or path.startswith(f"{name}/") or name.startswith(f"{path}/") for name in names), path
+    for change in plan.changes:
+        if change.file.startswith("config/"):
+            assert config
+            continue
+        if change.what == "create" and change.file.startswith("index/"):
+            continue
+        assert any(path == change.file or path.startswith(f"{change.file}/") for path in changed), change
+        if change.what == "create" and change.size is not None:
+            assert after[change.file][4] == change.size
+        if change.what == "remove" and change.size is not None:
+            assert before[change.file][4] == change.size
+
+
+def content(state: tuple[Any, ...] | None) -> Any:
+    """Leave out the time."""
+    return state and (*state[:3], *state[4:])
+
+
+def assert_cost(plan: Plan, store: Path, written: int) -> None:
+    """Hold the bytes that were written, and those that undo needs, against the plan."""
+    (home,) = home_of(store).iterdir()
+    noted = sum(path.stat().st_size for path in home.iterdir() if path.is_file())
+    makes_index = any(change.file == "index" for change in plan.changes) and plan.command == "recover"
+    if makes_index:  # of an index, the slots that are used are not known before it is made
+        assert written <= plan.write_size <= written + 4096 * SLOT_SIZE  # and what is in an old one twice
+    else:
+        assert plan.write_size == written
+    assert plan.journal_size == noted
+    assert 0 <= plan.growth <= plan.write_size
