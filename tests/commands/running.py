@@ -3,6 +3,7 @@
 import io
 import signal
 import sys
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,8 @@ def run(*arguments: object) -> Ran:
         status = cli.run([str(argument) for argument in arguments])
     finally:
         sys.stdout, sys.stderr = before
-        for number, handler in handlers.items():  # a command that is done ignores them, as its program ends then
+        # A command that is done ignores them, as its program ends then; only in the main thread can it have done so.
+        for number, handler in handlers.items() if threading.current_thread() is threading.main_thread() else ():
             signal.signal(number, handler)
     return Ran(int(status), _text(output), _text(remarks))
 
