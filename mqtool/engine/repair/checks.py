@@ -646,7 +646,7 @@ CHECKS: dict[str, Check] = {
         "A delay level would go on behind the end of its queue.",
         "delayOffset.json notes how far each level was delivered. The queue of the level or the log lost its end, "
         "or the file is of another time. 5.x corrects the number when it starts, 4.x takes it as it is.",
-        "Make the queues whole first if they lost their ends (QUEUE-MISSING). With 4.x then correct the number in "
-        "config/delayOffset.json while the broker is stopped.",
+        "Make the queues whole first if they lost their ends (QUEUE-MISSING). Then `mqtool rebuild config` puts the "
+        "number to the end of the queue.",
     ),
 }

@@ -17,7 +17,6 @@ from mqtool.engine.repair.doctor_pages import PAGES
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.surroundings import User
 from mqtool.engine.store.dispatch import QueueKey
-from mqtool.engine.store.queue_view import queue_keys
 from mqtool.errors import MqtoolError
 
 MOST_SEEN = 10
@@ -67,8 +66,9 @@ _ASIDE = "mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"
 _QUEUES = "mqtool rebuild queues {of_topic}{at}"
 _INDEX = "mqtool rebuild index {at}"
 _CONFIG = "mqtool rebuild config {at}"
-_RECOVER = "mqtool recover {at}"
-_RECOVER_ALL = "mqtool recover --abnormal {at}"
+_RECOVER = "mqtool recover{whole} {at}"
+_RECOVER_WHOLE = "mqtool recover --abnormal "
+_RECOVER_ALL = _RECOVER_WHOLE + "{at}"
 _EXPORT = "mqtool export --topic {topic} {at}"
 _TIMER = "mqtool pull --topic rmq_sys_wheel_timer --queue 0 {at}"
 _UPDATE_TOPIC = "mqadmin updateTopic {admin} -c {cluster} -t {topic}"
@@ -236,12 +236,14 @@ def examine(case: Case) -> tuple[list[Start], list[Diagnosis]]:
     What could not be looked at goes to ``case.problems``.
     """
     signs = _signs(case)
-    lost = [sign for sign in signs.get("CONFIG-OFFSET", ()) if _key(sign) not in queue_keys(case.reader)]
+    lost = [sign for sign in signs.get("CONFIG-OFFSET", ()) if _key(sign) not in case.queues]
     foretold = broker.foretell(case, bool(lost) or not _QUEUE_CAUSES.isdisjoint(signs))
     for sign in lost:
         if _key(sign) in foretold.in_log:
             signs["CONFIG-OFFSET"].remove(sign)
             signs.setdefault("QUEUES-LOST", []).append(dataclasses.replace(sign, commands=None))
+    if "LOG-OUT-OF-MEMORY" in signs:
+        signs["LOG-OUT-OF-MEMORY"] = list(broker.too_large(foretold, signs["LOG-OUT-OF-MEMORY"]))
     found = [_judge(case, code, cause, signs[code]) for code, cause in CAUSES.items() if signs.get(code)]
     found += _others(case)
     for code, more in broker.unexplained(case, foretold, functools.partial(_is_told, found)):
@@ -328,6 +330,8 @@ def _judge(case: Case, code: str, cause: Cause, signs: list[Sign]) -> Diagnosis:
     if hitting:
         hit &= set(case.versions)
     commands = dict.fromkeys(command for sign in signs for command in _commands(case, cause, sign))
+    if any(command.startswith(_RECOVER_WHOLE) for command in commands):  # which does what the short form does too
+        commands.pop(case.fill("mqtool recover {at}", signs[0]), None)
     return Diagnosis(
         code=code,
         severity=severity or SEVERITIES[effect],

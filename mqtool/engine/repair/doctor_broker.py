@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from mqtool.engine.repair.as_broker import BEHIND, GONE, MEETS, UNREACHABLE, BrokerVerdict, start, with_losses
 from mqtool.engine.repair.broker_log import Outcome
 from mqtool.engine.repair.broker_start import BrokerStart
-from mqtool.engine.repair.doctor_case import Case, Sign
+from mqtool.engine.repair.doctor_case import Case, Effect, Sign
 from mqtool.engine.repair.plan import GroupEffect
 from mqtool.engine.repair.verify import last_segments
 from mqtool.engine.store.dispatch import QueueKey
@@ -75,7 +75,7 @@ def foretell(case: Case, is_queue_lost: bool) -> Foretold:
     """Return what brokers of the versions that are meant would do.
 
     Each reads what it would read when it starts. Then the log is read once more for all of them, from the place on
-    that decides: the last two segments, or where the first of them changes or drops something.
+    that decides: the last two segments, or where one of them ends the log or a queue earlier.
 
     Args:
         case: the store.
@@ -117,8 +117,8 @@ def _decides_from(reader: StoreReader, brokers: Iterable[BrokerStart]) -> int:
         return 0
     found = [segments[0].start_offset]
     for broker in brokers:
-        if broker.start_offset is not None:
-            found += [broker.start_offset, broker.max_physical_offset]
+        if broker.walk is not None:
+            found.append(broker.max_physical_offset)
         for key, queue in reader.consume_queues.items():
             after = broker.queues.get(key)
             stop = queue.max_offset()
@@ -177,6 +177,17 @@ def _start_of(foretold: Foretold, verdict: BrokerVerdict, why: tuple[str, ...]) 
         foretold.looked_from,
         verdict.start_offset if verdict.removed_index_files and verdict.start_offset else None,
     )
+
+
+def too_large(foretold: Foretold, signs: Iterable[Sign]) -> Iterator[Sign]:
+    """Yield the records that 4.9 comes to and dies of, or may die of where its heap is small."""
+    verdict = next((one for one in foretold.verdicts if one.version == "4.9"), None)
+    for sign in signs:
+        if verdict is None or not verdict.starts:
+            yield sign
+        elif verdict.end_offset == sign.physical_offset:
+            text = f"{sign.message}; with a heap that has no room for it it does not start"
+            yield dataclasses.replace(sign, message=text, effect=Effect.LOSES)
 
 
 # What no other cause explains

@@ -14,8 +14,10 @@ from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.surroundings import Surroundings
 from mqtool.engine.repair.verify import Level, verify_store
+from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.paths import SIZES, StoreConfig
+from mqtool.engine.store.queue_view import queue_keys
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.versions import RELEASES, conclude, find_evidence
 from mqtool.errors import FormatError, MqtoolError, NotFoundError, NotPermittedError, UsageError
@@ -40,6 +42,8 @@ DEFAULT_SIZES = {
 }
 """What a broker takes where its configuration says nothing."""
 
+MENDED_SEGMENTS = 3
+"""``mqtool recover`` looks at so many of the last ones after a clean stop."""
 _SAMPLED_SEGMENTS = 16
 _SAMPLED_QUEUES = 64
 
@@ -183,6 +187,11 @@ class Case:
         """Where each group reads on."""
         return self.table("consumerOffset.json", config_tables.consumer_offsets)
 
+    @property
+    def queues(self) -> set[QueueKey]:
+        """The queues that are there."""
+        return queue_keys(self.reader)
+
     # Settings
 
     def is_malformed(self, key: str) -> bool:
@@ -212,6 +221,7 @@ class Case:
         path = self.root / (sign.file or ".")
         return template.format(
             at=self.at,
+            whole=" --abnormal" if self._is_far(sign) else "",
             store=shlex.quote(str(self.root)),
             path=shlex.quote(str(path)),
             aside=shlex.quote(f"{self.root}.aside"),
@@ -222,6 +232,14 @@ class Case:
             admin=f"-n {shlex.quote(self.settings.get('namesrvAddr') or 'localhost:9876')}",
             cluster=shlex.quote(self.settings.get("brokerClusterName", "DefaultCluster")),
         )
+
+    def _is_far(self, sign: Sign) -> bool:
+        """Tell whether something lies before the segments that a mend looks at after a clean stop."""
+        reader = self.reader
+        name = Path(sign.file or "").name
+        address = int(name) if sign.physical_offset is None and is_segment_name(name) else sign.physical_offset
+        first = reader.commit_log.segments[-MENDED_SEGMENTS:][:1]
+        return address is not None and bool(first) and address < first[0].start_offset and not reader.has_abort_file
 
     def wrong_setting(self, message: str, key: str, right: object, **facts: Any) -> Sign:
         """Return the sign that a setting is wrong, with the command that sets it right."""

@@ -1,5 +1,6 @@
 """Why a broker does not start on the log or the queues that are there, or cuts them."""
 
+import dataclasses
 import shlex
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ _HUGE = 1 << 30
 _LONGEST_V1_TOPIC = 127
 _LOOKED_AT = 200
 _RECOVERED_SEGMENTS = 10
+_QUEUES = "mqtool rebuild queues {of_topic}{at}"
 _BATCH_TYPE = "BatchCQ"
 
 
@@ -87,7 +89,7 @@ def file_size(case: Case) -> Iterator[Sign]:
     for found in case.found("LOG-FILE-SIZE"):
         is_short = isinstance(found.found, int) and isinstance(found.expected, int) and found.found < found.expected
         grow = case.fill("truncate -s {expected} -- {path}", Sign.of(found))
-        recover = case.fill("mqtool recover {at}", Sign.of(found))
+        recover = case.fill("mqtool recover{whole} {at}", Sign.of(found))
         yield Sign.of(found, commands=(grow, recover) if is_short else (recover,))
 
 
@@ -103,8 +105,8 @@ def cuts(*codes: str) -> Probe:
                 yield Sign.of(found)
                 continue
             behind = _messages_behind(case, found.physical_offset)
-            lost = f"a recovery that comes by cuts the log here, and {behind:,} sound messages behind it"
-            yield Sign.of(found, message=f"{found.message}; {lost if behind else 'no message lies behind it'}")
+            lost = f"a recovery that comes by cuts the log here, and {behind:,} sound records behind it"
+            yield Sign.of(found, message=f"{found.message}; {lost if behind else 'no record lies behind it'}")
 
     return probe
 
@@ -170,7 +172,9 @@ def queue_type(case: Case) -> Iterator[Sign]:
     for topic in sorted(plain & told):
         text = "the topic is set to be of type BatchCQ: a broker refuses to load this"
         file = paths.relative(paths.consume_queue / topic)
-        yield Sign(text, file=file, expected="SimpleCQ", found=_BATCH_TYPE, topic=topic)
+        sign = Sign(text, file=file, expected="SimpleCQ", found=_BATCH_TYPE, topic=topic)
+        aside = "mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"
+        yield dataclasses.replace(sign, commands=(case.fill(aside, sign), case.fill(_QUEUES, sign)))
 
 
 def clock(case: Case) -> Iterator[Sign]:
@@ -211,7 +215,10 @@ def _lost(case: Case, found: Finding, text: str) -> Sign:
             text += f"; 5.5 makes only those of the last {_RECOVERED_SEGMENTS} of {count} segments again"
     else:
         text += "; no broker makes a single queue again: it begins anew at queue offset 0"
-    return Sign(text, found.file, topic=found.topic, queue_id=found.queue_id)
+    # What nothing but the log knows is not rebuilt by its name.
+    is_known = all_queues or found.topic in (case.topics or {}) or any(key[0] == found.topic for key in case.queues)
+    commands = None if is_known else (case.fill("mqtool recover --abnormal {at}", Sign(text)),)
+    return Sign(text, found.file, topic=found.topic, queue_id=found.queue_id, commands=commands)
 
 
 def queue_ends(case: Case) -> Iterator[Sign]:

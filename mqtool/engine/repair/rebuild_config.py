@@ -190,10 +190,19 @@ class _Config:
         return None
 
     def add_delay_offsets(self) -> None:
-        """Let each delay level go on at the first message that was not due when the last message was stored."""
+        """Let each delay level go on at the first message that was not due when the last message was stored.
+
+        A level that is noted behind the end of its queue goes on there, as 5.x lets it.
+        """
         offsets = self._settings("delayOffset.json")
         last = self._last_timestamp()
-        new = []
+        new, clamped = [], []
+        for level, offset in offsets.items():
+            queue = self.reader.consume_queues.get((SCHEDULE_TOPIC, _number(level) - 1))
+            end = queue.max_offset() if queue else 0
+            if isinstance(offset, int) and offset > end:
+                offsets[level] = end
+                clamped.append(str(level))
         for (topic, queue_id), queue in sorted(self.reader.consume_queues.items()):
             level = queue_id + 1
             if topic == SCHEDULE_TOPIC and level not in offsets and str(level) not in offsets:
@@ -201,6 +210,7 @@ class _Config:
                 waiting = np.flatnonzero(units["tags_code"] > last)
                 offsets[level] = queue.first_offset + int(waiting[0]) if len(waiting) else queue.max_offset()
                 new.append(str(level))
+        self._tell("delayOffset.json", "delay levels behind the end of their queue moved there", clamped)
         self._tell("delayOffset.json", "delay levels added", new)
 
     def _last_timestamp(self) -> int:

@@ -725,7 +725,7 @@ def test_a_cut_log_tells_how_many_messages_lie_behind(tmp_path: Path) -> None:
     first = patient.diagnose()[0]
 
     behind = len(manifest("mixed-533-clean")["messages"]) - 251
-    assert f"and {behind} sound messages behind it" in first.seen[0].message
+    assert f"and {behind} sound records behind it" in first.seen[0].message
 
 
 def test_a_process_with_the_noted_number_that_is_no_broker_is_none(tmp_path: Path) -> None:
