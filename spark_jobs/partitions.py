@@ -264,7 +264,7 @@ class RangeReader:
         stop = min(at + self._step, self.part.stop)
         segment.load(at, stop + SLACK)
         while True:
-            pieces = list(self.log.walk(segment, at, stop, self.kernels))
+            pieces = list(self.log.walk(segment, at, stop, self.kernels, ahead=False))
             if not pieces:
                 return [], segment.size, False  # a blank record, or no room for one
             last = pieces[-1]

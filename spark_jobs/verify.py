@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from mqtool.engine.repair.findings import Finding, Severity
-from mqtool.engine.repair.parts import PART, PartReport, joined, part_size
+from mqtool.engine.repair.findings import Finding, Rest, Severity
+from mqtool.engine.repair.parts import PART, PartReport, joined
 from mqtool.engine.repair.verify import Level, Verification, counted
 from mqtool.engine.repair.verify_access import leave_out_unread
 from mqtool.engine.repair.verify_far import Stretch, judge_far, report_of
@@ -92,7 +92,7 @@ def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[li
     for number, store in enumerate(stores):
         reader = store.open()
         checks = Verification(reader, level, reader.is_live)
-        parts = checks.parts(part_size(PART, 1))
+        parts = checks.parts(PART)
         total = sum(part.stop - part.start for part in parts)
         rules = checks.rules(None)
         levels = tuple(rules.delay_levels)
@@ -112,10 +112,10 @@ class _Judge:
         self.reader = scope.store.open()
         leave_out_unread(self.reader)
         self.kernels = scan.kernels_for(scope.size)
-        self.queues = QueueChecker(self.reader, scope.live)
+        queues = QueueChecker(self.reader, scope.live)
         self.index = IndexJudge(self.reader, live=False)
         levels = list(scope.delay_levels)
-        self.rules = Rules(self.reader, self.kernels, levels, scope.tags_in_index, self.queues.compare)
+        self.rules = Rules(self.reader, self.kernels, levels, scope.tags_in_index, queues.compare)
 
     def chains(self, name: str, live: bool) -> list[Finding]:
         """Judge the chains of an index file."""
@@ -139,7 +139,7 @@ def judge(item: Item) -> Iterator[pa.RecordBatch]:
             yield _reports(item.number, _FIRST, pickle.dumps((item.index_file, found)))
     for stretch in item.stretches:
         try:
-            report = judge_far(judge.rules, judge.queues, judge.index, stretch)
+            report = judge_far(judge.rules, judge.index, stretch)
         except (NotFoundError, StoreChangedError):
             continue
         yield _reports(item.number, stretch.segment + stretch.start, report)
@@ -175,7 +175,7 @@ def join(scope: Scope, reports: Iterable[tuple[int, bytes]]) -> Iterator[Finding
     yield from counted(_joined(checks, rules, iter(reports)), MOST_LISTED)
 
 
-def _joined(checks: Verification, rules: Rules, reports: Iterator[tuple[int, bytes]]) -> Iterator[Finding]:
+def _joined(checks: Verification, rules: Rules, reports: Iterator[tuple[int, bytes]]) -> Iterator[Finding | Rest]:
     yield from checks.before()
     chains: dict[str, list[Finding]] = {}
     stretches: Iterator[bytes] = iter(())
@@ -194,7 +194,7 @@ def _joined(checks: Verification, rules: Rules, reports: Iterator[tuple[int, byt
 def _reports_of(checks: Verification, stretches: Iterable[bytes]) -> Iterator[PartReport[Run]]:
     for data in stretches:
         with contextlib.suppress(StoreChangedError):  # its segment went by retention meanwhile
-            yield report_of(checks.reader.commit_log, checks.queues, data)
+            yield report_of(checks.reader.commit_log, data)
 
 
 def findings_batch(store: str, found: Iterable[Finding]) -> pa.RecordBatch:

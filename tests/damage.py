@@ -233,6 +233,36 @@ def _flip(store: Path, path: Path, at: int, mask: int) -> Operation:
     return {"op": "write", "file": str(path.relative_to(store)), "at": at, "hex": changed.hex()}
 
 
+def zeroes(store: Path, pattern: str = "**/*") -> st.SearchStrategy[Operation]:
+    """Draw zeros over a stretch of one file, from some bytes to some pages long."""
+
+    def zero(path: Path) -> st.SearchStrategy[Operation]:
+        size = path.stat().st_size
+        return st.builds(
+            lambda at, length: {
+                "op": "zero", "file": str(path.relative_to(store)), "at": at, "len": min(length, size - at),
+            },
+            st.integers(0, size - 1),
+            st.sampled_from([4, 20, 200, 4096, 20_000]),
+        )  # fmt: skip
+
+    return st.sampled_from(_files(store, pattern)).flatmap(zero)
+
+
+def copies(store: Path, pattern: str = "**/*") -> st.SearchStrategy[Operation]:
+    """Draw a copy of a stretch of one file over a stretch of another one, or of the same."""
+
+    def copy(source: Path, target: Path, at: int, to_at: int, length: int) -> Operation:
+        at, to_at = at % source.stat().st_size, to_at % target.stat().st_size
+        length = min(length, source.stat().st_size - at, target.stat().st_size - to_at)
+        files = {"file": str(source.relative_to(store)), "to": str(target.relative_to(store))}
+        return {"op": "copy", "at": at, "len": length, "to_at": to_at, **files}
+
+    file = st.sampled_from(_files(store, pattern))
+    place = st.integers(0, 1 << 20)
+    return st.builds(copy, file, file, place, place, st.sampled_from([100, 480, 4096, 9000]))
+
+
 def cuts(store: Path, pattern: str = "**/*") -> st.SearchStrategy[Operation]:
     """Draw a resize that makes one file shorter; the files are those that match ``pattern``."""
 

@@ -2,15 +2,28 @@
 
 import collections
 import random
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mqtool.engine.repair.verify import Level, verify_store
 from spark_jobs import verify
 from spark_jobs.stores import Store, find_stores
+from tests import damage
 from tests.damage import Case, cases
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store
+
+
+@pytest.fixture(scope="module", params=["ext-533-clean", "mixed-550-kill"])
+def victim(request: pytest.FixtureRequest) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    yield copy_of(request.param, folder)
+    shutil.rmtree(folder)
 
 
 def in_pieces(store: Store, level: Level, partition_size: int, seed: int = 0) -> collections.Counter[str]:
@@ -52,6 +65,19 @@ def test_a_damaged_store_in_pieces_gives_the_findings_of_verify(
     assert in_pieces(store, Level.FULL, 20_000) == at_once(store, Level.FULL)
 
 
+@settings(max_examples=8)
+@given(data=st.data(), seed=st.integers(0, 99))
+def test_any_damage_in_pieces_gives_the_findings_of_verify(victim: Path, data: st.DataObject, seed: int) -> None:
+    harm = st.one_of(*(kind(victim, "commitlog/*") for kind in (damage.flips, damage.copies, damage.zeroes)))
+    ops = data.draw(st.lists(harm, min_size=1, max_size=4))
+    with damage.damaged(victim, *ops), pytest.MonkeyPatch.context() as patch:
+        store = Store(str(victim))
+        whole = at_once(store, Level.FULL)
+        small_stretches(patch)
+
+        assert in_pieces(store, Level.FULL, 20_000, seed) == whole
+
+
 @pytest.mark.parametrize("name", ["mixed-533-clean", "mixed-550-clean", "txn-497-clean", "dledger-497-clean"])
 def test_of_a_sound_store_no_index_entry_is_made_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stretches(monkeypatch)
@@ -60,7 +86,7 @@ def test_of_a_sound_store_no_index_entry_is_made_twice(name: str, monkeypatch: p
     def make(*_: object) -> None:
         raise AssertionError("the entries of a run are made again, though they are in the index")
 
-    monkeypatch.setattr("mqtool.engine.repair.verify.entries_of", make)
+    monkeypatch.setattr("mqtool.engine.repair.verify_far.entries_of", make)
 
     assert in_pieces(store, Level.FULL, 20_000) == at_once(store, Level.FULL)
 

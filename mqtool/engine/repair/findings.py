@@ -1,7 +1,9 @@
 """What is wrong with a store, as values."""
 
+import collections
 import dataclasses
 import enum
+from collections.abc import Iterable
 
 
 class Severity(enum.StrEnum):
@@ -13,6 +15,15 @@ class Severity(enum.StrEnum):
     """A broker would do something unexpected, or something is lost that can be made again."""
     ERROR = "error"
     """Data is lost or at risk."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rest:
+    """Findings of one code in one file that nobody will list, as enough of the code come before them: how many."""
+
+    code: str
+    file: str | None
+    count: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,3 +44,28 @@ class Finding:
     queue_id: int | None = None
     queue_offset: int | None = None
     physical_offset: int | None = None
+
+
+class Held:
+    """Findings kept for later, in their order: of each code only so many, None for all; the others are counted."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._kept: list[Finding] = []
+        self._listed: collections.Counter[str] = collections.Counter()
+        self._rest: collections.Counter[tuple[str, str | None]] = collections.Counter()
+
+    def add(self, found: Iterable[Finding | Rest]) -> None:
+        """Keep or count findings."""
+        for one in found:
+            if isinstance(one, Rest):
+                self._rest[one.code, one.file] += one.count
+            elif self._most is not None and self._listed[one.code] >= self._most:
+                self._rest[one.code, one.file] += 1
+            else:
+                self._listed[one.code] += 1
+                self._kept.append(one)
+
+    def all(self) -> "list[Finding | Rest]":
+        """Return what was kept, and what was counted."""
+        return [*self._kept, *(Rest(code, file, count) for (code, file), count in self._rest.items())]

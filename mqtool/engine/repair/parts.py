@@ -27,8 +27,8 @@ Run = TypeVar("Run", bound=Judged)
 Progress = Callable[[int], object]
 """Is told how many bytes are done."""
 
-PART = 32 << 20
-"""A thread judges so many bytes of the log at once, fewer where there are many threads: what they hold is bounded."""
+PART = 16 << 20
+"""So many bytes of the log are judged at once: what a thread holds is bounded."""
 
 
 def part_size(most: int, jobs: int) -> int:

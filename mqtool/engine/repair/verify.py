@@ -22,11 +22,11 @@ from mqtool.engine.repair import (
     verify_timer,
 )
 from mqtool.engine.repair.checks import finding
-from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.parts import PART, Part, PartReport, Progress, in_order, part_size, parts_below, parts_of
+from mqtool.engine.repair.findings import Finding, Held, Rest
+from mqtool.engine.repair.parts import PART, Part, PartReport, Progress, in_order, parts_below, parts_of
 from mqtool.engine.repair.verify_access import leave_out_unread
-from mqtool.engine.repair.verify_far import FarRun, entries_of
-from mqtool.engine.repair.verify_index import IndexJudge
+from mqtool.engine.repair.verify_far import FarRun, with_entries
+from mqtool.engine.repair.verify_index import IndexJudge, block_of
 from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.repair.verify_tables import Tables
@@ -68,7 +68,8 @@ def verify_store(
 ) -> Iterator[Finding]:
     """Run every check and yield what is wrong; an empty result is a sound store.
 
-    Of a single segment only the log is checked.
+    Of a single segment only the log is checked. The same store gives the same findings in the same order, however many
+    threads there are. Cost: linear in the bytes of the store.
 
     Args:
         reader: of the store; it may be in use.
@@ -80,22 +81,23 @@ def verify_store(
     Raises:
         UsageError: the reader is of a single file that is no segment of a commit log.
     """
-    yield from counted(_all_findings(reader, level, jobs, progress), most)
+    yield from counted(_all_findings(reader, level, jobs, progress, most), most)
 
 
-def counted(findings: Iterable[Finding], most: int | None) -> Iterator[Finding]:
+def counted(findings: Iterable[Finding | Rest], most: int | None) -> Iterator[Finding]:
     """Yield so many findings of each code, None for all; then, where there are more, one that counts the others."""
     listed: collections.Counter[str] = collections.Counter()
+    more: collections.Counter[str] = collections.Counter()
     files: dict[str, set[str | None]] = collections.defaultdict(set)
     for one in findings:
-        listed[one.code] += 1
-        if most is None or listed[one.code] <= most:
+        if isinstance(one, Finding) and (most is None or listed[one.code] < most):
+            listed[one.code] += 1
             yield one
         else:
+            more[one.code] += one.count if isinstance(one, Rest) else 1
             files[one.code].add(one.file)
-    for code, places in files.items():
-        assert most is not None
-        yield finding(code, f"{listed[code] - most:,} more of these in {len(places):,} files or folders")
+    for code, count in sorted(more.items()):
+        yield finding(code, f"{count:,} more of these in {len(files[code]):,} files or folders")
 
 
 def last_segments(log: CommitLog) -> list[MappedFile]:
@@ -113,8 +115,9 @@ class Verification:
         UsageError: the reader is of a single file that is no segment of a commit log.
     """
 
-    def __init__(self, reader: StoreReader, level: Level, live: bool) -> None:
+    def __init__(self, reader: StoreReader, level: Level, live: bool, most: int | None = MOST_LISTED) -> None:
         self.reader = reader
+        self.most = most
         self.level = level
         self.whole = reader.paths.single is None
         if not self.whole and not reader.commit_log.segments:
@@ -126,6 +129,8 @@ class Verification:
         self.index = IndexJudge(reader, live)
         self.index.skip_expired()
         self._log = LogJudge(reader, live)
+        self._block: list[Run] = []
+        self._of_index = Held(most)
 
     def before(self) -> Iterator[Finding]:
         """Run the checks that need no message."""
@@ -148,19 +153,31 @@ class Verification:
 
     def rules(self, kernels: Any) -> Rules:
         """Return what is needed to judge a stretch."""
-        return Rules(self.reader, kernels, self.reader.delay_levels, self.index.has_tags(), self.queues.compare)
+        levels = self.reader.delay_levels
+        return Rules(self.reader, kernels, levels, self.index.has_tags(), self.queues.compare, self.most)
 
-    def take(self, report: PartReport[Run], rules: Rules) -> Iterator[Finding]:
+    def take(self, report: PartReport[Run], rules: Rules) -> Iterator[Finding | Rest]:
         """Judge the next stretch."""
         for event in self._log.take(report):
             if not isinstance(event, Run):
                 yield event
-            elif self.level is Level.FULL and self.whole:
-                if isinstance(event, FarRun):
-                    make = functools.partial(entries_of, rules, event)
-                    yield from self.index.take_claim(event, event.claim, make)
-                else:
-                    yield from self.index.take(event)
+            elif self.whole:
+                self.queues.take(event.compared, self.most)
+                if self.level is Level.FULL:
+                    if self._block and block_of(self._block[0]) != block_of(event):
+                        self._judge_index(rules)
+                    self._block.append(event)
+
+    def _judge_index(self, rules: Rules) -> None:
+        """Hold the messages of a block against the index."""
+        block, self._block = self._block, []
+        if not block:
+            return
+        claims = [(run, run.claim) for run in block if isinstance(run, FarRun)]
+        if len(claims) == len(block):
+            self._of_index.add(self.index.take_claims(claims, functools.partial(with_entries, rules, block)))
+        else:  # some were judged again, here
+            self._of_index.add(self.index.take(with_entries(rules, block)))
 
     @property
     def chained(self) -> list[IndexFile]:
@@ -173,7 +190,7 @@ class Verification:
             yield from verify_index.check_header(self.reader, file)
             yield from found or ()
 
-    def after(self, rules: Rules) -> Iterator[Finding]:
+    def after(self, rules: Rules) -> Iterator[Finding | Rest]:
         """Judge what only all messages show."""
         reader, log = self.reader, self._log
         yield from log.finish()
@@ -183,6 +200,8 @@ class Verification:
             yield from self.queues.finish(log)
             yield from verify_ext.check_walks(reader)
             yield from verify_rocksdb.check_queues(rules, log)
+            self._judge_index(rules)
+            yield from self._of_index.all()
             yield from self.index.finish(log.end_offset)
             yield from verify_timer.check_messages(reader, log.end_offset)
         else:
@@ -192,10 +211,12 @@ class Verification:
         yield from verify_tables.check_config(reader, self._tables, log)
 
 
-def _all_findings(reader: StoreReader, level: Level, jobs: int, progress: Progress) -> Iterator[Finding]:
-    checks = Verification(reader, level, reader.is_live)
+def _all_findings(
+    reader: StoreReader, level: Level, jobs: int, progress: Progress, most: int | None
+) -> Iterator[Finding | Rest]:
+    checks = Verification(reader, level, reader.is_live, most)
     yield from checks.before()
-    parts = checks.parts(part_size(PART, jobs))
+    parts = checks.parts(PART)
     kernels = scan.kernels_for(sum(part.stop - part.start for part in parts))
     rules = checks.rules(kernels)
     done = 0

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.verify_log import MOST_LISTED
 from mqtool.engine.store.consume_queue import ConsumeQueueExt
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -16,13 +15,9 @@ _BIT_MAP_AT = int(consume_queue_ext.HEAD_DTYPE.fields["bit_map_size"][1])  # typ
 
 def check_walks(reader: StoreReader) -> Iterator[Finding]:
     """Walk over the units of each extension as a broker does when it starts: it drops what lies behind a wrong size."""
-    listed = 0
     for ext in reader.consume_queue_exts.values():
         for number, segment in enumerate(ext.segments):
-            for found in _walk(reader, ext, segment, number == len(ext.segments) - 1):
-                listed += 1
-                if listed <= MOST_LISTED:
-                    yield found
+            yield from _walk(reader, ext, segment, number == len(ext.segments) - 1)
 
 
 def _walk(reader: StoreReader, ext: ConsumeQueueExt, segment: MappedFile, is_last: bool) -> Iterator[Finding]:

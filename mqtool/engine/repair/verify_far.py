@@ -6,14 +6,14 @@ goes along, ``Claim``, and who joins the reports makes them again in the rare ca
 
 import dataclasses
 import pickle
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mqtool.engine.repair.parts import Part, PartReport
-from mqtool.engine.repair.verify_index import Claim, IndexJudge
+from mqtool.engine.repair.verify_index import Claim, IndexJudge, joined_runs
 from mqtool.engine.repair.verify_log import NO_ENTRIES, Rules, Run, check_part
-from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.store.commit_log import CommitLog, Gap
-from mqtool.engine.store.dispatch import IndexEntries, QueueKey, dispatch
+from mqtool.engine.store.dispatch import IndexEntries, dispatch
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import StoreChangedError
@@ -47,18 +47,16 @@ class FarReport(NamedTuple):
     start: int | None
     end: int
     runs: list[dict[str, Any] | tuple[int, int, scan.Stop]]  # of each run or gap its fields, without the segment
-    claimed: dict[QueueKey, list[tuple[int, int]]]  # places of batch queues
 
 
 _FIELDS = [field.name for field in dataclasses.fields(FarRun) if field.name not in ("segment", "entries")]
 
 
-def judge_far(rules: Rules, queues: QueueChecker, index: IndexJudge, stretch: Stretch) -> bytes:
+def judge_far(rules: Rules, index: IndexJudge, stretch: Stretch) -> bytes:
     """Judge the messages that begin in a stretch; return what ``report_of`` takes.
 
     Args:
-        rules: with the ``compare`` of ``queues``.
-        queues: of a store whose stretches are judged here one after the other.
+        rules: of the store.
         index: of the same; it is not live, and has no order to keep.
         stretch: which.
 
@@ -74,17 +72,16 @@ def judge_far(rules: Rules, queues: QueueChecker, index: IndexJudge, stretch: St
         else:
             far = FarRun(**{**vars(piece), "entries": NO_ENTRIES}, claim=index.claim(piece))
             runs.append({name: getattr(far, name) for name in _FIELDS})
-    return pickle.dumps(FarReport(stretch, report.start, report.end, runs, queues.claimed()))
+    return pickle.dumps(FarReport(stretch, report.start, report.end, runs))
 
 
-def report_of(log: CommitLog, queues: QueueChecker, data: bytes) -> PartReport[Run]:
-    """Return the report that ``judge_far`` made; ``queues`` notes what it claimed.
+def report_of(log: CommitLog, data: bytes) -> PartReport[Run]:
+    """Return the report that ``judge_far`` made.
 
     Raises:
         StoreChangedError: the segment is gone meanwhile.
     """
     far = FarReport(*pickle.loads(data))
-    queues.claim(far.claimed)
     segment = segment_of(log, far.stretch)
     runs: list[Run | Gap] = []
     for one in far.runs:
@@ -107,6 +104,13 @@ def segment_of(log: CommitLog, stretch: Stretch) -> MappedFile:
             f"{segment_name(stretch.segment)} is gone or shorter than it was: another process is at work; try again"
         )
     return segment
+
+
+def with_entries(rules: Rules, runs: Sequence[Run]) -> Run:
+    """Return the runs of a block as one, with index entries derived again where they did not travel."""
+    return joined_runs(
+        [dataclasses.replace(run, entries=entries_of(rules, run)) if isinstance(run, FarRun) else run for run in runs]
+    )
 
 
 def entries_of(rules: Rules, run: Run) -> IndexEntries:

@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Run, stretches
+from mqtool.engine.repair.verify_log import BLOCK, MOST_LISTED, LogJudge, Run, stretches
 from mqtool.engine.store.dispatch import IndexEntries
 from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.reader import StoreReader
@@ -122,16 +122,18 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
     wrong = slots != last[: len(slots)]
     if live:
         wrong &= slots < stop
+    bad_slots = np.flatnonzero(wrong)
+    more = f" ({len(bad_slots) - MOST_LISTED:,} more slots)" if len(bad_slots) > MOST_LISTED else ""
     found += [
         finding(
             "INDEX-SLOT",
-            f"slot {slot:,} does not hold its newest entry",
+            f"slot {slot:,} does not hold its newest entry{more if i == MOST_LISTED - 1 else ''}",
             file=name,
             offset=layout.HEADER_SIZE + slot * layout.SLOT_SIZE,
             expected=int(last[slot]),
             found=int(slots[slot]),
         )
-        for slot in np.flatnonzero(wrong)[:MOST_LISTED].tolist()
+        for i, slot in enumerate(bad_slots[:MOST_LISTED].tolist())
     ]
     used = int(np.count_nonzero(last))
     if used != file.header.slot_count and not live:
@@ -230,6 +232,23 @@ class _Pairs:
         return cls(rows, matched[in_order], wanted_in[groups[count:]] > 0, keys_in[groups[:count]])
 
 
+def block_of(run: Run) -> tuple[int, int]:
+    """Return which block of which segment a run is of."""
+    return run.segment.start_offset, run.start // BLOCK
+
+
+def joined_runs(runs: list[Run]) -> Run:
+    """Return runs of one block as one, as far as the index is concerned."""
+    if len(runs) == 1:
+        return runs[0]
+    columns = [
+        np.concatenate([getattr(run.entries, field.name) for run in runs]) for field in dataclasses.fields(IndexEntries)
+    ]
+    return dataclasses.replace(
+        runs[0], end=runs[-1].end, count=sum(run.count for run in runs), entries=IndexEntries(*columns)
+    )
+
+
 class IndexJudge:
     """Reads the entries in step with the messages: a broker writes them in the order of the log.
 
@@ -249,7 +268,10 @@ class IndexJudge:
         self._uncovered: tuple[int, int] | None = None  # address, messages
 
     def take(self, run: Run) -> Iterator[Finding]:
-        """Hold the keys of a run against the entries that are next."""
+        """Hold the keys of a run against the entries that are next.
+
+        What is found of damaged entries depends on which messages come at once: give all of a block (``block_of``).
+        """
         wanted = run.entries
         if self._end is not None:
             wanted = _where(wanted, wanted.physical_offset < self._end)
@@ -284,29 +306,35 @@ class IndexJudge:
             agreed = next((len(entries.rows) for entries in (wanted, keys) if self._agree(entries)), 0)
         return Claim(len(wanted.rows), len(keys.rows) > 0, agreed, *self._place())
 
-    def take_claim(self, run: Run, claim: Claim, entries: Callable[[], IndexEntries]) -> Iterator[Finding]:
-        """Do what ``take`` does with a run whose entries are elsewhere.
+    def take_claims(self, runs: Sequence[tuple[Run, Claim]], whole: Callable[[], Run]) -> Iterator[Finding]:
+        """Do what ``take`` does with the runs of a block whose entries are elsewhere.
 
         Args:
-            run: that follows the one before it.
-            claim: what is known of its entries.
-            entries: makes them, should that not be enough.
+            runs: that follow the block before them, and what is known of the entries of each.
+            whole: makes one run of them, with its entries, should that not be enough.
         """
-        if not claim.count:
+        count = sum(claim.count for _, claim in runs)
+        if not count:
             return
+        first, end = runs[0][0], runs[-1][0].end_offset
         # The last message of a live store is looked at more closely, and what is left over from before.
-        if not len(self._early) and (self._end is None or run.end_offset <= self._end):
-            if claim.agreed and self._place() == (claim.file, claim.number):
+        if not len(self._early) and (self._end is None or end <= self._end):
+            place = self._file, self._number
+            for _, claim in runs:
+                if claim.count and not (claim.agreed and self._place() == (claim.file, claim.number)):
+                    break
                 self._advance(claim.agreed)
+            else:
                 yield from self._begin_coverage()
                 return
-            if not (self._peek(claim.count + _LOOK_AHEAD).physical_offset < run.end_offset).any():
-                if claim.has_keys:
-                    self._not_covered(run)
+            self._file, self._number = place
+            if not (self._peek(count + _LOOK_AHEAD).physical_offset < end).any():
+                if any(claim.has_keys for _, claim in runs):
+                    self._not_covered(dataclasses.replace(first, count=sum(run.count for run, _ in runs)))
                 else:
                     yield from self._begin_coverage()
                 return
-        yield from self.take(dataclasses.replace(run, entries=entries()))
+        yield from self.take(whole())
 
     def _first_from(self, offset: int) -> tuple[int, int]:
         """Return file and number of the first entry that points to an address or behind it, if all are in order."""
@@ -401,7 +429,7 @@ class IndexJudge:
         yield from self._begin_coverage()
         if len(matched):
             yield from self._check_seconds(actual[matched], wanted.store_timestamp[rows])
-        for start, stop in stretches(missing)[:MOST_LISTED]:
+        for start, stop in stretches(missing):
             offset = int(wanted.physical_offset[start])
             text = "a key of this message has no entry"
             if stop - start > 1:
@@ -526,13 +554,13 @@ class IndexJudge:
             end = self.files[file - 1].header.end_timestamp if file else 0
             expected[i] = max(0, (int(timestamps[i]) - end) // 1000) if end else actual.seconds[i]
         wrong = (actual.seconds != expected) & (actual.begin > 0)
-        for i in np.flatnonzero(wrong)[:MOST_LISTED].tolist():
+        for i in np.flatnonzero(wrong).tolist():
             text = "the entry gives another time than its message has"
             yield self._entry("INDEX-TIME", text, actual, i, int(expected[i]), int(actual.seconds[i]))
 
     def _stretches(self, code: str, text: str, actual: _Stretch, mask: npt.NDArray[np.bool_]) -> Iterator[Finding]:
         """Tell of entries one by one where they stand alone, at once where they follow each other."""
-        for start, stop in stretches(mask)[:MOST_LISTED]:
+        for start, stop in stretches(mask):
             count = stop - start
             more = f" ({count:,} entries from here on)" if count > 1 else ""
             yield self._entry(code, text + more, actual, start)

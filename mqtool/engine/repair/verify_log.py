@@ -6,14 +6,14 @@ takes the results in order and judges what only the whole shows: holes, the end 
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mqtool.engine.repair import verify_records
 from mqtool.engine.repair.checks import finding
-from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.findings import Finding, Rest
 from mqtool.engine.repair.parts import Part, PartReport, Span, spans_of, walk_part
 from mqtool.engine.repair.placement import place
 from mqtool.engine.store.commit_log import CommitLog, Gap
@@ -26,14 +26,42 @@ from mqtool.formats.scan import Ints, MessageTable
 
 _NONE = np.empty(0, np.int64)
 NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.astype(np.bool_))
+BLOCK = 16 << 20
+"""What takes messages many at once takes those of so many bytes of a segment, wherever else the log is cut."""
+Found = list[tuple[int, Finding | Rest]]
+"""Findings, each with the address of the message that it is about."""
 _TIME_ORDER = "stored more than ten minutes before the message in front of it"
 MOST_LISTED = 100
-"""Findings of one kind that one stretch lists; the last tells how many more there are."""
+"""So many findings of one code are listed; a last one counts the others."""
+
+
+class QueueStretch(NamedTuple):
+    """Units of a queue that follow each other, and are wrong in the same way."""
+
+    code: str  # QUEUE-MISSING, QUEUE-POSITION
+    queue: QueueKey
+    start: int  # queue offsets
+    stop: int
+    physical_offset: int  # of the first message, where its unit should point
+    found: int  # where it points instead
+
+
+@dataclasses.dataclass
+class Compared:
+    """Units that messages should have, held against those in the files."""
+
+    found: Found = dataclasses.field(default_factory=list)
+    stretches: list[QueueStretch] = dataclasses.field(default_factory=list)
+    claimed: list[tuple[QueueKey, int, int]] = dataclasses.field(default_factory=list)
+    """Places of batch queues whose units are those of these messages."""
 
 
 @dataclasses.dataclass
 class Run:
-    """Messages that follow each other without a gap, and what was found in them."""
+    """Messages that follow each other without a gap, and what was found in them.
+
+    All of them begin in one block (``BLOCK``) of their segment.
+    """
 
     segment: MappedFile
     start: int  # positions in the segment
@@ -43,9 +71,13 @@ class Run:
     count: int
     first_timestamp: int
     last_timestamp: int
-    findings: list[Finding]
+    findings: Found
     spans: list[Span]
     entries: IndexEntries
+    compared: Compared = dataclasses.field(default_factory=Compared, kw_only=True)
+    edges: verify_records.Edges | None = dataclasses.field(default=None, kw_only=True)
+    too_early: Finding | None = dataclasses.field(default=None, kw_only=True)
+    """The finding to tell where the first was stored too long before the message in front of it."""
 
     @property
     def start_offset(self) -> int:
@@ -66,7 +98,8 @@ class Rules:
     kernels: Any
     delay_levels: list[int]
     tags_in_index: bool
-    check_units: Any  # Callable[[Units], list[Finding]]
+    check_units: Callable[[Units], Compared]
+    most: int | None = MOST_LISTED  # findings of one code that will be listed
 
 
 def last_start(log: CommitLog, kernels: Any) -> int:
@@ -88,9 +121,10 @@ def check_part(rules: Rules, part: Part, start: int | None = None) -> PartReport
 
 
 def _runs(rules: Rules, segment: MappedFile, table: MessageTable) -> Iterator[Run]:
-    """Cut a table where records in place and records from elsewhere meet."""
+    """Cut a table where records in place and records from elsewhere meet, and where blocks do."""
     placed = table.column("position") == table.column("physical_offset")
-    edges = [0, *(np.flatnonzero(placed[1:] != placed[:-1]) + 1).tolist(), len(table)]
+    blocks = table.starts // BLOCK
+    edges = [0, *(np.flatnonzero((placed[1:] != placed[:-1]) | (blocks[1:] != blocks[:-1])) + 1).tolist(), len(table)]
     for first, last in itertools.pairwise(edges):
         whole = first == 0 and last == len(table)
         yield _run(rules, segment, table if whole else table.where(slice(first, last)), bool(placed[first]))
@@ -98,7 +132,7 @@ def _runs(rules: Rules, segment: MappedFile, table: MessageTable) -> Iterator[Ru
 
 def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool) -> Run:
     file = rules.reader.paths.relative(segment.path)
-    found = FindingsOfRows(table, file)
+    found = FindingsOfRows(table, file, rules.most)
     head = rules.reader.commit_log.envelope.size
     start = int(table.starts[0]) - head
     end = int(table.starts[-1]) + int(table.column("size")[-1])
@@ -106,13 +140,16 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
     found.rows("LOG-SIZES", table.faults != 0, "the sizes in this record do not add up to its total size")
     sound = table if not table.faults.any() else table.where(table.faults == 0)
     derived = _no_dispatch()
+    edges = None
+    compared = Compared()
     timestamps = table.column("store_timestamp")
     if len(sound):
         derived = dispatch(sound, rules.delay_levels, rules.tags_in_index)
-        of_sound = FindingsOfRows(sound, file, found.all)
+        of_sound = FindingsOfRows(sound, file, rules.most, found.all)
         _check_bodies(of_sound, derived)
         verify_records.check_records(of_sound, derived)
         verify_records.check_entries(of_sound, rules.reader.commit_log.envelope, segment.start_offset)
+        edges = verify_records.edges_of(of_sound, derived, rules.reader.commit_log.envelope)
         found.rows(
             "LOG-TIME-ORDER",
             np.r_[False, timestamps[1:] < timestamps[:-1] - CLOCK_STEP_MS],
@@ -120,7 +157,9 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
             found_in=timestamps,
         )
     if in_place:
-        found.all += rules.check_units(derived.units)
+        compared = rules.check_units(derived.units)
+        found.all += compared.found
+        compared.found = []
     return Run(
         segment=segment,
         start=start,
@@ -133,6 +172,9 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
         findings=found.all,
         spans=spans_of(derived.units),
         entries=derived.entries,
+        compared=compared,
+        edges=edges,
+        too_early=found.finding("LOG-TIME-ORDER", 0, _TIME_ORDER, None, int(timestamps[0])),
     )
 
 
@@ -163,39 +205,46 @@ def stretches(mask: Any) -> list[tuple[int, int]]:
 class FindingsOfRows:
     """Collects findings about rows of a table; they go ``into`` a list that others may fill too."""
 
-    def __init__(self, table: MessageTable, file: str, into: list[Finding] | None = None) -> None:
+    def __init__(self, table: MessageTable, file: str, most: int | None, into: Found | None = None) -> None:
         self.table = table
         self.file = file
-        self.all: list[Finding] = [] if into is None else into
+        self.all: Found = [] if into is None else into
+        self._most = most
+
+    def finding(
+        self, code: str, row: int, message: str, expected: int | None = None, found_in: int | None = None
+    ) -> Finding:
+        """Return a finding about one row."""
+        return finding(
+            code,
+            message,
+            file=self.file,
+            offset=int(self.table.starts[row]),
+            expected=expected,
+            found=found_in,
+            topic=self.table.bytes_of(1, row).decode("utf-8", "replace"),
+            queue_id=int(self.table.column("queue_id")[row]),
+            queue_offset=int(self.table.column("queue_offset")[row]),
+            physical_offset=self._position(row),
+        )
+
+    def _position(self, row: int) -> int:
+        return int(self.table.column("position")[row])
 
     def rows(
         self, code: str, wrong: Any, message: str, expected: Ints | Any = None, found_in: Ints | Any = None
     ) -> None:
-        """Add a finding for each row that is ``wrong``; many become one that counts the rest."""
+        """Add a finding for each row that is ``wrong``; of many, those that nobody will list are counted."""
         if not wrong.any():
             return
         rows = np.flatnonzero(wrong)
-        for row in rows[:MOST_LISTED].tolist():
-            self.all.append(
-                finding(
-                    code,
-                    message,
-                    file=self.file,
-                    offset=int(self.table.starts[row]),
-                    expected=None if expected is None else int(expected[row]),
-                    found=None if found_in is None else int(found_in[row]),
-                    topic=self.table.bytes_of(1, row).decode("utf-8", "replace"),
-                    queue_id=int(self.table.column("queue_id")[row]),
-                    queue_offset=int(self.table.column("queue_offset")[row]),
-                    physical_offset=int(self.table.column("position")[row]),
-                )
-            )
-        if len(rows) > MOST_LISTED:
-            last = int(rows[MOST_LISTED])
-            more = len(rows) - MOST_LISTED
-            self.all.append(
-                finding(code, f"{message}: {more:,} more records", file=self.file, offset=int(self.table.starts[last]))
-            )
+        for row in rows[: self._most].tolist():
+            expected_here = None if expected is None else int(expected[row])
+            found_here = None if found_in is None else int(found_in[row])
+            self.all.append((self._position(row), self.finding(code, row, message, expected_here, found_here)))
+        if self._most is not None and len(rows) > self._most:
+            rest = Rest(code, self.file, len(rows) - self._most)
+            self.all.append((self._position(int(rows[self._most])), rest))
 
 
 def check_files(reader: StoreReader) -> Iterator[Finding]:
@@ -281,6 +330,34 @@ class _Outlier:
         return offset in (self.expected, self.expected + self.count)
 
 
+def _place(one: tuple[int, Finding | Rest]) -> tuple[int, str, str]:
+    """Return what findings of one run are put in order by."""
+    position, found = one
+    return position, found.code, "" if isinstance(found, Rest) else found.message
+
+
+def _follows(before: Run, after: Run) -> bool:
+    """Tell whether a run begins right where another ends."""
+    return before.segment is after.segment and before.end == after.start
+
+
+def _groups(pieces: list[Run | Gap]) -> list[list[Run | Gap]]:
+    """Join the runs of one kind that follow each other without anything between."""
+    groups: list[list[Run | Gap]] = []
+    for piece in pieces:
+        last = groups[-1][-1] if groups else None
+        if (
+            isinstance(piece, Run)
+            and isinstance(last, Run)
+            and piece.in_place == last.in_place
+            and _follows(last, piece)
+        ):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    return groups
+
+
 class LogJudge:
     """Takes the stretches of a log in order; judges holes, misplaced records, queue order and the end.
 
@@ -299,14 +376,20 @@ class LogJudge:
         self.jumps: list[tuple[QueueKey, int | None, int]] = []
         self.count = 0
         self._pending: list[Run | Gap] = []
+        self._stale: set[QueueKey] | None = None  # queues of the messages that follow each other at the end of those
+        self._beside = verify_records.Beside()
         self._holes: list[_Hole] = []
         self._holes_before: dict[QueueKey, int] = {}  # how many there were when a queue's last message came
         self._outliers: dict[QueueKey, _Outlier] = {}
         self._segment: MappedFile | None = None
+        self._accepted: Run | None = None
         self.last_timestamp = 0
 
-    def take(self, report: PartReport[Run]) -> Iterator[Finding | Run]:
-        """Judge a stretch; yields findings, and each run that belongs to the log."""
+    def take(self, report: PartReport[Run]) -> Iterator[Finding | Rest | Run]:
+        """Judge a stretch; yields findings, and each run that belongs to the log.
+
+        What is said does not depend on where a log was cut into stretches and runs.
+        """
         for piece in report.runs:
             if isinstance(piece, Gap):
                 self._add_gap(piece)
@@ -317,9 +400,18 @@ class LogJudge:
             if any(isinstance(pending, Gap) for pending in self._pending) and self._is_stale(piece):
                 self._pending.append(piece)
                 continue
-            for pending in self._pending:
-                yield from self._inside(pending)
-            self._pending.clear()
+            pending, self._pending = self._pending, []
+            # Runs that seemed stale, and are followed by one that is not, are none.
+            last = pending[-1] if pending else None
+            count = len(pending)
+            if self._stale is not None and isinstance(last, Run) and last.in_place and _follows(last, piece):
+                while count and isinstance(one := pending[count - 1], Run) and one.in_place:
+                    count -= 1
+            self._stale = None
+            yield from self._between(pending[:count])
+            for one in pending[count:]:
+                assert isinstance(one, Run)
+                yield from self._accept(one)
             yield from self._accept(piece)
 
     def _add_gap(self, gap: Gap) -> None:
@@ -330,26 +422,40 @@ class LogJudge:
             self._pending.append(gap)
 
     def _is_stale(self, run: Run) -> bool:
-        """Tell whether messages behind a gap are left over from before the log was cut there once."""
-        return run.first_timestamp < self.last_timestamp and all(
-            span.start < self.next_offsets.get(span.queue, 0) for span in run.spans
-        )
+        """Tell whether messages behind a gap are left over from before the log was cut there once.
 
-    def _accept(self, run: Run) -> Iterator[Finding | Run]:
-        yield from run.findings
-        if run.first_timestamp < self.last_timestamp - CLOCK_STEP_MS:
-            yield self._finding("LOG-TIME-ORDER", _TIME_ORDER, run)
+        They are if they go back in time, and the first message of each queue in its offsets.
+        """
+        last = self._pending[-1]
+        if self._stale is None or not isinstance(last, Run) or not _follows(last, run):
+            if run.first_timestamp >= self.last_timestamp:
+                return False
+            self._stale = set()
+        news = {span.queue: span for span in reversed(run.spans) if span.queue not in self._stale}
+        self._stale |= set(news)
+        return all(span.start < self.next_offsets.get(queue, 0) for queue, span in news.items())
+
+    def _accept(self, run: Run) -> Iterator[Finding | Rest | Run]:
+        found = list(run.findings)
+        if run.edges:
+            if not self._accepted or not _follows(self._accepted, run):
+                self._beside.part()
+            found += [(one.physical_offset or 0, one) for one in self._beside.join(run.edges)]
+        self._accepted = run
+        if run.too_early and run.first_timestamp < self.last_timestamp - CLOCK_STEP_MS:
+            found.append((run.start_offset, run.too_early))
         if self._segment and self._segment is not run.segment and self._segment.end_offset != run.segment.start_offset:
             self._add_hole(run.segment, 0, self._segment.end_offset)
         self._segment = run.segment
-        yield from self._order(run)
+        found += [(one.physical_offset or 0, one) for one in self._order(run)]
+        found.sort(key=_place)
+        yield from (one for _, one in found)
         self.count += run.count
         self.end_offset = run.end_offset
         self.last_timestamp = run.last_timestamp
         yield run
 
     def _order(self, run: Run) -> Iterator[Finding]:
-        listed = 0
         for span in run.spans:
             expected = self.next_offsets.get(span.queue)
             outlier = self._outliers.pop(span.queue, None)
@@ -369,9 +475,10 @@ class LogJudge:
                 if expected is not None and span.start > expected and self._lies_behind_hole(span.queue):
                     self._holes[-1].lost.append((span.queue, expected))
                     self._holes[-1].count += span.start - expected
-                elif expected is not None and listed < MOST_LISTED:
-                    listed += 1
+                elif expected is not None:
                     yield self._out_of_order(run, span, expected)
+            elif outlier:
+                self._outliers[span.queue] = dataclasses.replace(outlier, count=outlier.count + span.stop - span.start)
             self.next_offsets[span.queue] = span.stop
             if self._holes:
                 self._holes_before[span.queue] = len(self._holes)
@@ -414,19 +521,23 @@ class LogJudge:
             physical_offset=span.physical_offset,
         )
 
-    def _inside(self, piece: Run | Gap) -> Iterator[Finding | Run]:
+    def _between(self, pieces: list[Run | Gap]) -> Iterator[Finding | Rest | Run]:
         """Judge what lies between messages of the log."""
-        if isinstance(piece, Gap):
-            self._add_hole(piece.segment, piece.start, piece.start_offset)
-            yield self._hole(piece)
-        elif piece.in_place:
-            yield self._finding("LOG-STALE", "messages of an earlier life of the log", piece)
-        else:
-            text = "this record says" if piece.count == 1 else f"{piece.count:,} records from here on say"
-            text += " to lie elsewhere"
-            found = self._finding("LOG-POSITION", text, piece, expected=piece.start_offset)
-            yield dataclasses.replace(found, found=piece.stated_offset)
-            yield from self._accept(piece)
+        for group in _groups(pieces):
+            first = group[0]
+            if isinstance(first, Gap):
+                self._add_hole(first.segment, first.start, first.start_offset)
+                yield self._hole(first)
+            elif first.in_place:
+                yield self._finding("LOG-STALE", "messages of an earlier life of the log", first)
+            else:
+                runs = [one for one in group if isinstance(one, Run)]
+                count = sum(run.count for run in runs)
+                text = "this record says" if count == 1 else f"{count:,} records from here on say"
+                found = self._finding("LOG-POSITION", f"{text} to lie elsewhere", first, expected=first.start_offset)
+                yield dataclasses.replace(found, found=first.stated_offset)
+                for run in runs:
+                    yield from self._accept(run)
 
     def _hole(self, gap: Gap) -> Finding:
         size = gap.end - gap.start

@@ -2,16 +2,15 @@
 
 import bisect
 import collections
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.repair.checks import finding
-from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, stretches
+from mqtool.engine.repair.findings import Finding, Rest
+from mqtool.engine.repair.verify_log import Compared, LogJudge, QueueStretch, stretches
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
 from mqtool.engine.store.dispatch import QueueKey, Stretch, Units
 from mqtool.engine.store.file_queue import FileQueue
@@ -75,7 +74,10 @@ class QueueChecker:
         self.queues: dict[QueueKey, ConsumeQueue] = reader.consume_queues
         self.batch_queues: dict[QueueKey, BatchConsumeQueue] = reader.batch_consume_queues
         self._claimed: dict[QueueKey, Ranges] = collections.defaultdict(Ranges)  # places of batch queues
-        self._lock = threading.Lock()
+        self._wrong: list[QueueStretch] = []
+        self._listed: collections.Counter[str] = collections.Counter()
+        self._last: dict[tuple[str, QueueKey], tuple[int, int | None]] = {}
+        self._rest: collections.Counter[tuple[str, str]] = collections.Counter()
         self.rocksdb = reader.rocksdb_queues is not None
         if live:
             for queue in self.queues.values():
@@ -83,16 +85,38 @@ class QueueChecker:
             for batch_queue in self.batch_queues.values():
                 batch_queue.max_offset()
 
-    def claimed(self) -> dict[QueueKey, list[tuple[int, int]]]:
-        """Return the places of batch queues that messages claimed since this was last asked."""
-        claimed, self._claimed = self._claimed, collections.defaultdict(Ranges)
-        return {key: ranges.all() for key, ranges in claimed.items()}
+    def take(self, compared: Compared, most: int | None) -> None:
+        """Note what was found of the next messages of the log; of each code so many are listed, None for all."""
+        for key, start, stop in compared.claimed:
+            self._claimed[key].add(start, stop)
+        for one in sorted(compared.stretches, key=lambda one: one.physical_offset):
+            last = self._last.get((one.code, one.queue))
+            place: int | None = None
+            if last and last[0] == one.start:  # it goes on with the one before it
+                place = last[1]
+                if place is not None:
+                    self._wrong[place] = self._wrong[place]._replace(stop=one.stop)
+            elif most is None or self._listed[one.code] < most:
+                self._listed[one.code] += 1
+                place = len(self._wrong)
+                self._wrong.append(one)
+            else:
+                folder = self.reader.paths.relative(self.queues[one.queue].folders[0])
+                self._rest[one.code, folder] += 1
+            self._last[one.code, one.queue] = one.stop, place
 
-    def claim(self, claimed: Mapping[QueueKey, Iterable[tuple[int, int]]]) -> None:
-        """Note places of batch queues that messages claimed elsewhere."""
-        for key, ranges in claimed.items():
-            for start, stop in ranges:
-                self._claimed[key].add(start, stop)
+    def wrong_units(self) -> Iterator[Finding | Rest]:
+        """Tell of the units that are missing or point elsewhere, in the order of their messages."""
+        for one in self._wrong:
+            queue, count = self.queues[one.queue], one.stop - one.start
+            if one.code == "QUEUE-MISSING":
+                yield self._missing(queue, one.start, one.stop)
+            else:
+                text = "the unit points elsewhere" + (f" ({count:,} units from here on)" if count > 1 else "")
+                expected = one.physical_offset
+                yield self._unit(one.code, text, queue, one.start, expected, one.found, expected)
+        for (code, folder), count in self._rest.items():
+            yield Rest(code, folder, count)
 
     def end_of_dispatch(self) -> int | None:
         """Return an address below which every message was there when the ends were taken, None without a queue."""
@@ -112,23 +136,27 @@ class QueueChecker:
         # The last unit of a queue that is written may be half there.
         return self.queues[key].max_offset() - self.live
 
-    def compare(self, units: Units) -> list[Finding]:
+    def compare(self, units: Units) -> Compared:
         """Hold the units that messages should have against those in the files."""
-        found: list[Finding] = []
+        compared = Compared()
         for stretch in units.stretches:
             if stretch.queue in self.queues:
-                self._compare_stretch(self.queues[stretch.queue], units, stretch, found)
+                self._compare_stretch(self.queues[stretch.queue], units, stretch, compared)
             elif stretch.queue in self.batch_queues:
-                self._compare_batch(units, stretch, found)
-        return found
+                self._compare_batch(units, stretch, compared)
+        return compared
 
-    def _compare_stretch(self, queue: ConsumeQueue, units: Units, stretch: Stretch, found: list[Finding]) -> None:
+    def _compare_stretch(self, queue: ConsumeQueue, units: Units, stretch: Stretch, compared: Compared) -> None:
+        def note(code: str, first: int, last: int, found: int = 0) -> None:
+            address = int(units.physical_offset[stretch.first + first - start])
+            compared.stretches.append(QueueStretch(code, stretch.queue, first, last, address, found))
+
         start = int(units.queue_offset[stretch.first])
         stop = start + stretch.last - stretch.first
         low = max(start, queue.first_offset)
         high = min(stop, self._max_offset(stretch.queue))
         if start < low:
-            self._missing(queue, start, min(low, stop), found)
+            note("QUEUE-MISSING", start, min(low, stop))
         if low >= high:
             return
         stored = queue.units(low, high)
@@ -139,14 +167,14 @@ class QueueChecker:
         sizes = stored["size"]
         empty = (stored["physical_offset"] == 0) & ((sizes == 0) | (sizes == consume_queue.PRE_BLANK_SIZE))
         for begin, end in stretches(empty):
-            self._missing(queue, low + begin, low + end, found)
+            note("QUEUE-MISSING", low + begin, low + end)
         elsewhere = ~empty & (sizes > 0) & (stored["physical_offset"] != wanted["physical_offset"])
-        for begin, end in stretches(elsewhere)[:MOST_LISTED]:
-            text = "the unit points elsewhere" + (f" ({end - begin:,} units from here on)" if end - begin > 1 else "")
-            expected, value = int(wanted["physical_offset"][begin]), int(stored["physical_offset"][begin])
-            found.append(self._unit("QUEUE-POSITION", text, queue, low + begin, expected, value, expected))
-        for at in np.flatnonzero((stored != wanted) & ~empty & ~elsewhere)[:MOST_LISTED].tolist():
-            found.extend(self._differences(queue, units, rows.start + at, low + at, stored[at]))
+        for begin, end in stretches(elsewhere):
+            note("QUEUE-POSITION", low + begin, low + end, int(stored["physical_offset"][begin]))
+        for at in np.flatnonzero((stored != wanted) & ~empty & ~elsewhere).tolist():
+            row = rows.start + at
+            address = int(units.physical_offset[row])
+            compared.found += [(address, one) for one in self._differences(queue, units, row, low + at, stored[at])]
 
     def _differences(
         self, queue: ConsumeQueue, units: Units, row: int, offset: int, stored: npt.NDArray[np.void]
@@ -179,33 +207,37 @@ class QueueChecker:
                 text = f"the extension has another {name.replace('_', ' ')} than the message"
                 yield self._unit("QUEUE-EXT", text, queue, offset, expected, value)
 
-    def _compare_batch(self, units: Units, stretch: Stretch, found: list[Finding]) -> None:
+    def _compare_batch(self, units: Units, stretch: Stretch, compared: Compared) -> None:
         queue = self.batch_queues[stretch.queue]
         offsets = units.queue_offset[stretch.first : stretch.last]
         behind = np.flatnonzero(offsets >= queue.max_offset())  # judged at the end
         offsets = offsets[: behind[0]] if len(behind) else offsets
-        at, end = 0, 0
+        at = 0
         while at < len(offsets):
             offset = int(offsets[at])
-            place = max(queue.place_of(offset), end)
+            place = queue.place_of(offset)
             # A unit with this very queue offset will do, be it in line or not.
-            exact = offset in queue.units(place, place + 1)["queue_offset"]
-            first = place if exact else queue.next_in_line(place)
+            in_line = queue.next_in_line(place)
+            near = queue.units(place, in_line + 1)["queue_offset"]
+            exact = np.flatnonzero(near == offset)
+            first = place + int(exact[0]) if len(exact) else in_line
             stored = queue.units(first, min(first + len(offsets) - at, queue.unit_count))
             elsewhere = np.flatnonzero(stored["queue_offset"] != offsets[at : at + len(stored)])
             count = int(elsewhere[0]) if len(elsewhere) else len(stored)
             if count:
-                end = first + count
-                with self._lock:
-                    self._claimed[stretch.queue].add(first, end)
-                self._compare_batch_units(queue, units, stretch.first + at, first, stored[:count], found)
+                compared.claimed.append((stretch.queue, first, first + count))
+                self._compare_batch_units(queue, units, stretch.first + at, first, stored[:count], compared)
             else:
-                count = max(1, int(np.searchsorted(offsets[at:], queue.offset_from(place))))
-                address = queue.address_before(place)
-                found.extend(
-                    self._batch_unit("QUEUE-MISSING", "the message has no unit", queue, address, offset)
-                    for offset in offsets[at : at + min(count, MOST_LISTED)].tolist()
-                )
+                lost = offsets[at:][: max(1, int(np.searchsorted(offsets[at:], queue.offset_from(place))))]
+                count = max(1, int(np.argmax([*np.isin(lost, near), True])))
+                # Its place is behind the units before it that are in order.
+                last = int(queue.units(place - 1, place)["queue_offset"][0]) if place else -1
+                back = np.flatnonzero(np.diff(near, prepend=last) <= 0)
+                before = np.searchsorted(near[: back[0]] if len(back) else near, lost[:count])
+                for i, missed in enumerate(lost[:count].tolist()):
+                    address = queue.address_before(place + int(before[i]))
+                    found = self._batch_unit("QUEUE-MISSING", "the message has no unit", queue, address, missed)
+                    compared.found.append((int(units.physical_offset[stretch.first + at + i]), found))
             at += count
 
     def _compare_batch_units(
@@ -215,22 +247,24 @@ class QueueChecker:
         row: int,
         place: int,
         stored: npt.NDArray[np.void],
-        found: list[Finding],
+        compared: Compared,
     ) -> None:
         """Hold the units from ``row`` on against those stored from ``place`` on."""
         wanted = {name: getattr(units, name)[row : row + len(stored)] for name, _, _ in _BATCH_FIELDS}
         differs = np.any([stored[name] != column for name, column in wanted.items()], axis=0)
-        for i in np.flatnonzero(differs)[:MOST_LISTED].tolist():
+        for i in np.flatnonzero(differs).tolist():
             for name, code, text in _BATCH_FIELDS:
                 expected, value = int(wanted[name][i]), int(stored[name][i])
                 if expected != value:
                     address, offset = queue.address_of(place + i), int(stored["queue_offset"][i])
-                    found.append(self._batch_unit(code, text, queue, address, offset, expected, value))
+                    found = self._batch_unit(code, text, queue, address, offset, expected, value)
+                    compared.found.append((int(units.physical_offset[row + i]), found))
 
-    def finish(self, judge: LogJudge) -> Iterator[Finding]:
+    def finish(self, judge: LogJudge) -> Iterator[Finding | Rest]:
         """Judge the units that no message claimed, and the messages that no queue reached."""
+        yield from self.wrong_units()
         log_start, log_end = self.reader.commit_log.min_offset, judge.end_offset
-        for key, start, stop in judge.jumps:
+        for key, start, stop in sorted(judge.jumps, key=lambda jump: (jump[0], jump[1] or -1, jump[2])):
             queue = self.queues.get(key)
             if queue:
                 stop = min(stop, self._max_offset(key))
@@ -245,8 +279,9 @@ class QueueChecker:
         if not self.live and not self.rocksdb:
             yield from self._behind(judge)
 
-    def check_ends(self, judge: LogJudge) -> Iterator[Finding]:
+    def check_ends(self, judge: LogJudge) -> Iterator[Finding | Rest]:
         """Judge of each queue only its end: whether it lies inside the log, and holds the last messages of the log."""
+        yield from self.wrong_units()
         for key, queue in self.queues.items():
             stop = self._max_offset(key)
             start = max(stop - 1, queue.first_offset, judge.next_offsets.get(key, 0))
@@ -260,11 +295,9 @@ class QueueChecker:
         lost: dict[str, list[QueueKey]] = {}
         for key, stop in sorted(judge.next_offsets.items()):
             if key in self.queues:
-                found: list[Finding] = []
                 if stop > self._max_offset(key):
                     first = self._max_offset(key)
-                    self._missing(self.queues[key], max(first, judge.first_offsets[key]), stop, found)
-                yield from found
+                    yield self._missing(self.queues[key], max(first, judge.first_offsets[key]), stop)
             elif key in self.batch_queues:
                 queue = self.batch_queues[key]
                 end = queue.max_offset()
@@ -307,7 +340,7 @@ class QueueChecker:
             ):
                 if code == "QUEUE-BEYOND" and self.live:
                     continue
-                for begin, end in stretches(mask)[:MOST_LISTED]:
+                for begin, end in stretches(mask):
                     count = end - begin
                     yield self._unit(
                         code,
@@ -326,15 +359,15 @@ class QueueChecker:
             beyond = offsets + units["size"] > log_end
             dangling = ~claimed.has(at, at + len(units)) & ~beyond & (offsets >= log_start)
             for code, text, mask in (("QUEUE-BEYOND", _BEYOND, beyond), ("QUEUE-DANGLING", _DANGLING, dangling)):
-                for i in np.flatnonzero(mask)[:MOST_LISTED].tolist():
+                for i in np.flatnonzero(mask).tolist():
                     yield self._batch_unit(code, text, queue, queue.address_of(at + i), int(units["queue_offset"][i]))
 
-    def _missing(self, queue: ConsumeQueue, start: int, stop: int, found: list[Finding]) -> None:
+    def _missing(self, queue: ConsumeQueue, start: int, stop: int) -> Finding:
         count = stop - start
         text = "the message has no unit" if count == 1 else f"{count:,} messages from here on have no unit"
         if start >= 0 and queue.units(start, start + 1)["size"][0] == consume_queue.PRE_BLANK_SIZE:
             text += ", only filler that a broker wrote when it began the queue here"
-        found.append(self._unit("QUEUE-MISSING", text, queue, start))
+        return self._unit("QUEUE-MISSING", text, queue, start)
 
     def _unit(
         self,

@@ -1,10 +1,14 @@
 """Checks of what a record says about itself, beyond sizes and CRC: what brokers or consumers trip over."""
 
+import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
@@ -14,6 +18,8 @@ from mqtool.formats.topics import SCHEDULE_TOPIC
 if TYPE_CHECKING:
     from mqtool.engine.repair.verify_log import FindingsOfRows
 
+_NO_CRC = "the record has no CRC property, though those around it have one"
+_NUMBER = "its DLedger entry is not numbered after the one before it"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _KNOWN_FLAGS = 0x7FF
 _COMPRESSION_SHIFT = 8
@@ -25,13 +31,98 @@ _INDEX_AT, _POSITION_AT, _BODY_SIZE_AT = (
 )
 
 
+class Edges(NamedTuple):
+    """What the checks that hold a record against those beside it need of the first and the last of some."""
+
+    has_crc: tuple[bool, bool]  # of the first, of the last
+    alone: bool  # whether there is only one
+    first_lacks: Finding | None  # the first has no CRC property, though the one behind it, if there is one, has
+    last_lacks: Finding | None  # the last has none, though the one before it has
+    numbers: tuple[int, int] | None  # of DLedger entries, the first and the last
+    first_number: Finding | None  # of the first entry, should it be wrong; ``expected`` is to be set
+    second_number: Finding | None  # the second entry is not numbered after the first
+    last_differs: bool  # the last is not numbered after the one before it
+
+
+class Beside:
+    """Holds records against those beside them across runs, so that it does not matter where a log is cut.
+
+    ``join`` is given runs in the order of the log; ``part`` says that something lies between two.
+    """
+
+    def __init__(self) -> None:
+        self.part()
+
+    def part(self) -> None:
+        """Forget what was before."""
+        self._has_crc = False
+        self._lacks: Finding | None = None
+        self._number: int | None = None
+        self._differs = False
+
+    def join(self, edges: Edges) -> Iterator[Finding]:
+        """Yield what is wrong with the first and last records of a run, or with the last one of the run before."""
+        if self._lacks and edges.has_crc[0]:
+            yield self._lacks
+        self._lacks = edges.last_lacks
+        if edges.first_lacks and self._has_crc:
+            if edges.alone:
+                self._lacks = edges.first_lacks
+            else:
+                yield edges.first_lacks
+        self._has_crc = edges.has_crc[1]
+        if edges.numbers and edges.first_number:
+            first, last = edges.numbers
+            differs = self._number is not None and first != self._number + 1
+            if differs and not self._differs and self._number is not None:
+                yield dataclasses.replace(edges.first_number, expected=self._number + 1)
+            if edges.second_number and not differs:
+                yield edges.second_number
+            self._number, self._differs = last, differs if edges.alone else edges.last_differs
+
+
+def edges_of(found: "FindingsOfRows", derived: Dispatch, envelope: Envelope) -> Edges:
+    """Judge each of some sound records against those beside it; return what is to be judged of the outermost."""
+    table = found.table
+    has = _has_crc(table, derived)
+    alone = len(table) == 1
+    between = np.zeros(len(table), np.bool_)
+    between[1:-1] = ~has[1:-1] & has[:-2] & has[2:]
+    found.rows("LOG-PROPERTY-CRC", between, _NO_CRC)
+
+    def lacking(row: int) -> Finding:
+        return found.finding("LOG-PROPERTY-CRC", row, _NO_CRC)
+
+    first_lacks = lacking(0) if not has[0] and (alone or has[1]) else None
+    last_lacks = lacking(len(table) - 1) if not alone and not has[-1] and has[-2] else None
+    edges = Edges((bool(has[0]), bool(has[-1])), alone, first_lacks, last_lacks, None, None, None, False)
+    if not envelope.size:
+        return edges
+    numbers = _numbers_at(table, table.starts - envelope.size + _INDEX_AT, 8)
+    follows = np.r_[numbers[:1], numbers[:-1] + 1]
+    differs = numbers != follows
+    # The number after a wrong one seems wrong too: tell of the first.
+    wrong = differs & ~np.r_[False, differs[:-1]]
+    wrong[:2] = False
+    found.rows("LOG-ENTRY", wrong, _NUMBER, follows, numbers)
+
+    def numbered(row: int) -> Finding:
+        return found.finding("LOG-ENTRY", row, _NUMBER, int(follows[row]), int(numbers[row]))
+
+    return edges._replace(
+        numbers=(int(numbers[0]), int(numbers[-1])),
+        first_number=numbered(0),
+        second_number=numbered(1) if not alone and differs[1] else None,
+        last_differs=bool(differs[-1]),
+    )
+
+
 def check_records(found: "FindingsOfRows", derived: Dispatch) -> None:
     """Judge flags, and the properties that a broker must be able to read, of sound records."""
     _check_compression(found)
     _check_transactions(found)
     _check_batches(found, derived)
     _check_numbers(found, derived)
-    _check_crc_is_there(found, derived)
 
 
 def _check_compression(found: "FindingsOfRows") -> None:
@@ -111,20 +202,15 @@ def _number(text: str, most: int) -> int | None:
     return value if -most - 1 <= value <= most else None
 
 
-def _check_crc_is_there(found: "FindingsOfRows", derived: Dispatch) -> None:
-    """Judge records without a CRC property between records that have one: damage may hide there."""
-    table = found.table
+def _has_crc(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.bool_]:
+    """Tell of each record whether it ends with a CRC property: damage may hide in one without, among those with."""
     offsets, sizes = derived.properties.at(CRC_PROPERTY)
-    if not sizes.any():
-        return
-    has = (sizes == 10) & (offsets + sizes + 1 == table.starts + table.column("size"))
-    between = np.zeros(len(table), np.bool_)
-    between[1:-1] = ~has[1:-1] & has[:-2] & has[2:]
-    found.rows("LOG-PROPERTY-CRC", between, "the record has no CRC property, though those around it have one")
+    has: npt.NDArray[np.bool_] = (sizes == 10) & (offsets + sizes + 1 == table.starts + table.column("size"))
+    return has
 
 
 def check_entries(found: "FindingsOfRows", envelope: Envelope, base: int) -> None:
-    """Judge the heads of DLedger's entries: where they lie, how long they are, and their numbers."""
+    """Judge the heads of DLedger's entries: where they lie, and how long they are."""
     if not envelope.size:
         return
     table = found.table
@@ -135,11 +221,6 @@ def check_entries(found: "FindingsOfRows", envelope: Envelope, base: int) -> Non
     sizes = _numbers_at(table, heads + _BODY_SIZE_AT, 4)
     expected = table.column("size").astype(np.int64)
     found.rows("LOG-ENTRY", sizes != expected, "its DLedger entry gives another size", expected, sizes)
-    numbers = _numbers_at(table, heads + _INDEX_AT, 8)
-    follows = np.r_[numbers[:1], numbers[:-1] + 1]
-    # The number after a wrong one seems wrong too: tell of the first.
-    wrong = (numbers != follows) & ~np.r_[False, (numbers != follows)[:-1]]
-    found.rows("LOG-ENTRY", wrong, "its DLedger entry is not numbered after the one before it", follows, numbers)
 
 
 def _numbers_at(table: MessageTable, at: Ints, width: int) -> Ints:

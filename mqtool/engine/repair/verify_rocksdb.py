@@ -6,7 +6,7 @@ import numpy as np
 
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules
+from mqtool.engine.repair.verify_log import LogJudge, Rules
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.errors import BadDataError, MissingExtraError, MqtoolError
@@ -66,31 +66,24 @@ def _check_units(rules: Rules, judge: LogJudge, file: str, key: QueueKey, units:
                         "queue_offset": int(wanted.queue_offset[row]),
                         **{name: int(getattr(wanted, name)[row]) for name in _CODES},
                     }
-    listed = 0
     for unit, gap in zip(units, _gaps(units["queue_offset"]), strict=True):
         offset, physical_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
-        if listed >= MOST_LISTED:
-            return
         if gap and offset - gap >= judge.first_offsets.get(key, offset):
-            listed += 1
             yield _unit("QUEUE-MISSING", f"{gap:,} messages from here on have no unit", file, key, offset - gap)
         if physical_offset < rules.reader.commit_log.min_offset:
             continue
         if physical_offset >= judge.end_offset:
-            listed += 1
             if not judge.live:
                 text = "the unit points behind the end of the log: its message is lost"
                 yield _unit("QUEUE-BEYOND", text, file, key, offset, physical_offset=physical_offset)
             continue
         message = found.get(physical_offset)
         if message is None or message["queue_offset"] != offset:
-            listed += 1
             text = "no message of this queue begins where the unit points"
             yield _unit("QUEUE-DANGLING", text, file, key, offset, physical_offset=physical_offset)
             continue
         for name, (code, text) in _CODES.items():
             if message[name] != int(unit[name]):
-                listed += 1
                 yield _unit(code, text, file, key, offset, message[name], int(unit[name]), physical_offset)
 
 

@@ -167,7 +167,6 @@ def _check_units(
     reader: StoreReader, log: FileQueue, log_end: int, values: Any, seconds: dict[int, _Second]
 ) -> Iterator[Finding]:
     """Judge each unit by itself, against its message and against the unit before it; fills ``seconds``."""
-    listed = 0
     now = values.last_read_timestamp if values is not None else None
     for segment, at, unit in units_of(log):
         place = {"file": reader.paths.relative(segment.path), "offset": at}
@@ -185,9 +184,7 @@ def _check_units(
             second = seconds[due // _SECOND] = _Second(position, position)
         second.last = position
         second.count += -1 if magic & timer.MAGIC_DELETE else 1
-        if listed < MOST_LISTED:
-            yield from found
-        listed += len(found)
+        yield from found
 
 
 def _check_chain(

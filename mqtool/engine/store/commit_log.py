@@ -48,9 +48,11 @@ class CommitLog(FileQueue):
         return memoryview(segment.bytes) if kernels is plain else segment.bytes
 
     def walk(
-        self, segment: MappedFile, start: int, stop: int, kernels: Any, limit: int | None = None
+        self, segment: MappedFile, start: int, stop: int, kernels: Any, limit: int | None = None, ahead: bool = True
     ) -> Iterator[scan.MessageTable | Gap]:
         """Yield the messages that begin in a stretch of a segment, and each gap between them.
+
+        Where the stretch ends makes no difference to what is yielded of what lies before its end.
 
         Args:
             segment: one of ``segments``.
@@ -58,10 +60,11 @@ class CommitLog(FileQueue):
             stop: records that begin here or later are left out.
             kernels: ``scan.kernels_for(..)``.
             limit: take no more messages than this in one table.
+            ahead: whether bytes behind the stretch may be asked for; else the last messages may have misled the walk.
         """
         buffer = self.buffer(segment, kernels)
         most = rows = limit or ROWS
-        at = start
+        at = settled = start
         while at < stop:
             result = scan.scan(buffer, segment.start_offset, at, min(at + STEP, stop), self.envelope, kernels, rows)
             table, at, why = result.table, result.end, result.stop
@@ -75,10 +78,10 @@ class CommitLog(FileQueue):
                 return
             elif why is not scan.Stop.PART:
                 row = _torn_end(table)
-            elif at < stop and (torn := _torn_end(table)):
-                # Only what follows tells whether these misled the walk.
-                at = int(table.starts[torn]) - self.envelope.size
-                table = table.where(slice(torn))
+            elif at > settled and (torn := _torn_end(table)) is not None:
+                # Only what follows tells whether these misled the walk, be it behind the stretch.
+                found = self._settle(segment, at, segment.size if ahead else stop, kernels)
+                row, settled = (torn, settled) if found is None else (None, found)
             if row is not None:
                 at, why = int(table.starts[row]) - self.envelope.size, scan.Stop.SIZE
                 table = table.where(slice(row))
@@ -91,6 +94,26 @@ class CommitLog(FileQueue):
             if again is None:
                 return
             at = again
+
+    def _settle(self, segment: MappedFile, at: int, stop: int, kernels: Any) -> int | None:
+        """Return a place up to ``stop`` that a walk reaches behind faulty records, None where they misled it.
+
+        Up to there no other faulty records have to be judged.
+        """
+        buffer, rows = self.buffer(segment, kernels), _ROWS_AGAIN
+        while at < stop:
+            result = scan.scan(buffer, segment.start_offset, at, stop, self.envelope, kernels, rows)
+            table, at, why = result.table, result.end, result.stop
+            sound = np.flatnonzero(table.faults == 0)
+            row = self._misled_by(buffer, segment, table if not len(sound) else table.where(slice(sound[0])))
+            if row is not None or len(sound):
+                return int(table.starts[sound[0] if row is None else row])
+            if why is scan.Stop.END or (why is scan.Stop.BLANK and self.is_blank(segment, at)):
+                return segment.size
+            if why is not scan.Stop.PART:
+                return None
+            rows = min(ROWS, 2 * rows)
+        return at
 
     def _misled_by(self, buffer: Any, segment: MappedFile, table: scan.MessageTable) -> int | None:
         """Return the first faulty record in whose bytes another begins: its size led the walk past that one."""

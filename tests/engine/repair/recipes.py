@@ -617,7 +617,7 @@ RECIPES: dict[str, Recipe] = {
             ("LOG-TORN", "commitlog/00000000000000114688", 2583),
         ],
         also={"INDEX-BEYOND", "QUEUE-BEYOND"},
-        quick={"QUEUE-BEYOND"},
+        quick={"LOG-TORN", "QUEUE-BEYOND"},
     ),
     "many-533-clean/middle-segment-missing-no-checkpoint-abort": Recipe(
         [
