@@ -19,7 +19,8 @@ from mqtool.formats.message import Message
 from tests import builders, damage
 from tests.crash import STEP, FailingDisk, WatchedDisk
 from tests.damage import snapshot
-from tests.golden import GOLDEN_NAMES, copy_of, golden_store
+from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
+from tests.judge.store import JudgedStore
 
 CASES = {case.name: case for case in damage.cases()}
 LOST = "MQTOOL_LOST"
@@ -313,3 +314,19 @@ def test_segments_with_wrong_names_are_read_where_their_records_belong(ops: list
     assert messages_of(tmp_path / "new") == messages_of(golden_store("mixed-533-clean"))
     assert wrong_in(tmp_path / "new") == []
     assert any("its records say so" in remark for remark in plan.remarks)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_lost_batch_at_either_end_of_its_queue_counts_all_of_its_messages(number: int, tmp_path: Path) -> None:
+    base = manifest("batchcq-533-clean")["config"]
+    store = copy_of("batchcq-533-clean", tmp_path)
+    batches = [one for one in JudgedStore(store, base).records.values() if one.batch_size > 1 and one.topic == "Inner2"]
+    lost = [one for one in batches if one.queue_id == batches[0].queue_id][number]
+    at, size = lost.position, lost.size
+    damage.apply_ops(
+        store, [{"op": "zero", "file": f"commitlog/{at // 65536 * 65536:020}", "at": at % 65536, "len": size}]
+    )
+
+    plan = salvaged(store, tmp_path / "new")
+
+    assert plan.lost == {"Inner2": lost.batch_size}
