@@ -11,6 +11,7 @@ from typing import NamedTuple
 import click
 
 from mqtool.errors import MqtoolError, Status
+from mqtool.processes import die_with
 
 
 class Entry(NamedTuple):
@@ -18,6 +19,7 @@ class Entry(NamedTuple):
 
     module: str
     help: str
+    in_child: bool = True  # as it maps files that others may cut short
 
 
 COMMANDS = {
@@ -38,7 +40,7 @@ COMMANDS = {
     "explain": Entry("explain", "Tell what a check means and what to do."),
     "apply": Entry("apply", "Carry out a plan saved with --save-plan."),
     "undo": Entry("undo", "Take the last mend back."),
-    "serve": Entry("serve", "Run a name server and a broker."),
+    "serve": Entry("serve", "Run a name server and a broker.", in_child=False),
     "send": Entry("send", "Send messages to a broker."),
     "consume": Entry("consume", "Consume messages as a member of a group."),
     "bench": Entry("bench", "Put a load on brokers and tell how they bear it."),
@@ -102,9 +104,11 @@ def main() -> None:
     mend_streams()
     # numpy's linear algebra, of which nothing is used, would take a third of its start to make ready for threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if "_MQTOOL_COMPLETE" in os.environ or not hasattr(os, "fork"):
-        sys.exit(run(sys.argv[1:]))
-    sys.exit(_run_in_child(sys.argv[1:]))
+    arguments = sys.argv[1:]
+    entry = COMMANDS.get(arguments[0]) if arguments else None
+    if "_MQTOOL_COMPLETE" in os.environ or not hasattr(os, "fork") or (entry and not entry.in_child):
+        sys.exit(run(arguments))
+    sys.exit(_run_in_child(arguments))
 
 
 def run(arguments: list[str]) -> int:
@@ -182,6 +186,7 @@ def _run_in_child(arguments: list[str]) -> int:
     parent = os.getpid()
     child = os.fork()
     if not child:
+        die_with(parent)  # what changes something asks to be told instead, before it begins
         be_child_of(parent)
         status: int = Status.FAULT
         try:

@@ -28,7 +28,10 @@ ROOMS = {
     "mqtool.__init__": Row(when_called=("mqtool.aio", "mqtool.engine", "mqtool.formats")),  # loaded on first use
     "mqtool.aio": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.__main__": Row(("mqtool.cli",)),
-    "mqtool.cli": Row(when_called=("mqtool.commands",)),  # a command's module loads when it is called
+    "mqtool.processes": Row(),
+    "mqtool.cli": Row(
+        ("mqtool.processes",), when_called=("mqtool.commands",)
+    ),  # a command's module loads when it is called
     "mqtool.errors": Row(),
     "mqtool.formats": Row(),
     "mqtool.engine.__init__": Row(),
@@ -42,7 +45,7 @@ ROOMS = {
     "mqtool.engine.virtual_clock": Row(("mqtool.engine.remoting",)),
     "mqtool.engine.embedded": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.metrics": Row(("mqtool.engine", "mqtool.formats")),
-    "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats", "mqtool.processes")),
     "mqtool.engine.client_runtime": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.commands": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.commands._spark": Row(("mqtool.commands",), when_called=("mqtool.engine", "spark_jobs")),

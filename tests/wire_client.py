@@ -15,6 +15,7 @@ from mqtool.formats.message import Message, message_of
 from mqtool.formats.pop import Receipt, build_receipt
 from mqtool.formats.properties import build_properties
 from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.signing import Credentials
 from mqtool.formats.stored_message import parse_stored
 
 PRODUCERS = "P"
@@ -24,8 +25,8 @@ PRODUCERS = "P"
 class Client:
     """Producer, consumer and administrator of one broker."""
 
-    def __init__(self, address: str) -> None:
-        self._client = RemotingClient([address], on_request=self._take)
+    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
+        self._client = RemotingClient([address], on_request=self._take, credentials=credentials)
         self.checks: asyncio.Queue[RemotingCommand] = asyncio.Queue()
         self._keys = itertools.count()
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 _FEW_CONNECTIONS = 1000
-_PR_SET_PDEATHSIG = 1
 _MASTER = "ASYNC_MASTER"  # one that waits for no slaves, as RocketMQ calls it
 
 
@@ -159,8 +158,7 @@ def _broker(host: str, port: int | None, store: Path, given: dict[str, str], use
 
 
 def _prepare_process() -> None:
-    """Take all the files that the system gives, one a connection; end with the process that waits for this one."""
-    import ctypes
+    """Take all the files that the system gives, one a connection."""
     import resource
 
     from mqtool.engine.remoting.server import most_connections
@@ -174,9 +172,6 @@ def _prepare_process() -> None:
             f"(ulimit -n)",
             err=True,
         )
-    with contextlib.suppress(OSError, AttributeError):  # only Linux has it
-        # Who kills a service may know nothing but the other process.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _port(text: str) -> int:
@@ -200,8 +195,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def tell(*_: object) -> None:
-        # A second signal must not kill what is about to end: who stops a service tells every process of it, and the
-        # one that waits for this one passes the signal on.
+        # A second signal must not kill what is about to end.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         if not loop.is_closed():  # as it may be for one that had come before it was ignored

@@ -7,12 +7,14 @@ print(cluster.name_server_address, cluster.broker_addresses)
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 import threading
 import zlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -30,6 +32,7 @@ from mqtool.formats.bodies import Registration, build_registration
 from mqtool.formats.codes import Perm, RequestCode
 from mqtool.formats.headers import BrokerIdentity, RegisterBroker, build_header
 from mqtool.formats.remoting import Peer, RemotingCommand
+from mqtool.processes import die_with
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -243,7 +246,11 @@ class _RunningBroker:
         settings = [f"--set={name}={value}" for name, value in self._config.store_settings.items()]
         arguments = ["-m", "mqtool", "recover", "-s", str(self._config.store), "--yes", "-o", "jsonl", *settings]
         child = await asyncio.create_subprocess_exec(
-            sys.executable, *arguments, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+            sys.executable,
+            *arguments,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            preexec_fn=partial(die_with, os.getpid()),
         )
         _, said = await child.communicate()
         remarks = said.decode("utf-8", "replace").strip()

@@ -277,17 +277,6 @@ def test_what_was_acknowledged_is_there_after_a_kill(flush: str, tmp_path: Path)
     assert run("verify", "-s", store).status == Status.OK
 
 
-def test_it_ends_cleanly_when_only_the_process_that_waits_for_it_is_killed(tmp_path: Path) -> None:
-    with serving_both(tmp_path / "store") as (process, _, broker):
-        [sent] = ask(broker, send("one"))
-        process.kill()
-        _, errors = process.communicate(timeout=20)  # until both have closed their streams
-
-    assert (sent.code, errors) == (0, "")
-    assert not (tmp_path / "store" / "abort").exists()
-    assert bodies(tmp_path / "store") == ["one"]
-
-
 def test_more_connections_than_files_are_refused_and_those_there_go_on(tmp_path: Path) -> None:
     store = tmp_path / "store"
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300)); "

@@ -10,7 +10,7 @@ from mqtool.engine.repair.findings import Severity
 from tests.differential.conftest import REQUIRED, jars
 from tests.differential.java_broker import POM
 from tests.differential.java_store import VERSIONS
-from tests.interop import run_scenarios
+from tests.interop import ACCOUNTS, run_scenarios
 
 pytestmark = pytest.mark.java
 
@@ -27,7 +27,14 @@ QUICK = (
     "push_tag_filter",
     "mqadmin_cluster_list",
 )
-"""What the versions could differ in and that takes a minute in all; 5.3.3 does everything."""
+"""What the versions could differ in and that takes a minute in all; 5.3.3 does everything, without accounts."""
+
+
+def guarded(folder: Path) -> dict[str, str | int | bool]:
+    """Return the settings of a broker that controls access, with its accounts in a folder."""
+    path = folder / "plain_acl.yml"
+    path.write_text(ACCOUNTS)
+    return {"aclEnable": True, "rocketmq.acl.plain.file": str(path)}
 
 
 COUNTS = {"go": 15, "node": 3}
@@ -40,8 +47,10 @@ COUNTS = {"go": 15, "node": 3}
 def test_java_clients_work_with_it_and_leave_a_sound_store(version: str, tmp_path: Path) -> None:
     jars(version, POM)
     names = () if version == "5.3.3" else QUICK
-    with mqtool.Broker(tmp_path / "store") as broker:
-        rows = [*run_scenarios("java", version, broker.name_server_address, tmp_path / "work", *names)]
+    has_accounts = version != "5.3.3"
+    with mqtool.Broker(tmp_path / "store", settings=guarded(tmp_path) if has_accounts else None) as broker:
+        address, work = broker.name_server_address, tmp_path / "work"
+        rows = [*run_scenarios("java", version, address, work, *names, with_accounts=has_accounts)]
 
     assert [row for row in rows if not row["ok"]] == []
     assert len(rows) == (len(names) or 30)
@@ -56,8 +65,8 @@ def test_go_and_node_clients_work_with_it(kind: str, tmp_path: Path) -> None:
     if not shutil.which(kind):
         message = f"NOT TRIED WITH THE {kind.upper()} CLIENT: there is no {kind} here"
         pytest.fail(message) if REQUIRED else pytest.skip(message)
-    with mqtool.Broker(tmp_path / "store") as broker:
-        rows = [*run_scenarios(kind, "", broker.name_server_address, tmp_path / "work")]
+    with mqtool.Broker(tmp_path / "store", settings=guarded(tmp_path)) as broker:
+        rows = [*run_scenarios(kind, "", broker.name_server_address, tmp_path / "work", with_accounts=True)]
 
     assert [row for row in rows if not row["ok"]] == []
     assert len(rows) == COUNTS[kind]

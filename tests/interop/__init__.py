@@ -14,8 +14,20 @@ from tests.differential.java_store import class_path
 
 HERE = Path(__file__).parent
 
+SECRET = "12345678"
+ACCOUNTS = f"""\
+accounts:
+  - {{accessKey: administrator, secretKey: "{SECRET}", admin: true}}
+  - {{accessKey: producer, secretKey: "{SECRET}", defaultTopicPerm: PUB, topicPerms: [DefaultCluster_REPLY_TOPIC=PUB]}}
+  - {{accessKey: consumer, secretKey: "{SECRET}", defaultTopicPerm: SUB, defaultGroupPerm: SUB}}
+  - {{accessKey: everyone, secretKey: "{SECRET}", defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}}
+"""
+"""Of a broker that controls access, each with just the rights that it needs."""
 
-def run_scenarios(kind: str, version: str, name_server: str, work: Path, *names: str) -> Iterator[dict[str, Any]]:
+
+def run_scenarios(
+    kind: str, version: str, name_server: str, work: Path, *names: str, with_accounts: bool = False
+) -> Iterator[dict[str, Any]]:
     """Run scenarios of one kind of client, all that there are if none is named, and yield a row for each as it ends.
 
     Args:
@@ -24,6 +36,7 @@ def run_scenarios(kind: str, version: str, name_server: str, work: Path, *names:
         name_server: its address.
         work: a folder for classes and logs.
         names: of the scenarios.
+        with_accounts: whether the clients use ``ACCOUNTS``.
 
     Raises:
         RuntimeError: the client ended before all of them were done.
@@ -33,6 +46,8 @@ def run_scenarios(kind: str, version: str, name_server: str, work: Path, *names:
         (work / f"classpath-{version}").write_text(class_path(version, POM))
     environment = {**os.environ, "ROCKETMQ_VERSION": version, "INTEROP_WORK": str(work), "JAVA_TOOL_OPTIONS": ""}
     environment.setdefault("INTEROP_JOBS", "2")
+    if with_accounts:
+        environment["INTEROP_SECRET"] = SECRET
     command = ["bash", str(HERE / kind / "run.sh"), name_server, *names]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True) as process:
         try:

@@ -7,15 +7,15 @@
 import contextlib
 import hmac
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from mqtool.engine.broker.config_files import save_data
+from mqtool.engine.broker.needs import AdminNeededError, Need, TopicAt, needs
 from mqtool.engine.broker.processors.query import UNIQUE_KEY_QUERY
+from mqtool.engine.broker.topics import has_messages_of_all
 from mqtool.errors import BadDataError, FormatError
-from mqtool.formats.bodies import parse_heartbeat
-from mqtool.formats.codes import RequestCode
-from mqtool.formats.plain_acl import DENY, PUB, SUB, Account, PlainAcl, build_acl, parse_acl
+from mqtool.formats.plain_acl import DENY, Account, PlainAcl, build_acl, parse_acl
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 from mqtool.formats.signing import ACCESS_KEY, SIGNATURE, signature
 from mqtool.formats.topics import RETRY_PREFIX
@@ -25,36 +25,19 @@ log = logging.getLogger(__name__)
 LOOK_INTERVAL_MS = 1000
 """How often the file is looked at for changes."""
 
-Need = tuple[str, int]
-"""A topic, or the retry topic of a group, and a permission."""
-
-_ADMIN_ONLY = frozenset(
-    (
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_BROKER_CONFIG,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
-        RequestCode.DELETE_ACL_CONFIG,
-        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
-    )
-)
-
 
 class AccessControl:
     """The accounts of a file, read anew when it changes; a change that cannot be read leaves them as they are."""
 
-    def __init__(self, path: Path, now: int) -> None:
-        """Read the accounts.
+    def __init__(self, path: Path, now: int, topic_at: TopicAt) -> None:
+        """Read the accounts; ``topic_at`` tells which topic the message at an address is for.
 
         Raises:
             BadDataError: the file does not say what it should.
             OSError: it is not there.
         """
         self._path = path
+        self._topic_at = topic_at
         self._next_look = now + LOOK_INTERVAL_MS
         self._modified = path.stat().st_mtime_ns
         self.acl: PlainAcl = _read(path)
@@ -124,12 +107,21 @@ class AccessControl:
             return f"Check signature failed for accessKey={access_key}"
         if account.is_admin:
             return None
-        if command.code in _ADMIN_ONLY:
+        try:
+            for need in needs(command, self._topic_at):
+                if not _has(account, need):
+                    return f"No default permission for {need.topic}"
+        except AdminNeededError:
             return f"Need admin permission for request code={command.code}, but accessKey={access_key} is not"
-        for name, permission in needs(command):
-            if not _has(account, name, permission):
-                return f"No default permission for {name}"
         return None
+
+    def allows(self, access_key: str, host: str, need: Need) -> bool:
+        """Tell whether who has come with an access key from a host may do something that the broker does for him."""
+        acl = self.acl
+        account = acl.accounts.get(access_key)
+        if any(is_from(host, pattern) for pattern in acl.white_addresses):
+            return True
+        return account is not None and (account.is_admin or is_from(host, account.white_address) or _has(account, need))
 
 
 def _read(path: Path) -> PlainAcl:
@@ -139,12 +131,13 @@ def _read(path: Path) -> PlainAcl:
         raise BadDataError(f"{path}: {error.reason}") from error
 
 
-def _has(account: Account, name: str, permission: int) -> bool:
+def _has(account: Account, need: Need) -> bool:
+    name = need.topic
     if name.startswith(RETRY_PREFIX):
         owned = account.group_perms.get(name.removeprefix(RETRY_PREFIX), account.default_group_perm)
-    else:
-        owned = account.topic_perms.get(name, account.default_topic_perm)
-    return owned != DENY and bool(owned & permission)
+    else:  # what is for all topics is not meant for those in which messages of all topics wait
+        owned = account.topic_perms.get(name, DENY if has_messages_of_all(name) else account.default_topic_perm)
+    return owned != DENY and bool(owned & need.permission)
 
 
 # Signatures
@@ -159,57 +152,6 @@ def is_signed(command: RemotingCommand, secret_key: str) -> bool:
         return False
     rest = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}  # as clients up to 4.9.3 sign
     return hmac.compare_digest(given, signature(rest, command.body, secret_key).encode())
-
-
-# What a request needs
-
-
-def needs(command: RemotingCommand) -> Iterator[Need]:
-    """Yield what the sender of a request must be allowed to do."""
-    need = _NEEDS.get(command.code)
-    if need is not None:
-        yield from need(command)
-
-
-def _to_topic(name: str) -> Callable[[RemotingCommand], Iterator[Need]]:
-    def need(command: RemotingCommand) -> Iterator[Need]:
-        topic = command.ext_fields.get(name, "")
-        yield topic, SUB if topic.startswith(RETRY_PREFIX) else PUB
-
-    return need
-
-
-def _from(group: str, *topics: str) -> Callable[[RemotingCommand], Iterator[Need]]:
-    def need(command: RemotingCommand) -> Iterator[Need]:
-        if name := command.ext_fields.get(group, ""):
-            yield RETRY_PREFIX + name, SUB
-        for topic in topics:
-            yield command.ext_fields.get(topic, ""), SUB
-
-    return need
-
-
-def _heartbeat(command: RemotingCommand) -> Iterator[Need]:
-    for consumer in parse_heartbeat(command.body).consumers:
-        yield RETRY_PREFIX + consumer.group, SUB
-        for subscription in consumer.subscriptions:
-            yield subscription.topic, SUB
-
-
-_NEEDS: dict[int, Callable[[RemotingCommand], Iterator[Need]]] = {
-    RequestCode.SEND_MESSAGE: _to_topic("topic"),
-    RequestCode.SEND_MESSAGE_V2: _to_topic("b"),
-    RequestCode.SEND_BATCH_MESSAGE: _to_topic("b"),
-    RequestCode.CONSUMER_SEND_MSG_BACK: _from("group"),
-    RequestCode.PULL_MESSAGE: _from("consumerGroup", "topic"),
-    RequestCode.LITE_PULL_MESSAGE: _from("consumerGroup", "topic"),
-    RequestCode.POP_MESSAGE: _from("consumerGroup", "topic"),
-    RequestCode.QUERY_MESSAGE: _from("", "topic"),
-    RequestCode.HEART_BEAT: _heartbeat,
-    RequestCode.UNREGISTER_CLIENT: _from("consumerGroup"),
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _from("consumerGroup"),
-    RequestCode.UPDATE_CONSUMER_OFFSET: _from("consumerGroup", "topic"),
-}
 
 
 # Addresses

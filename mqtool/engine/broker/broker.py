@@ -40,11 +40,14 @@ from mqtool.engine.broker.request_modes import RequestModes
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.timers import Timers
-from mqtool.engine.broker.topics import Topics
+from mqtool.engine.broker.topics import Topics, has_messages_of_all
 from mqtool.engine.broker.transactions import Transactions
+from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.hosts import parse_host
+from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.unique_key import build_unique_key
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
     from mqtool.formats.new_message import NewMessage
 
+_REAL_TOPIC = probe_of("REAL_TOPIC")
 _STORE_INTERVAL = 100
 """How often the store writes units and looks at its disk, in ms."""
 
@@ -153,8 +157,9 @@ class Broker:
         self.on_arrival.append(self.figures.arrived)
         self.topics.on_delete.append(self.figures.forget_topic)
         self.clockworks.append(self.figures)
-        self.access = AccessControl(Path(self.settings.acl_file), now) if self.settings.acl_enabled else None
-        if self.access:
+        self.access: AccessControl | None = None
+        if self.settings.acl_enabled:
+            self.access = AccessControl(Path(self.settings.acl_file), now, self.topic_at)
             self.clockworks.append(self.access)
         store.on_arrival = self.arrived
         store.batch_topics = self.topics.batch_topics
@@ -215,6 +220,15 @@ class Broker:
             if word in message.properties and (refused := detour(message, now)) is not None:
                 return refused
         return self.store.append(message, now)
+
+    def topic_at(self, physical_offset: int) -> str | None:
+        """Return the topic that the message at an address is for, though it may wait elsewhere; None without one."""
+        try:
+            message = parse_stored(self.store.log.record(physical_offset)).message
+        except (NotFoundError, FormatError):
+            return None
+        real = find_property(message.properties, _REAL_TOPIC) if has_messages_of_all(message.topic) else b""
+        return real.decode("utf-8", "replace") or message.topic
 
     def new_unique_key(self, now: int) -> str:
         """Return the key of a message whose producer gave it none."""

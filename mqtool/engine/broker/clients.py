@@ -28,6 +28,7 @@ class Client:
     language: str | None
     version: int
     last_heard: int  # ms
+    access_key: str = ""  # with which it has come, where access is controlled
 
 
 @dataclass(slots=True)

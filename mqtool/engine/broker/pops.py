@@ -272,17 +272,17 @@ class Pops:
                 self._broker.topics.delete(name, now)
 
 
-def _records(parts: Sequence[memoryview]) -> Iterator[memoryview]:
+def _records(parts: Sequence[bytes]) -> Iterator[memoryview]:
     """Yield the single records of parts in which they lie end to end."""
-    for part in parts:
-        at = 0
+    for one in parts:
+        part, at = memoryview(one), 0
         while at < len(part):
             (size,) = _INT.unpack_from(part, at)
             yield part[at : at + size]
             at += size
 
 
-def _queue_offsets(parts: Sequence[memoryview]) -> list[int]:
+def _queue_offsets(parts: Sequence[bytes]) -> list[int]:
     return [_LONG.unpack_from(record, _QUEUE_OFFSET_AT)[0] for record in _records(parts)]
 
 

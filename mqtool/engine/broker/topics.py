@@ -41,6 +41,7 @@ NOT_TO_BE_SENT_TO = frozenset(
 )
 _SYSTEM = NOT_TO_BE_SENT_TO | {DEFAULT_TOPIC, BENCHMARK_TOPIC, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
 _SYSTEM_PREFIX = "rmq_sys_"
+_WAITING = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_TIMES_TOPIC))
 
 
 def fault_of_name(topic: str) -> str | None:
@@ -51,6 +52,11 @@ def fault_of_name(topic: str) -> str | None:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     most = _MOST_OF_GROUP if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else _MOST
     return f"The specified topic is longer than topic max length {most}." if len(topic) > most else None
+
+
+def has_messages_of_all(topic: str) -> bool:
+    """Tell whether messages of any topic wait in a topic, or what was taken of any."""
+    return topic in _WAITING or topic.startswith(REVIVE_PREFIX)
 
 
 def reply_topic(cluster_name: str) -> str:

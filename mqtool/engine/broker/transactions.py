@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from mqtool.engine.broker.copies import Likeness, likeness
 from mqtool.engine.broker.delayed import DELAY, delay_level, with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
+from mqtool.engine.broker.needs import Need
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import commit_log
@@ -28,6 +29,7 @@ from mqtool.formats.codes import Perm, RequestCode
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.headers import CheckTransaction, build_header
 from mqtool.formats.new_message import NewMessage, build_record, record_size, topic_field
+from mqtool.formats.plain_acl import PUB
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
 from mqtool.formats.remoting import Outgoing
 from mqtool.formats.stored_message import StoredMessage, parse_stored
@@ -342,6 +344,9 @@ class Transactions:
 
     def _ask(self, half: StoredMessage, pairs: dict[str, str], moved: AppendResult) -> Iterable[Outgoing]:
         producers = self._broker.clients.producers(pairs.get("PGROUP", ""))
+        if access := self._broker.access:  # anybody may call himself a producer of a group
+            need = Need(pairs.get("REAL_TOPIC", ""), PUB)
+            producers = [one for one in producers if access.allows(one.access_key, one.peer.host, need)]
         if not producers:
             return
         producer = producers[next(self._rotation) % len(producers)]

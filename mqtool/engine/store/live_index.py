@@ -139,14 +139,20 @@ class LiveIndexFile:
         hashes, offsets, timestamps = (column[:count][is_entry[:count]] for column in entries)
         if len(hashes):
             if self._slots is None:
-                self._slots = self._mapped_slots()
+                self._slots = self._read_slots()
             self._link(self._slots, hashes, offsets, timestamps)
         self._unwritten.append((0, self.header()))
         return count
 
-    def _mapped_slots(self) -> Ints:
+    def _read_slots(self) -> Ints:
+        """Return the slots as they are in the file; what no entry has come to takes no memory."""
+        slots = np.zeros(self.shape.slots, layout.SLOT_DTYPE["entry"])
+        as_bytes = memoryview(slots).cast("B")
+        stop = layout.HEADER_SIZE + len(as_bytes)
         with reading(self.path):
-            return np.memmap(self.path, layout.SLOT_DTYPE["entry"], "r", layout.HEADER_SIZE, (self.shape.slots,))
+            for at, data in chunks(self.path, layout.HEADER_SIZE, stop):
+                as_bytes[at - layout.HEADER_SIZE : at - layout.HEADER_SIZE + len(data)] = data
+        return slots
 
     def _link(self, slots_now: Ints, hashes: Ints, offsets: Ints, timestamps: Ints) -> None:
         """Put entries in front of those that their slots lead to, as if one came after the other."""
@@ -173,6 +179,7 @@ class LiveIndexFile:
 
         is_newest = np.concatenate((is_new[1:], [True]))
         slots_at = (layout.HEADER_SIZE + layout.SLOT_SIZE * slots[is_newest]).tolist()
+        slots_now[slots[is_newest]] = sorted_numbers[is_newest]
         newest = sorted_numbers[is_newest].astype(layout.SLOT_DTYPE["entry"]).tobytes()
         size = layout.SLOT_SIZE
         self._unwritten += [(at, newest[i * size : (i + 1) * size]) for i, at in enumerate(slots_at)]

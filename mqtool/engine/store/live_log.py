@@ -1,26 +1,26 @@
 """The commit log of a running broker: its end is written, all of it is read.
 
-Bytes are written with plain calls of the system and read through maps: a full disk is then an error at the write, and
-not the end of the process in the middle of a map. Segments are as long as configured from the start, sparse: to make
-one takes 40 microseconds, so none is made ahead. (Rules: store.md 1.6, 2.7. RocketMQ: ``CommitLog``,
-``MappedFileQueue``.)
+Bytes are written and read with plain calls of the system, nothing is mapped: a disk that is full or fails, or a file
+that somebody cut short, is then an error of one request, and not the end of the process. Segments are as long as
+configured from the start, sparse: to make one takes 40 microseconds, so none is made ahead. (Rules: store.md 1.6, 2.7.
+RocketMQ: ``CommitLog``, ``MappedFileQueue``.)
 """
 
 import collections
 import contextlib
-import mmap
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import reading
-from mqtool.errors import FormatError, NotFoundError, RecoveryNeededError
+from mqtool.errors import FormatError, NotFoundError, RecoveryNeededError, StoreChangedError
 from mqtool.formats import commit_log, scan
 from mqtool.formats.layout import packer_of
 from mqtool.formats.stored_message import parse_stored
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 _BLANK = packer_of(commit_log.BLANK)
 _ROOM = commit_log.BLANK_SIZE
 _MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
-_MOST_MAPS = 8
-"""Segments that stay mapped for readers."""
-_RELEASE_AFTER = 16 << 20
-"""So many bytes are read before the memory behind the maps is let go."""
+_MOST_OPEN = 8
+"""Segments that stay open for readers."""
+_LIKELY_SIZE = 4096
+"""So much is read of a record whose size is not known yet."""
 _MOST_AGAIN = 256 << 20
 """Bytes that are looked at record by record after a kill; the checkpoint is written every second."""
 
@@ -58,7 +58,7 @@ class Segment:
         self.start_offset = start_offset
         self.file: OpenFile | None = None  # while bytes are written, and until they are on the disk
         self.is_named = False  # on the disk, as far as is known
-        self.map: mmap.mmap | None = None
+        self.descriptor: int | None = None  # while it is open for readers
 
 
 class LiveLog:
@@ -100,8 +100,7 @@ class LiveLog:
         self._disk = disk
         self._folders = list(folders)
         self._written: Segment | None = None  # the last segment
-        self._maps: collections.OrderedDict[int, Segment] = collections.OrderedDict()
-        self._read_size = 0  # since memory was released
+        self._open: collections.OrderedDict[int, Segment] = collections.OrderedDict()  # for readers
 
     # The end
 
@@ -205,13 +204,16 @@ class LiveLog:
         ends = [
             at + len(data) for at, data in chunks(segment.path, start, self.file_size) if data.count(0) != len(data)
         ]
-        view = self.read(segment.start_offset, self.file_size)
-        for position in scan.candidates(view, segment.start_offset, start, max(ends, default=start)):
-            at = segment.start_offset + position
-            if at > self.end_offset and self.sound_record(at):
-                raise RecoveryNeededError(
-                    f"the log cannot be read from {self.end_offset:,} on, but a message lies behind that, at {at:,}"
-                )
+        if not ends:
+            return
+        with LoadedFile(segment.path, segment.start_offset, self.file_size) as file:
+            file.load(start, max(ends))
+            for position in scan.candidates(file.bytes, segment.start_offset, start, max(ends)):
+                at = segment.start_offset + position
+                if at > self.end_offset and self.sound_record(at):
+                    raise RecoveryNeededError(
+                        f"the log cannot be read from {self.end_offset:,} on, but a message lies behind that, at {at:,}"
+                    )
 
     def clear_behind(self) -> int:
         """Clear what lies behind the end of a log that was not closed, and return how many bytes that were."""
@@ -350,21 +352,56 @@ class LiveLog:
     # Reading
 
     def read(self, offset: int, size: int) -> memoryview:
-        """Return bytes at an address where they lie, fewer at the end of a segment, none where there is none.
+        """Return bytes at an address, fewer at the end of a segment, none where there is none.
 
-        The view holds its memory; it must be dropped before the store can give that back.
+        Raises:
+            StoreChangedError: the segment has become shorter.
+            MqtoolError: the disk fails.
         """
-        segment = self.segments.get(offset // self.file_size * self.file_size)
+        position = offset % self.file_size
+        segment = self.segments.get(offset - position)
         if segment is None or offset < 0:
             return memoryview(b"")
-        position = offset - segment.start_offset
-        if segment.map is None:
-            self._map(segment)
-        assert segment.map is not None
-        self._read_size += size
-        if self._read_size > _RELEASE_AFTER:
-            self._release_memory()
-        return memoryview(segment.map)[position : position + size]
+        descriptor = segment.descriptor
+        if descriptor is None:
+            descriptor = self._open_segment(segment)
+        size = min(size, self.file_size - position)
+        with reading(segment.path):
+            data = os.pread(descriptor, size, position)
+        if len(data) < size:
+            raise _shrunk(segment)
+        return memoryview(data)
+
+    def read_each(self, places: Iterable[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes at several addresses, each with a size; of a pull most of its time goes here.
+
+        Raises:
+            NotFoundError: a segment is not there.
+            StoreChangedError: a segment has become shorter.
+            MqtoolError: the disk fails.
+        """
+        found: list[bytes] = []
+        file_size, pread = self.file_size, os.pread
+        segment, descriptor, first, end = None, -1, 0, 0
+        try:
+            for offset, size in places:
+                if not first <= offset < end:
+                    first = offset // file_size * file_size
+                    end = first + file_size
+                    segment = self.segments.get(first)
+                    if segment is None:
+                        raise NotFoundError(f"the commit log has no segment with the address {offset:,}")
+                    descriptor = self._open_segment(segment) if segment.descriptor is None else segment.descriptor
+                data = pread(descriptor, size, offset - first)
+                if len(data) < size:
+                    assert segment is not None
+                    raise _shrunk(segment)
+                found.append(data)
+        except OSError:
+            assert segment is not None
+            with reading(segment.path):
+                raise
+        return found
 
     def record(self, offset: int) -> memoryview:
         """Return the record that begins at an address.
@@ -372,15 +409,17 @@ class LiveLog:
         Raises:
             NotFoundError: the log does not reach there.
             FormatError: no record begins there.
+            MqtoolError: the disk fails, or a file has become shorter.
         """
         if not self.min_offset <= offset < self.end_offset:
             raise NotFoundError(
                 f"the commit log reaches from {self.min_offset:,} to {self.end_offset:,}: nothing is at {offset:,}"
             )
-        size, magic = self._heads(offset)
+        view = self.read(offset, _LIKELY_SIZE)
+        size, magic = _BLANK.unpack_from(view) if len(view) >= _ROOM else (0, 0)
         if magic not in _MAGICS or size < commit_log.MIN_SIZE or offset + size > self.end_offset:
             raise FormatError("no message begins", offset)
-        return self.read(offset, size)
+        return view[:size] if size <= len(view) else self.read(offset, size)
 
     def store_timestamp(self, offset: int) -> int:
         """Return when the message that begins at an address was stored (ms), -1 where the log does not reach."""
@@ -391,23 +430,14 @@ class LiveLog:
         timestamp: int = _INT64.unpack_from(view, _TIMESTAMP_AT[commit_log.head_form(sys_flag)])[0]
         return timestamp
 
-    def _map(self, segment: Segment) -> None:
+    def _open_segment(self, segment: Segment) -> int:
         with reading(segment.path):
-            descriptor = os.open(segment.path, os.O_RDONLY)
-            try:
-                segment.map = mmap.mmap(descriptor, self.file_size, prot=mmap.PROT_READ)
-            finally:
-                os.close(descriptor)
-        self._maps[segment.start_offset] = segment
-        if len(self._maps) > _MOST_MAPS:
-            _, oldest = self._maps.popitem(last=False)
-            _unmap(oldest)
-
-    def _release_memory(self) -> None:
-        self._read_size = 0
-        for segment in self._maps.values():
-            assert segment.map is not None
-            segment.map.madvise(mmap.MADV_DONTNEED)
+            segment.descriptor = os.open(segment.path, os.O_RDONLY)
+        self._open[segment.start_offset] = segment
+        if len(self._open) > _MOST_OPEN:
+            _, oldest = self._open.popitem(last=False)
+            _close(oldest)
+        return segment.descriptor
 
     # Removing
 
@@ -425,23 +455,26 @@ class LiveLog:
         self._disk.remove(segment.path)
         del self.segments[self.min_offset]
         self.min_offset += self.file_size
-        self._maps.pop(segment.start_offset, None)
-        _unmap(segment)
+        self._open.pop(segment.start_offset, None)
+        _close(segment)
         if segment.file is not None:
             segment.file.close()
 
     def close(self) -> None:
-        """Let go of all files and maps."""
+        """Let go of all files."""
         for segment in self.segments.values():
-            _unmap(segment)
+            _close(segment)
             if segment.file is not None:
                 segment.file.close()
                 segment.file = None
-        self._maps.clear()
+        self._open.clear()
 
 
-def _unmap(segment: Segment) -> None:
-    if segment.map is not None:
-        with contextlib.suppress(BufferError):  # somebody still reads: it goes with the last view
-            segment.map.close()
-        segment.map = None
+def _shrunk(segment: Segment) -> StoreChangedError:
+    return StoreChangedError(f"{segment.path} has become shorter: another process is at work on it")
+
+
+def _close(segment: Segment) -> None:
+    if segment.descriptor is not None:
+        os.close(segment.descriptor)
+        segment.descriptor = None

@@ -69,7 +69,7 @@ class Fetched(NamedTuple):
     next_offset: int
     min_offset: int
     max_offset: int
-    parts: Sequence[memoryview] = ()
+    parts: Sequence[bytes] = ()
     message_count: int = 0
 
 
@@ -99,11 +99,11 @@ def fetch(
     log, codes, sql92 = store.log, wanted.codes, wanted.sql92
     first, end = log.min_offset, log.end_offset
     on_disk_before = end - _IN_MEMORY
-    parts: list[memoryview] = []
     status = StoreStatus.NO_MATCHED_MESSAGE
     next_offset = offset
     count = total = 0
-    run, run_end = -1, -1  # records that lie end to end make one part
+    runs: list[tuple[int, int]] = []  # records that lie end to end make one part
+    run, run_end = -1, -1
     for place, at, size, code, batch_size in _units(queue, offset, max_count):
         limits = ON_DISK if at < on_disk_before else IN_MEMORY
         if count and (count + batch_size > max_count or count >= limits.messages or total + size > limits.bytes):
@@ -123,14 +123,14 @@ def fetch(
         total += size
         if at != run_end:
             if run >= 0:
-                parts.append(log.read(run, run_end - run))
+                runs.append((run, run_end - run))
             run = at
         run_end = at + size
     if run >= 0:
-        parts.append(log.read(run, run_end - run))
+        runs.append((run, run_end - run))
     if next_offset == offset:
         return Fetched(StoreStatus.OFFSET_FOUND_NULL, high, low, high)
-    return Fetched(status, next_offset, low, high, parts, count)
+    return Fetched(status, next_offset, low, high, log.read_each(runs), count)
 
 
 def _units(queue: "LiveQueue", offset: int, max_count: int) -> "Iterator[Unit]":

@@ -23,6 +23,8 @@ from tests.formats.test_plain_acl import TEXT
 
 PEER = Peer(1, "192.0.2.1", 4000)
 SECRET = "12345678"
+WAITING = {100: "topicA", 200: "topicC", 300: "%RETRY%groupB"}
+"""Topics of the messages at these addresses."""
 
 
 def signed(code: int, body: bytes = b"", secret: str = SECRET, key: str = "RocketMQ", **fields: Any) -> RemotingCommand:
@@ -37,7 +39,7 @@ def signed(code: int, body: bytes = b"", secret: str = SECRET, key: str = "Rocke
 def access(tmp_path: Path) -> AccessControl:
     path = tmp_path / "plain_acl.yml"
     path.write_text(TEXT)
-    return AccessControl(path, NOW)
+    return AccessControl(path, NOW, WAITING.get)
 
 
 # Who
@@ -101,7 +103,7 @@ def test_an_account_needs_no_signature_from_its_own_addresses(access: AccessCont
         (RequestCode.SEND_BATCH_MESSAGE, {"b": "topicB"}, None),
         (RequestCode.SEND_MESSAGE, {"topic": "%RETRY%other"}, None),
         (RequestCode.SEND_MESSAGE, {"topic": "%RETRY%groupA"}, "%RETRY%groupA"),
-        (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "groupA"}, "%RETRY%groupA"),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "groupA", "offset": 0, "delayLevel": 0}, "%RETRY%groupA"),
         (RequestCode.PULL_MESSAGE, {"topic": "topicC", "consumerGroup": "groupB"}, None),
         (RequestCode.PULL_MESSAGE, {"topic": "topicC", "consumerGroup": "groupA"}, "%RETRY%groupA"),
         (RequestCode.PULL_MESSAGE, {"topic": "topicA", "consumerGroup": "groupB"}, "topicA"),
@@ -110,7 +112,23 @@ def test_an_account_needs_no_signature_from_its_own_addresses(access: AccessCont
         (RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "consumerGroup": "groupA"}, "%RETRY%groupA"),
         (RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "groupA"}, "%RETRY%groupA"),
         (RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "groupB", "topic": "topicA"}, "topicA"),
-        (RequestCode.GET_BROKER_RUNTIME_INFO, {}, None),
+        (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 200}, None),
+        (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 100}, "topicA"),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "groupB", "offset": 200, "delayLevel": 0}, None),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "groupB", "offset": 300, "delayLevel": 0}, None),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "groupB", "offset": 100, "delayLevel": 0}, "topicA"),
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "groupB", "msgId": f"{100:032X}"}, "topicA"),
+        (RequestCode.PEEK_MESSAGE, {"topic": "topicA", "consumerGroup": "groupB"}, "topicA"),
+        (RequestCode.PEEK_MESSAGE, {"topic": "topicC", "consumerGroup": "groupA"}, "%RETRY%groupA"),
+        (RequestCode.ACK_MESSAGE, {"topic": "topicA", "consumerGroup": "groupB"}, "topicA"),
+        (RequestCode.ACK_MESSAGE, {"topic": "%RETRY%groupB_topicC", "consumerGroup": "groupB"}, None),
+        (RequestCode.ACK_MESSAGE, {"topic": "%RETRY%groupB+topicA", "consumerGroup": "groupB"}, "topicA"),
+        (RequestCode.ACK_MESSAGE, {"topic": "%RETRY%groupA", "consumerGroup": "groupB"}, "%RETRY%groupA"),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "topicB", "i": "TIMER_DEL_UNIQKEY\x01topicB+K\x02"}, None),
+        (RequestCode.SEND_MESSAGE_V2, {"b": "topicB", "i": "TIMER_DEL_UNIQKEY\x01topicA+K\x02"}, "topicA"),
+        (RequestCode.RECALL_MESSAGE, {"topic": "topicC"}, "topicC"),
+        (RequestCode.SEND_REPLY_MESSAGE_V2, {"b": "DefaultCluster_REPLY_TOPIC"}, "DefaultCluster_REPLY_TOPIC"),
+        (RequestCode.GET_TOPIC_CONFIG, {"topic": "topicC"}, None),
     ],
 )
 def test_a_request_needs_the_permissions_of_its_kind(
@@ -128,6 +146,20 @@ def test_a_heartbeat_needs_all_that_it_subscribes_to(access: AccessControl, topi
     request = signed(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), (consumer,))))
 
     assert (access.fault(request, PEER) is None) == is_allowed
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"])
+def test_a_default_permission_is_not_for_topics_in_which_messages_of_all_topics_wait(
+    topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(TEXT.replace("defaultTopicPerm: DENY", "defaultTopicPerm: PUB|SUB"))
+    access = AccessControl(path, NOW, WAITING.get)
+    pull = signed(RequestCode.PULL_MESSAGE, topic=topic, consumerGroup="groupB")
+
+    assert access.fault(pull, PEER) == f"No default permission for {topic}"
+    path.write_text(path.read_text().replace("topicA=DENY", f"{topic}=SUB"))
+    assert AccessControl(path, NOW, WAITING.get).fault(pull, PEER) is None
 
 
 @pytest.mark.parametrize("code", [17, 25, 215, 200, 207])
@@ -167,7 +199,7 @@ def test_a_broker_refuses_as_rocketmq_does(tmp_path: Path) -> None:
         broker = Broker(store, NOW, settings)
 
         [(_, refused)] = broker.handle(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), PEER, NOW)
-        [(_, served)] = broker.handle(signed(RequestCode.GET_BROKER_RUNTIME_INFO), PEER, NOW)
+        [(_, served)] = broker.handle(signed(RequestCode.GET_BROKER_RUNTIME_INFO, key="rocketmq2"), PEER, NOW)
 
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert refused.remark == "org.apache.rocketmq.acl.common.AclException: No accessKey is configured"
@@ -177,7 +209,7 @@ def test_a_broker_refuses_as_rocketmq_does(tmp_path: Path) -> None:
 def test_a_changed_file_counts_from_the_next_look_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "plain_acl.yml"
     path.write_text(TEXT)
-    access = AccessControl(path, NOW)
+    access = AccessControl(path, NOW, WAITING.get)
     request = signed(RequestCode.SEND_MESSAGE, topic="topicA")
 
     path.write_text(TEXT.replace("topicA=DENY", "topicA=PUB"))
@@ -223,7 +255,7 @@ def test_an_account_is_made_changed_and_deleted_and_stays_so(guarded: Broker) ->
 
     expected = Account("newcomer", "87654321", "", True, SUB, DENY, {"T": PUB, "U": SUB})
     path = Path(guarded.settings.acl_file)
-    for acl in (parse_acl(path.read_text()), AccessControl(path, NOW).acl):
+    for acl in (parse_acl(path.read_text()), AccessControl(path, NOW, WAITING.get).acl):
         assert acl.accounts == {"rocketmq2": parse_acl(TEXT).accounts["rocketmq2"], "newcomer": expected}
         assert (acl.white_addresses, acl.version) == (("10.0.0.1", "10.0.0.2"), (4, NOW))
     told = parse_body(as_admin(guarded, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG).body)

@@ -22,6 +22,7 @@ from mqtool.formats.bodies import (
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import ConsumerGroup, ProducerGroup, UnregisterClient, parse_header
 from mqtool.formats.remoting import Outgoing
+from mqtool.formats.signing import ACCESS_KEY
 from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     """Take note of a client; the groups that it changes are told before it gets its answer."""
     command, peer, now = request
     beat = parse_heartbeat(command.body)
-    client = Client(peer, beat.client_id, command.language, command.version, now)
+    access_key = command.ext_fields.get(ACCESS_KEY, "")
+    client = Client(peer, beat.client_id, command.language, command.version, now, access_key)
     out: list[Outgoing] = []
     is_changed = not beat.fingerprint
     groups = broker.groups.find_all([data.group for data in beat.consumers], now)

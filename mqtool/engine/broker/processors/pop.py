@@ -151,7 +151,7 @@ def peek(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         _check(broker, group, topic, queue_id, now)
     except RefusedError as refused:
         return ((peer, _refused(command, refused, PopResponse(0, 0, 0, 0))),)
-    parts: list[memoryview] = []
+    parts: list[bytes] = []
     rest = count = 0
     for name, one in _places(broker, header):
         if count >= most:

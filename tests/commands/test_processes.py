@@ -1,0 +1,133 @@
+"""Processes: ``serve`` is one, which maps nothing of its store; a kill of any leaves no other behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.remoting import RemotingCommand
+from tests.commands.test_serve import ROOT, ask, send, serving_both
+from tests.golden import copy_of
+
+MOMENTS = [1, 30, 60, 90, 120, 150, 180, 210]
+"""In maps of a process: it has more of them as it loads what it needs."""
+
+
+def of_session(session: int) -> list[int]:
+    """Return the processes of a session that live."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdecimal():
+                state, _, _, its_session, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(its_session) == session and state not in "ZX":
+                    found.append(int(entry.name))
+    return found
+
+
+@contextmanager
+def in_session(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
+    """Run mqtool in a session of its own, of which nothing is left in the end; nobody reads what it writes."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "mqtool", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def has_maps(pid: int, count: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/maps").read_text().count("\n") >= count
+    return False
+
+
+def kill_and_see(process: "subprocess.Popen[str]", is_time: Callable[[], bool]) -> None:
+    """Kill a process at a moment, and return once nothing of its session lives; what hangs fails by pytest's limit."""
+    for _ in range(100_000):
+        assert process.poll() is None
+        if is_time():
+            break
+    process.kill()
+    process.wait()
+    for _ in range(100_000):  # what dies with it needs a moment
+        if not of_session(process.pid):
+            return
+    pytest.fail(f"orphans: {of_session(process.pid)}")
+
+
+@pytest.mark.parametrize("maps", MOMENTS)
+def test_serve_that_is_killed_while_it_starts_leaves_nothing_that_runs(maps: int, tmp_path: Path) -> None:
+    ports = "--port", "0", "--namesrv-port", "0"
+    with in_session("serve", "-s", tmp_path / "store", *ports) as process:
+        abort = tmp_path / "store" / "abort"
+        kill_and_see(process, lambda: has_maps(process.pid, maps) or abort.exists())
+
+
+@pytest.mark.parametrize("maps", MOMENTS)
+def test_a_command_that_is_killed_takes_the_process_that_reads_the_store_with_it(maps: int, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+
+    def is_time() -> bool:
+        return any(has_maps(one, maps) for one in of_session(process.pid)) and (
+            maps < 60 or len(of_session(process.pid)) > 1
+        )
+
+    with in_session(
+        "dump", "commitlog", "-s", store, "-o", "jsonl"
+    ) as process:  # it waits for somebody to read its rows
+        kill_and_see(process, is_time)
+
+
+def test_serve_is_one_process_and_maps_nothing_of_its_store(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for _ in range(2):
+        with serving_both(store) as (process, _, broker):
+            pull = {"consumerGroup": "G", "topic": "Orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32"}
+            pull |= {
+                "subscription": "*",
+                "sysFlag": "4",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "0",
+                "subVersion": "0",
+            }
+            query = {"topic": "Orders", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+            sent, pulled, _ = ask(
+                broker,
+                send("one"),
+                RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=pull),
+                RemotingCommand(RequestCode.QUERY_MESSAGE, ext_fields=query),
+            )
+            assert (sent.code, pulled.code) == (0, 0)
+            assert of_session(process.pid) == [process.pid]
+            assert str(store) not in Path(f"/proc/{process.pid}/maps").read_text()
+            process.terminate()
+            process.communicate()
+
+
+def test_a_log_that_somebody_cuts_short_is_an_error_of_a_request_and_no_crash(tmp_path: Path) -> None:
+    with serving_both(tmp_path / "store") as (process, _, broker):
+        [sent] = ask(broker, send("one"))
+        [segment] = (tmp_path / "store" / "commitlog").iterdir()
+        os.truncate(segment, 10)
+        view = RemotingCommand(
+            RequestCode.VIEW_MESSAGE_BY_ID, ext_fields={"offset": str(int(sent.ext_fields["msgId"][-16:], 16))}
+        )
+        [answer, alive] = ask(broker, view, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+        assert answer.code == 1
+        assert "has become shorter" in (answer.remark or "")
+        assert alive.code in (0, 1)
+        process.kill()
