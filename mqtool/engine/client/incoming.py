@@ -3,8 +3,10 @@
 (RocketMQ: ``MessageExt``, ``MessageClientExt``.)
 """
 
+import logging
 from dataclasses import dataclass, field
 
+from mqtool.errors import FormatError
 from mqtool.formats.compression import decompress
 from mqtool.formats.headers import PushReply, parse_header
 from mqtool.formats.hosts import host_text, offset_message_id
@@ -13,10 +15,15 @@ from mqtool.formats.properties import parse_properties
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.stored_message import take_apart
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)  # frozen, it would take four times as long to make
 class ConsumerMessage:
-    """A message that a broker has stored; times are in ms since 1970, ``body`` is as the producer gave it."""
+    """A message that a broker has stored; times are in ms since 1970, ``body`` is as the producer gave it.
+
+    Where a compressed body cannot be read, ``body`` is as it was stored, and ``body_error`` says why.
+    """
 
     topic: str
     body: bytes
@@ -32,6 +39,7 @@ class ConsumerMessage:
     born_host: str
     store_timestamp: int
     store_host: str
+    body_error: FormatError | None = None
     _properties: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -66,7 +74,7 @@ def parse_message(record: bytes | memoryview, broker_name: str = "") -> Consumer
     """Return the message of a record as brokers send it.
 
     Raises:
-        FormatError: the bytes are none, or its body cannot be decompressed.
+        FormatError: the bytes are none.
     """
     return _message(bytes(record), 0, len(record), broker_name)
 
@@ -97,9 +105,15 @@ def _message(data: bytes, at: int, end: int, broker_name: str) -> ConsumerMessag
         _,
         _,
     ) = head
+    error = None
+    try:
+        body = decompress(body, sys_flag)
+    except FormatError as unreadable:
+        error = unreadable
+        log.error("%s %d %d of %s: %s", topic, queue_id, queue_offset, broker_name or "its broker", error)
     return ConsumerMessage(
         topic,
-        decompress(body, sys_flag),
+        body,
         properties,
         broker_name,
         queue_id,
@@ -112,6 +126,7 @@ def _message(data: bytes, at: int, end: int, broker_name: str) -> ConsumerMessag
         host_text(born_address, born_port),
         store_timestamp,
         host_text(store_address, store_port),
+        error,
     )
 
 

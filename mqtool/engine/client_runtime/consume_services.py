@@ -155,11 +155,12 @@ class ConsumeService(ABC):
 
     async def _listen(self, messages: Sequence[ConsumerMessage], context: ConsumeContext) -> ConsumeStatus:
         start = time.perf_counter()
+        status = ConsumeStatus.LATER
         try:
-            status = await self._call(self._shown(messages), context)
+            if not messages[0].body_error:
+                status = await self._call(self._shown(messages), context)
         except Exception:
             log.exception("the listener failed with messages of %s", context.queue)
-            status = ConsumeStatus.LATER
         counts = self.counts.setdefault(messages[0].topic, Counts())
         counts.spent_ms += (time.perf_counter() - start) * 1000
         if status is ConsumeStatus.SUCCESS:
@@ -213,8 +214,13 @@ class ConcurrentService(ConsumeService):
 
     def submit(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> None:
         """Have messages consumed that were just pulled."""
-        for some in consuming.in_groups(messages, self._options.consume_message_batch_max_size):
+        readable = [one for one in messages if not one.body_error]
+        for some in consuming.in_groups(readable, self._options.consume_message_batch_max_size):
             self._due.put_nowait((held, some))
+        if len(readable) < len(messages):  # each by itself: it fails, and takes no other with it
+            for one in messages:
+                if one.body_error:
+                    self._due.put_nowait((held, [one]))
 
     async def _consume_on(self) -> None:
         while True:
@@ -310,6 +316,10 @@ class OrderlyService(ConsumeService):
         if not messages:
             return 0
         held.has_some.set()  # there may be more
+        readable = next((number for number, one in enumerate(messages) if one.body_error), len(messages))
+        if readable < len(messages):  # which goes by itself
+            waiting.put_back(messages[max(1, readable) :])
+            messages = messages[: max(1, readable)]
         context = ConsumeContext(held.queue)
         status = await self._listen(messages, context)
         held.has_room.set()
@@ -323,10 +333,10 @@ class OrderlyService(ConsumeService):
     async def _try_again(self, held: HeldQueue, messages: Sequence[ConsumerMessage]) -> bool:
         """Put messages back where they were, but those at their last attempt; tell whether there are any."""
         most = consuming.most_attempts(self._options.max_reconsume_times, is_orderly=True)
-        again = [
-            dataclasses.replace(one, reconsume_times=one.reconsume_times + 1)
-            for one in messages
-            if one.reconsume_times < most or not await self._send_back(one, -1)
-        ]
+        again = []
+        for one in messages:
+            is_last = one.reconsume_times >= most or one.body_error  # which no attempt makes readable
+            if not is_last or not await self._send_back(one, -1):
+                again.append(dataclasses.replace(one, reconsume_times=one.reconsume_times + 1))
         held.waiting.put_back(again)
         return bool(again)

@@ -7,15 +7,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 import mqtool
 from mqtool import ConsumerMessage, LitePullConsumer, LitePullConsumerOptions, ProducerMessage, ProducerOptions
+from mqtool.engine.client_runtime.blocking.background import background
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
-from mqtool.formats.codes import RequestCode
+from mqtool.formats.codes import RequestCode, SysFlag
 from mqtool.formats.remoting import RemotingCommand
 from tests.engine.client_runtime.test_lite_pull_consumer import polled
 from tests.engine.client_runtime.test_producer import stored
@@ -245,3 +247,40 @@ def test_a_send_fails_within_its_time_where_no_name_server_answers() -> None:
         with pytest.raises(UnavailableError, match=r"no name server told the queues of Orders within 200 ms"):
             producer.send(ProducerMessage("Orders", b"one"), timeout_ms=200)
         assert time.monotonic() - begin < 9  # it took ten seconds
+
+
+# Bodies that cannot be read
+
+
+def send_unreadable(producer: mqtool.Producer, queue: mqtool.MessageQueue) -> None:
+    """Send a body that is said to be compressed, and is not."""
+    message = ProducerMessage("Orders", b"unreadable")
+    packed = producer._client._pack(message)._replace(sys_flag=int(SysFlag.COMPRESSED))
+    background.run(producer._client._send(packed, message, queue, None, None, None))
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_body_that_cannot_be_read_becomes_a_dead_letter_and_holds_up_nothing(
+    orderly: bool, at_once: int, broker: mqtool.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = [b"%d" % number for number in range(6)]
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        queue = producer.queues("Orders")[0]
+        for number, body in enumerate(bodies):
+            producer.send(ProducerMessage("Orders", body), queue)
+            if number in (0, 3):
+                send_unreadable(producer, queue)
+        listener = Listener()
+        options: dict[str, Any] = {"max_reconsume_times": 0, "consume_message_batch_max_size": at_once}
+        with consumer(broker, listener, orderly=orderly, **options):
+            assert sorted(listener.wait_for(6)) == bodies
+            until(lambda: committed(broker) == 8)
+        dead = mqtool.LitePullConsumer("Dead", broker.name_server_address, LitePullConsumerOptions(**FIRST))
+        dead.subscribe("%DLQ%G")
+        with dead:
+            found: list[ConsumerMessage] = []
+            until(lambda: found.extend(dead.poll(100)) or len(found) >= 2)  # type: ignore[func-returns-value]
+    assert [(one.body, one.body_error is not None) for one in found] == [(b"unreadable", True)] * 2
+    assert not {one.body for one in listener.seen} - {*bodies}
+    assert "compressed body cannot be read" in caplog.text
