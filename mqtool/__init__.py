@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus, MessageModel, Thresholds
     from mqtool.engine.client.incoming import ConsumerMessage
     from mqtool.engine.client.outgoing import ProducerMessage
+    from mqtool.engine.client.questions import RefusedError
     from mqtool.engine.client.queue_choice import select_at_random, select_by_hash
     from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
     from mqtool.engine.client_runtime.blocking.consumers import (
@@ -36,27 +37,32 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
     from mqtool.engine.client_runtime.producer import ProducerOptions
     from mqtool.engine.client_runtime.pull_consumer import PullConsumerOptions, PullResult
+    from mqtool.engine.client_runtime.user_code import CallbackError
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
     from mqtool.engine.repair.verify import verify_store
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.virtual_clock import VirtualClock
-    from mqtool.errors import MqtoolError
+    from mqtool.errors import FormatError, MqtoolError, NotFoundError, UnavailableError, UsageError
     from mqtool.formats.bodies import MessageQueue
     from mqtool.formats.codes import PullStatus
     from mqtool.formats.compression import Compression
     from mqtool.formats.message import Message
     from mqtool.formats.scan import MessageTable
 
+    __version__: str
+
 __all__ = [
     "BoundedMemory",
     "Broker",
+    "CallbackError",
     "Compression",
     "ConsumeContext",
     "ConsumeFrom",
     "ConsumeStatus",
     "ConsumerMessage",
     "Finding",
+    "FormatError",
     "LitePullConsumer",
     "LitePullConsumerOptions",
     "Message",
@@ -64,6 +70,7 @@ __all__ = [
     "MessageQueue",
     "MessageTable",
     "MqtoolError",
+    "NotFoundError",
     "OnlyOnce",
     "PopConsumer",
     "PopConsumerOptions",
@@ -76,6 +83,7 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "PushConsumerOptions",
+    "RefusedError",
     "SendError",
     "SendResult",
     "SendStatus",
@@ -85,6 +93,8 @@ __all__ = [
     "Thresholds",
     "TransactionProducer",
     "TransactionState",
+    "UnavailableError",
+    "UsageError",
     "VirtualClock",
     "aio",
     "open_store",
@@ -96,12 +106,14 @@ __all__ = [
 _HOMES = {
     "BoundedMemory": "mqtool.engine.client_runtime.only_once",
     "Broker": "mqtool.engine.embedded",
+    "CallbackError": "mqtool.engine.client_runtime.user_code",
     "Compression": "mqtool.formats.compression",
     "ConsumeContext": "mqtool.engine.client_runtime.consume_services",
     "ConsumeFrom": "mqtool.engine.client.consuming",
     "ConsumeStatus": "mqtool.engine.client.consuming",
     "ConsumerMessage": "mqtool.engine.client.incoming",
     "Finding": "mqtool.engine.repair.findings",
+    "FormatError": "mqtool.errors",
     "LitePullConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "LitePullConsumerOptions": "mqtool.engine.client_runtime.lite_pull_consumer",
     "Message": "mqtool.formats.message",
@@ -109,6 +121,7 @@ _HOMES = {
     "MessageQueue": "mqtool.formats.bodies",
     "MessageTable": "mqtool.formats.scan",
     "MqtoolError": "mqtool.errors",
+    "NotFoundError": "mqtool.errors",
     "OnlyOnce": "mqtool.engine.client_runtime.only_once",
     "PopConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "PopConsumerOptions": "mqtool.engine.client_runtime.pop_consumer",
@@ -121,6 +134,7 @@ _HOMES = {
     "PullStatus": "mqtool.formats.codes",
     "PushConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "PushConsumerOptions": "mqtool.engine.client_runtime.consume_services",
+    "RefusedError": "mqtool.engine.client.questions",
     "SendError": "mqtool.engine.client.sending",
     "SendResult": "mqtool.engine.client.sending",
     "SendStatus": "mqtool.engine.client.sending",
@@ -130,6 +144,8 @@ _HOMES = {
     "Thresholds": "mqtool.engine.client.consuming",
     "TransactionProducer": "mqtool.engine.client_runtime.blocking.producers",
     "TransactionState": "mqtool.engine.client.sending",
+    "UnavailableError": "mqtool.errors",
+    "UsageError": "mqtool.errors",
     "VirtualClock": "mqtool.engine.virtual_clock",
     "select_at_random": "mqtool.engine.client.queue_choice",
     "select_by_hash": "mqtool.engine.client.queue_choice",
@@ -157,6 +173,10 @@ def open_store(path: "str | PathLike[str]", settings: "Mapping[str, str] | None"
 def __getattr__(name: str) -> Any:
     if name == "aio":
         return importlib.import_module("mqtool.aio")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("mqtool")
     if name not in _HOMES:
         raise AttributeError(f"module 'mqtool' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -194,8 +194,8 @@ def _row(message: "ConsumerMessage", body: str) -> dict[str, Any]:
         **body_fields(message.body, body),
         "properties": message.properties,
         "tags": message.tags,
-        "keys": message.keys,
-        "unique_key": message.properties.get("UNIQ_KEY"),
+        "keys": message.properties.get("KEYS"),
+        "unique_key": message.unique_key,
         "message_id": message.offset_message_id,
         "broker_name": message.broker_name,
     }

@@ -167,7 +167,7 @@ def test_queues_that_are_configured_are_taken_over_once(tmp_path: Path) -> None:
                 await asyncio.sleep(150)
                 assert asked.count(RequestCode.PULL_MESSAGE) == 20  # two queues, each for 15 s
                 assert RequestCode.QUERY_CONSUMER_OFFSET not in asked
-                assert len(consumer.queues()) == 2
+                assert len(consumer.queues()) == 1
         assert got == [b"first"]
 
     in_virtual_time(tmp_path, work)

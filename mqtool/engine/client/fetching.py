@@ -133,8 +133,12 @@ def members(group: str) -> Question[list[str]]:
     return Question(command, read, (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR))
 
 
-def committed_offset(group: str, queue: MessageQueue) -> Question[int | None]:
-    """What a group consumes next of a queue, None where that is not known."""
+def committed_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Question[int | None]:
+    """What a group consumes next of a queue, None where that is not known.
+
+    A broker says 0 where nothing was committed and the first message is still there; told not to, by ``zero_if_none``,
+    one of 5.x does not.
+    """
 
     def read(answer: RemotingCommand) -> int | None:
         if answer.code != ResponseCode.SUCCESS:
@@ -142,7 +146,7 @@ def committed_offset(group: str, queue: MessageQueue) -> Question[int | None]:
         offset = parse_header(OffsetResponse, answer.ext_fields).offset
         return offset if offset >= 0 else None
 
-    header = QueryConsumerOffset(group, queue.topic, queue.queue_id)
+    header = QueryConsumerOffset(group, queue.topic, queue.queue_id, zero_if_none)
     command = RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, ext_fields=build_header(header))
     return Question(command, read, (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
 

@@ -11,7 +11,7 @@ from mqtool.formats.compression import decompress
 from mqtool.formats.headers import PushReply, parse_header
 from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.message import record_ends
-from mqtool.formats.properties import parse_properties
+from mqtool.formats.properties import parse_properties, split_keys
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.stored_message import take_apart
 
@@ -55,14 +55,19 @@ class ConsumerMessage:
         return self.properties.get("TAGS")
 
     @property
-    def keys(self) -> str | None:
-        """The keys that the producer gave, with spaces."""
-        return self.properties.get("KEYS")
+    def keys(self) -> list[str]:
+        """The keys that the producer gave."""
+        return split_keys(self.properties.get("KEYS", ""))
+
+    @property
+    def unique_key(self) -> str | None:
+        """The key that its producer gave it, or its batch; other messages may have the same."""
+        return self.properties.get("UNIQ_KEY")
 
     @property
     def message_id(self) -> str:
         """Its unique key; where the producer gave none, the id that the broker makes."""
-        return self.properties.get("UNIQ_KEY") or self.offset_message_id
+        return self.unique_key or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:

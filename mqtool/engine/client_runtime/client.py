@@ -34,6 +34,15 @@ class Client(ABC):
         self._instance = Instance(name_servers, options, clock)
         self._is_running = False
 
+    def __repr__(self) -> str:
+        state = "running" if self._is_running else "not running"
+        return f"<{type(self).__name__} of group {self.group}, {state}, {self.client_id}>"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not yet shut down."""
+        return self._is_running
+
     @property
     def client_id(self) -> str:
         """How brokers call this client."""

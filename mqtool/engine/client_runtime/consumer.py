@@ -169,8 +169,8 @@ class Consumer(Subscriber, Reader):
             self._rebalance_wanted.set()
 
     def queues(self) -> list[MessageQueue]:
-        """Return the queues that this consumer has now."""
-        return sorted(self._held)
+        """Return the queues of its topics that this consumer has now."""
+        return sorted(queue for queue in self._held if not queue.topic.startswith(RETRY_PREFIX))
 
     # From start to shutdown
 

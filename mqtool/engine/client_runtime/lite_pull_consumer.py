@@ -82,6 +82,7 @@ class LitePullConsumer(Consumer):
         self._sought: dict[MessageQueue, int] = {}  # of queues that are not held yet
         self._given_up_to: dict[MessageQueue, int] = {}  # what poll has given, to be committed
         self._batches: deque[tuple[HeldQueue, list[ConsumerMessage]]] = deque()
+        self._came_late: list[tuple[HeldQueue, list[ConsumerMessage]]] = []  # of queues that are paused
         self._has_come: asyncio.Event
         self._next_commit = 0
 
@@ -231,10 +232,11 @@ class LitePullConsumer(Consumer):
         await self._offsets.persist(queues)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return what the group consumes next of a queue, None where nothing was committed yet."""
+        """Return what the group consumes next of a queue, None where nothing was committed yet; of 4.x perhaps 0."""
         self._check_running()
-        await self._instance.route(queue.topic)
-        return await self._offsets.read(queue)
+        if self._is_broadcasting:
+            return await self._offsets.read(queue)
+        return await self._ask_of(queue, fetching.committed_offset(self.group, queue, zero_if_none=False))
 
     # Where in a queue
 
@@ -264,7 +266,7 @@ class LitePullConsumer(Consumer):
         await self.seek(queue, await self.max_offset(queue))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Pull no more of some queues; ``poll`` still gives what was pulled."""
+        """Pull no more of some queues; ``poll`` still gives what was pulled, and what is just coming later."""
         self._paused |= {*queues}
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
@@ -273,6 +275,9 @@ class LitePullConsumer(Consumer):
         for queue in queues:
             if held := self._held.get(queue):
                 held.has_room.set()
+        came, self._came_late = self._came_late, []
+        for held, messages in came:
+            self._took(held, messages)
 
     # What differs from other consumers
 
@@ -310,6 +315,8 @@ class LitePullConsumer(Consumer):
         return fetching.pull(self.group, held.queue, held.next_offset, most, subscription, with_subscription=True)
 
     def _took(self, held: HeldQueue, messages: list[ConsumerMessage]) -> None:
-        if messages:
+        if messages and held.queue in self._paused:  # a pull had waited for them
+            self._came_late.append((held, messages))
+        elif messages:
             self._batches.append((held, messages))
             self._has_come.set()

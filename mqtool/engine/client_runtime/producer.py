@@ -67,6 +67,8 @@ class ProducerOptions(ClientOptions):
         compress_level: .. and how much, from 1, fast, to 9, small.
         max_message_size: bytes of the largest body.
         default_topic_queue_nums: queues of a topic that comes about by sending to it.
+        topics: brokers of these learn of the producer when it starts, not when it first sends, and ask it about
+            transactions that another of its group has left.
         send_latency_fault_enable: avoid brokers that are slow or failed, for a time that ``latency_max`` and
             ``not_available_duration`` tell, both in ms.
         enable_backpressure_for_async_mode: ``send_async`` waits while as many sends are under way as the next two say.
@@ -83,6 +85,7 @@ class ProducerOptions(ClientOptions):
     compress_level: int = 5
     max_message_size: int = MAX_MESSAGE_SIZE
     default_topic_queue_nums: int = 4
+    topics: Sequence[str] = ()
     send_latency_fault_enable: bool = False
     latency_max: Sequence[int] = LATENCIES_MS
     not_available_duration: Sequence[int] = AVOIDED_MS
@@ -132,10 +135,16 @@ class Producer(Client):
         self._instance.on_request[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._replied
 
     async def start(self) -> None:
-        """Begin; routes are asked for when they are needed."""
+        """Begin; routes are asked for when they are needed, those of ``topics`` now.
+
+        Raises:
+            UnavailableError: there are ``topics``, and no name server answers.
+        """
         self._check_stopped()
         self._is_running = True
         self._instance.start()
+        for topic in self.options.topics:
+            await self._instance.route(self._topic(topic))
 
     async def shutdown(self) -> None:
         """Wait for what ``send_async`` began, then tell brokers that this producer leaves, and end its connections.

@@ -1,6 +1,7 @@
 """Programs as people write them: that fork, leave with sends under way, block the loop; servers that are mute."""
 
 import asyncio
+import gc
 import socket
 import subprocess
 import sys
@@ -12,7 +13,14 @@ from typing import Any
 import pytest
 
 import mqtool
-from mqtool import ConsumerMessage, LitePullConsumer, LitePullConsumerOptions, ProducerMessage, ProducerOptions
+from mqtool import (
+    ConsumerMessage,
+    LitePullConsumer,
+    LitePullConsumerOptions,
+    ProducerMessage,
+    ProducerOptions,
+    TransactionState,
+)
 from mqtool.engine.client_runtime.blocking.background import background
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
 from mqtool.engine.remoting.client import RemotingClient
@@ -284,3 +292,74 @@ def test_a_body_that_cannot_be_read_becomes_a_dead_letter_and_holds_up_nothing(
     assert [(one.body, one.body_error is not None) for one in found] == [(b"unreadable", True)] * 2
     assert not {one.body for one in listener.seen} - {*bodies}
     assert "compressed body cannot be read" in caplog.text
+
+
+# What else people trip over
+
+
+def test_a_fresh_transaction_producer_is_asked_about_what_a_dead_one_has_left() -> None:
+    class Silent:
+        def execute_local_transaction(self, _message: ProducerMessage, _arg: Any) -> TransactionState:
+            return TransactionState.UNKNOWN
+
+        def check_local_transaction(self, _message: ConsumerMessage) -> TransactionState:
+            return TransactionState.UNKNOWN
+
+    asked = Listener()
+
+    class Commits(Silent):
+        def check_local_transaction(self, message: ConsumerMessage) -> TransactionState:
+            asked.seen.append(message)
+            return TransactionState.COMMIT
+
+    settings = {"transactionTimeOut": 100, "transactionCheckInterval": 100}
+    with mqtool.Broker(settings=settings) as broker:
+        with mqtool.TransactionProducer("T", Silent(), broker.name_server_address) as dead:
+            dead.send_in_transaction(ProducerMessage("Orders", b"left behind"))
+        options = ProducerOptions(topics=["Orders"])
+        with mqtool.TransactionProducer("T", Commits(), broker.name_server_address, options):
+            until(lambda: [one.body for one in stored(broker, "Orders")] == [b"left behind"])
+    assert asked.seen
+
+
+def test_a_paused_queue_gives_nothing_that_came_later_until_it_is_resumed(broker: mqtool.Broker) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        paused, other = producer.queues("Orders")[:2]
+        made = LitePullConsumer("G", broker.name_server_address, LitePullConsumerOptions(**FIRST))
+        producer.send(ProducerMessage("Orders", b"first"), paused)
+        made.assign([paused, other])
+        with made:
+            assert polled(made, 1) == [b"first"]
+            made.pause([paused])
+            producer.send(ProducerMessage("Orders", b"paused"), paused)  # for which a pull has waited
+            producer.send(ProducerMessage("Orders", b"other"), other)
+            assert polled(made, 1) == [b"other"]
+            assert made.poll(300) == []
+            made.resume([paused])
+            assert polled(made, 1) == [b"paused"]
+
+
+def test_what_consumers_tell_of_themselves_is_what_is_documented(broker: mqtool.Broker) -> None:
+    send(broker, [b"x"], keys=["k1", "k2"])
+    listener = Listener()
+    with consumer(broker, listener) as running:
+        listener.wait_for(1)
+        assert {one.topic for one in running.queues()} == {"Orders"}
+        assert repr(running).startswith("<PushConsumer of group G, running, ")
+    [message] = listener.seen
+    assert (message.keys, message.unique_key) == (["k1", "k2"], message.message_id)
+    with mqtool.PullConsumer("Never", broker.name_server_address) as puller:
+        queues = puller.fetch_message_queues("Orders")
+        assert [puller.committed(queue) for queue in queues] == [None] * len(queues)
+    assert mqtool.__version__
+
+
+def test_a_client_that_is_forgotten_says_so_and_lets_its_connections_go(broker: mqtool.Broker) -> None:
+    producer = mqtool.Producer("P", broker.name_server_address)
+    producer.start()
+    producer.send(ProducerMessage("Orders", b"x"))
+    inner = producer._client
+    with pytest.warns(ResourceWarning, match="unclosed <Producer of group P, running"):
+        del producer
+        gc.collect()
+    until(lambda: not inner.is_running)

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import os
 import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from mqtool.engine.client_runtime.client import Client
-from mqtool.errors import UnavailableError, UsageError
+from mqtool.errors import MqtoolError, UnavailableError, UsageError
 
 T = TypeVar("T")
 _LOOK_S = 1.0  # who waits looks so often whether the loop is there
@@ -115,6 +116,17 @@ class BlockingClient(Generic[AnyClient]):
     def __init__(self, make: Callable[[], AnyClient]) -> None:
         self._made = background.call(make)
         self._generation = background.generation
+
+    def __del__(self) -> None:
+        made = getattr(self, "_made", None)  # None where the arguments were refused
+        if made is not None and made.is_running and self._generation == background.generation:
+            message = f"unclosed {self!r}: use a with block, or close()"
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+            with contextlib.suppress(MqtoolError):
+                background.begin(made.shutdown())
+
+    def __repr__(self) -> str:
+        return repr(self._made)
 
     @property
     def _client(self) -> AnyClient:
