@@ -127,6 +127,7 @@ def _collect(
         entries["position"] = table.column("position")
         entries["topic"], entries["side"] = numbers[ids], side
         shares.add(entries)
+        piece.segment.release(int(piece.table.starts[0]), piece.end)
     return unreadable
 
 

@@ -227,21 +227,18 @@ class _Merged(Survey):
         differ = (left.crcs[pairs[0]] != right.crcs[pairs[1]]) | (left.sizes[pairs[0]] != right.sizes[pairs[1]])
         for pair in np.flatnonzero(differ).tolist():
             both = [next(one.tables(np.array([row[pair]]))) for one, row in zip(slices, pairs, strict=True)]
-            side = self._better(both)
+            wrong = [int(doubts(table)[0]) for table in both]
+            told = [sum(_has_unit(reader, table) for reader in self.readers) for table in both]
+            if wrong[0] != wrong[1]:
+                side = int(wrong[1] < wrong[0])
+            else:
+                side = int(told[1] > told[0]) if told[0] != told[1] else self.base
+                # Of what no queue leads to only its own head says that it ever was.
+                self._leave_out(both, side, was_there=bool(told[1 - side]) or not told[side])
             for number in (0, 1):
                 taken[number][pairs[number][pair]] = number == side
-            if doubts(both[0])[0] == doubts(both[1])[0]:
-                self._leave_out(both, side)
 
-    def _better(self, both: list[MessageTable]) -> int:
-        """Return which of two sound records at one address is the right one: by its text, then by units of queues."""
-        wrong = [int(doubts(table)[0]) for table in both]
-        if wrong[0] != wrong[1]:
-            return int(wrong[1] < wrong[0])
-        told = [sum(_has_unit(reader, table) for reader in self.readers) for table in both]
-        return int(told[1] > told[0]) if told[0] != told[1] else self.base
-
-    def _leave_out(self, both: list[MessageTable], side: int) -> None:
+    def _leave_out(self, both: list[MessageTable], side: int, was_there: bool) -> None:
         """Tell that a sound record is not taken, as the other store has another in its place."""
         other = both[1 - side]
         topic, queue_id, queue_offset = _place(other)
@@ -254,7 +251,7 @@ class _Merged(Survey):
             "the other store has this message with other bytes" if is_same else "the other store has another message"
         )
         self.left_out.append(row | {"reason": f"{reason} at this address, which is taken"})
-        if not is_same:
+        if was_there and not is_same:
             self.lost_of_other[topic] += 1
 
     def _drop_inner(self, slices: tuple[Slice, Slice], taken: list[Bools]) -> None:
@@ -270,7 +267,7 @@ class _Merged(Survey):
             side, row = int(sides[at]), int(numbers[at])
             taken[side][row] = False
             table = next(slices[side].tables(np.array([row])))
-            self._leave_out([table, table], 1 - side)
+            self._leave_out([table, table], 1 - side, was_there=False)
             topic = _place(table)[0]
             self.left_out[-1]["reason"] = "it lies within a record of the other store"
             self.lost_of_other[topic] += 1
@@ -341,6 +338,7 @@ class _Merged(Survey):
             for one in judge_records(self.rules[side], piece.segment, piece.table):
                 before = self.kept.total()
                 self.take(one)
+                piece.segment.release(one.start, one.end)
                 if self.kept.total() > before:
                     self.from_each[side].update(one.topics)
                     self._note_source(side, piece.segment.start_offset + one.start, one.end - one.start, one.topics)

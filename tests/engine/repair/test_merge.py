@@ -191,6 +191,17 @@ def test_a_segment_that_only_one_has_is_taken_from_it(pair: Pair, tmp_path: Path
     assert wrong_in(tmp_path / "new") == []
 
 
+def test_segments_with_wrong_names_are_taken_where_their_records_belong(pair: Pair, tmp_path: Path) -> None:
+    left, right, stored = pair
+    apply_ops(left, [{"op": "swap", "path": f"commitlog/{0:020}", "to": f"commitlog/{8192:020}"}])
+    zeroed(right, stored[5].physical_offset)
+
+    merge = merged(left, right, tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+    assert sum("its records say so" in remark for remark in merge.plan.remarks) == 2
+
+
 def test_the_end_of_a_shorter_copy_comes_from_the_longer_one(tmp_path: Path) -> None:
     stored = builders.write_store(tmp_path / "a", DRAFTS)
     builders.write_store(tmp_path / "b", DRAFTS[:70])
@@ -261,6 +272,7 @@ def test_of_two_that_seem_sound_the_one_that_its_queue_leads_to_is_taken(pair: P
 
     assert wrong_in(tmp_path / "new") == []
     assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+    assert not merge.plan.lost  # no queue leads to what the other one says
     (row,) = merge.plan.left_out
     assert (row["store"], row["queue_id"], row["physical_offset"]) == (str(left), 7, at)
 
