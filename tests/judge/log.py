@@ -105,6 +105,9 @@ class Segment:
         """All sound records, in the order in which they lie; what is not sound is stepped over byte by byte."""
         return list(self._walk())
 
+    def covers(self, address: int) -> bool:
+        return self.start is not None and self.start <= address < self.start + self.size
+
     @property
     def in_place(self) -> Iterator[Record]:
         limit = (self.start or 0) + self.size
@@ -129,8 +132,11 @@ class Segment:
             at = found.start() - 4
 
 
-def record_at(data: bytes, at: int, base: int = 0) -> Record | None:
-    """Return the sound record at a place of a segment that starts at the address ``base``, None where there is none."""
+def record_at(data: bytes, at: int, base: int = 0, with_doubtful: bool = False) -> Record | None:
+    """Return the sound record at a place of a segment that starts at the address ``base``, None where there is none.
+
+    ``with_doubtful``: also one of which only the properties cannot be read, or match no CRC.
+    """
     if at + _LEAST > len(data):
         return None
     size, magic, body_crc, queue_id, flag, queue_offset, stated, sys_flag, born = _FIRST.unpack_from(data, at)
@@ -162,7 +168,9 @@ def record_at(data: bytes, at: int, base: int = 0) -> Record | None:
     text = data[here:end]
     if body and zlib.crc32(body) & 0x7FFFFFFF != body_crc:
         return None
-    if not _can_be_read(topic, text) or not _matches_property(data[at:end], text):
+    if not _can_be_read(topic, b"" if with_doubtful else text):
+        return None
+    if not with_doubtful and not _matches_property(data[at:end], text):
         return None
     name = topic.decode()
     return Record(

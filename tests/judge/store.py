@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.judge.index import IndexFile, read_index
-from tests.judge.log import Record, Segment
+from tests.judge.log import Record, Segment, record_at
 from tests.judge.queues import Queue, Unit, read_batch_queues, read_queues
 
 Key = tuple[str, int, int]
@@ -107,13 +107,28 @@ class JudgedStore:
                 for unit in units.values():
                     yield queue, unit
 
-    def leads_to(self, queue: Queue, unit: Unit) -> Record | None:
+    def leads_to(self, queue: Queue, unit: Unit, with_doubtful: bool = False) -> Record | None:
         """Return the record that a unit leads to, None where there is none of this place."""
         record = self.records.get(unit.physical_offset)
+        if record is None and with_doubtful:
+            record = self._doubtful_at(unit.physical_offset)
         if record is None or record.size != unit.size or (*queue, unit.queue_offset) not in record.keys:
             return None
         return record
 
-    def reachable(self) -> set[Key]:
-        """Return the places whose unit leads to their message, or to its placeholder."""
-        return {(*queue, unit.queue_offset) for queue, unit in self.units() if self.leads_to(queue, unit) is not None}
+    def _doubtful_at(self, address: int) -> Record | None:
+        segment = next((one for one in self.segments if one.covers(address)), None)
+        if segment is None or segment.start is None:
+            return None
+        return record_at(segment.data, address - segment.start, segment.start, with_doubtful=True)
+
+    def reachable(self, with_doubtful: bool = False) -> set[Key]:
+        """Return the places whose unit leads to their message, or to its placeholder.
+
+        ``with_doubtful``: also to messages of which only the properties cannot be read, or match no CRC.
+        """
+        return {
+            (*queue, unit.queue_offset)
+            for queue, unit in self.units()
+            if self.leads_to(queue, unit, with_doubtful) is not None
+        }

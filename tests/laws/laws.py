@@ -180,7 +180,7 @@ class _Check:
                 )
         if self.case.base.startswith("rocksdb"):
             return
-        reachable = after.reachable()
+        reachable = after.reachable(with_doubtful=mend.startswith("rebuild"))
         if mend != "rebuild index":
             offsets = existed(self.case.base, before, max(unread, before.min_offset))
             missing = {key for key in offsets if key not in reachable and key not in lost and key not in righted}

@@ -34,6 +34,20 @@ _ROWS = {
             },
         ],
     ),
+    "what the log lacks and queues lead to is told by a rebuild": (
+        "mixed-497-clean",
+        "rebuild queues",
+        [{"op": "zero", "file": "commitlog/00000000000000196608", "at": 40000, "len": 25536}],
+    ),
+    "a rebuild names batch queues": (
+        "batchcq-533-kill", "rebuild all", [{"op": "delete", "path": "batchconsumequeue/Inner/0"}]
+    ),
+    "a rebuild names extensions": (
+        "ext-533-clean", "rebuild queues", [{"op": "delete", "path": "consumequeue_ext/Ext/0"}]
+    ),
+    "a rebuild of an index names the checkpoint only where it becomes another": (
+        "batchcq-533-kill", "rebuild index", []
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -33,6 +33,7 @@ from mqtool.engine.repair.parts import (
 )
 from mqtool.engine.repair.plan import Change, Loss, Plan
 from mqtool.engine.repair.rebuild_index import IndexBuilder, shape_of
+from mqtool.engine.repair.rebuild_losses import given_up
 from mqtool.engine.repair.rebuild_queues import (
     FOLDERS,
     Piece,
@@ -49,7 +50,7 @@ from mqtool.engine.repair.verify_log import NO_ENTRIES, LogJudge, Run, last_star
 from mqtool.engine.store.disk import Disk, allocated
 from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, dispatch
 from mqtool.engine.store.express import Express, express
-from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapped_file import MappedFile, read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, UsageError
 from mqtool.formats import checkpoint, config_tables, scan
@@ -96,6 +97,10 @@ class Built:
     """Messages that got no unit, by topic: their queue offsets were taken already, or nothing can be named so."""
     filled: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     """Queue offsets whose messages are lost, by topic."""
+    gaps: dict[QueueKey, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
+    """The same, queue by queue, as ranges."""
+    kinds: set[str] = dataclasses.field(default_factory=set)
+    """Folders of queues that were made."""
 
     @property
     def units(self) -> int:
@@ -105,6 +110,7 @@ class Built:
     def forget(self, topics: Collection[str]) -> None:
         """Leave out the queues of some topics."""
         self.queues = {key: queue for key, queue in self.queues.items() if key[0] not in topics}
+        self.gaps = {key: ranges for key, ranges in self.gaps.items() if key[0] not in topics}
         for counted in (self.unplaced, self.filled):
             for topic in topics:
                 counted.pop(topic, None)
@@ -114,6 +120,8 @@ class Built:
         self.queues |= other.queues
         self.unplaced += other.unplaced
         self.filled += other.filled
+        self.gaps |= other.gaps
+        self.kinds |= other.kinds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,6 +290,7 @@ def _build(rules: Rules, into: Path, disk: Disk, jobs: int, progress: Progress) 
         if queues:
             queues.finish()
             built.queues, built.unplaced, built.filled = queues.ranges(), queues.unplaced, queues.filled
+            built.gaps, built.kinds = queues.gaps, queues.kinds()
         index_work.finish()
         if index:
             built.index_names, built.entries = [path.name for path in index.paths], index.entries
@@ -496,16 +505,13 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         built = _survey(reader, request, jobs, progress, disk)
         if request.queues:
             losses = [Loss(topic, count, 0, _TAKEN) for topic, count in sorted(built.unplaced.items())]
+            losses += given_up(reader, built.queues, built.gaps, request.topics)
     if request.queues:
         changes += _queue_changes(reader, request, built)
-    if request.index:
+    if request.index and (built is None or built.index_names):
         text = f"{built.entries:,} entries in {len(built.index_names):,} files" if built else "from the log"
         changes.append(Change(_verb(reader.paths.index), reader.paths.relative(reader.paths.index), text))
-        changes.append(
-            Change(
-                "write", "checkpoint", "an unclean stop must not drop the new index", _INDEX_TIME_AT, _INDEX_TIME_SIZE
-            )
-        )
+        changes += _index_time_changes(reader, built)
     if request.config:
         changes += rebuild_config.changes(reader, built.queues if built else ())
     room = disk.written if request.survey and (request.queues or request.index) else _room(reader, request)
@@ -522,23 +528,39 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     return rehearsed(reader, plan, lambda journal: _rehearse(reader, request, built, journal))
 
 
+def _index_time_changes(reader: StoreReader, built: Built | None) -> Iterator[Change]:
+    """Yield what becomes of the checkpoint; the time is known after a walk over the log only."""
+    path, text = reader.paths.checkpoint, "an unclean stop must not drop the new index"
+    if not path.exists():
+        yield Change("create", "checkpoint", text, size=checkpoint.CHECKPOINT_SIZE)
+        return
+    time = None if built is None else built.index_timestamp.to_bytes(_INDEX_TIME_SIZE, "big")
+    if time is None or read_file(path)[_INDEX_TIME_AT:][:_INDEX_TIME_SIZE] != time:
+        yield Change("write", "checkpoint", text, _INDEX_TIME_AT, _INDEX_TIME_SIZE)
+
+
 def _verb(path: Path) -> str:
     return "replace" if path.exists() else "create"
 
 
 def _queue_changes(reader: StoreReader, request: _Request, built: Built | None) -> list[Change]:
-    folder = reader.paths.consume_queue
+    kinds = [kind for kind in FOLDERS if kind in built.kinds] if built else _kinds_there(reader)
     if request.topics is None:
         text = f"{len(built.queues):,} queues with {built.units:,} units" if built else "from the log"
-        return [Change(_verb(folder), reader.paths.relative(folder), text)]
+        return [Change(_verb(reader.root / kind), kind, text) for kind in kinds]
     changes = []
-    for topic in request.topics:
+    for topic, kind in itertools.product(request.topics, kinds):
         text = "from the log"
         if built:
             found = [queue for key, queue in built.queues.items() if key[0] == topic]
             text = f"{len(found):,} queues with {sum(queue.units for queue in found):,} units"
-        changes.append(Change(_verb(folder / topic), reader.paths.relative(folder / topic), text))
+        if kind == FOLDERS[0] or (reader.root / kind / topic).exists():
+            changes.append(Change(_verb(reader.root / kind / topic), f"{kind}/{topic}", text))
     return changes
+
+
+def _kinds_there(reader: StoreReader) -> list[str]:
+    return [kind for kind in FOLDERS if kind == FOLDERS[0] or (reader.root / kind).exists()]
 
 
 def _remarks(reader: StoreReader, built: Built | None) -> Iterator[str]:
@@ -612,9 +634,8 @@ def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
     built = None
     if request.queues or request.index:
         built = _build_into(reader, journal.workspace, journal.disk, request, jobs, progress)
-        if built.unplaced and not request.survey:
-            count = built.unplaced.total()
-            raise BadDataError(f"{count:,} messages cannot be placed in a queue: see the plan first, with --survey")
+        if request.queues and not request.survey:
+            _refuse_untold(reader, request, built)
         if request.queues:
             _keep_expired(reader, journal, request, built)
             _swap_queues(reader, journal, request)
@@ -625,6 +646,17 @@ def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
         if built is None or not request.queues:
             built = _survey(reader, request, jobs, progress)
         rebuild_config.apply(StoreReader(reader.root, reader.config), journal, built.queues)  # which sees new queues
+
+
+def _refuse_untold(reader: StoreReader, request: _Request, built: Built) -> None:
+    if built.unplaced:
+        count = built.unplaced.total()
+        raise BadDataError(f"{count:,} messages cannot be placed in a queue: see the plan first, with --survey")
+    gone = sum(loss.messages for loss in given_up(reader, built.queues, built.gaps, request.topics))
+    if gone:
+        raise BadDataError(
+            f"queues lead to {gone:,} messages that are gone: `mqtool recover` keeps their places, --survey tells them"
+        )
 
 
 def _keep_expired(reader: StoreReader, journal: Journal, request: _Request, built: Built) -> None:

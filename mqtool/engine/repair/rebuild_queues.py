@@ -298,6 +298,7 @@ class QueueBuilder:
         self.queues: dict[QueueKey, _Queue] = {}
         self.unplaced: collections.Counter[str] = collections.Counter()
         self.filled: collections.Counter[str] = collections.Counter()  # whose places are filled
+        self.gaps: dict[QueueKey, list[tuple[int, int]]] = {}  # these places
         self.ext = has_ext(reader)
         self._reader = reader
         self._into = into
@@ -346,6 +347,13 @@ class QueueBuilder:
     def ranges(self) -> dict[QueueKey, QueueRange]:
         """Return what each queue holds."""
         return {key: QueueRange(queue.first, queue.next, queue.units) for key, queue in self.queues.items()}
+
+    def kinds(self) -> set[str]:
+        """Return the folders that hold something."""
+        batches = {queue.unit_size != consume_queue.UNIT_SIZE for queue in self.queues.values()}
+        return {FOLDERS[1] if is_batch else FOLDERS[0] for is_batch in batches} | {
+            FOLDERS[2] for queue in self.queues.values() if queue.ext is not None
+        }
 
     def shake(self) -> None:
         """Note that a stretch of the log was lost here, and with it messages of any queue."""
@@ -410,8 +418,9 @@ class QueueBuilder:
         if 0 < missing <= self._most:
             if not is_batch:
                 queue.pending.append(_filler(missing))
-            queue.next += missing
             self.filled[piece.queue[0]] += missing
+            self.gaps.setdefault(piece.queue, []).append((queue.next, queue.next + missing))
+            queue.next += missing
         self._append(queue, piece)
 
     def flush(self) -> None:

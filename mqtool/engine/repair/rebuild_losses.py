@@ -1,0 +1,80 @@
+"""What a rebuild of queues gives up: queue offsets that units lead to now, and none will.
+
+Their messages have gone from the log before; but a consumer that asks for them is told so no more. ``recover`` keeps
+their places by placeholders. (Cost: linear in the units that go.)
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+
+from mqtool.engine.repair.plan import Loss
+from mqtool.engine.repair.rebuild_queues import QueueRange
+from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import commit_log as layout
+from mqtool.formats import consume_queue
+
+_UNITS_AT_ONCE = 1 << 18
+_REASON = "the log holds no such message any more: `mqtool recover` keeps its place"
+
+
+def given_up(
+    reader: StoreReader,
+    made: Mapping[QueueKey, QueueRange],
+    gaps: Mapping[QueueKey, list[tuple[int, int]]],
+    topics: Collection[str] | None,
+) -> Iterator[Loss]:
+    """Yield the queue offsets to which no unit will lead, range by range.
+
+    Args:
+        reader: of the store, with the queues that are to be replaced.
+        made: what the new queues hold.
+        gaps: queue offsets in them without a message.
+        topics: whose queues are made again; None for all.
+    """
+    end = max((segment.end_offset for segment in reader.commit_log.segments), default=0)
+    for key, queue in sorted(reader.consume_queues.items()):
+        if topics is None or key[0] in topics:
+            first, last = queue.first_offset, queue.max_offset()
+            for start, stop in _outside(first, last, made.get(key), gaps.get(key, ())):
+                for low in range(start, stop, _UNITS_AT_ONCE):
+                    units = queue.units(low, min(low + _UNITS_AT_ONCE, stop))
+                    at, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+                    told = (size >= layout.MIN_SIZE) & (size < consume_queue.PRE_BLANK_SIZE)
+                    told &= (at >= reader.commit_log.min_offset) & (at <= end - size)
+                    yield from _runs(key, np.flatnonzero(told) + low, size[told])
+    for key, batch_queue in sorted(reader.batch_consume_queues.items()):
+        if topics is None or key[0] in topics:
+            for low in range(0, batch_queue.unit_count, _UNITS_AT_ONCE):
+                units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.unit_count))
+                for unit in units:
+                    address, length = int(unit["physical_offset"]), int(unit["size"])
+                    start, stop = int(unit["queue_offset"]), int(unit["queue_offset"]) + int(unit["batch_size"])
+                    if reader.commit_log.min_offset <= address <= end - length and length >= layout.MIN_SIZE:
+                        for first, last in _outside(start, stop, made.get(key), gaps.get(key, ())):
+                            yield Loss(key[0], last - first, length, _REASON, key[1], first, last)
+
+
+def _outside(
+    start: int, stop: int, made: QueueRange | None, gaps: Collection[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield what of a range of queue offsets a new queue lacks."""
+    if made is None:
+        yield start, stop
+        return
+    for low, high in ((start, made.first), *gaps, (made.next, stop)):
+        low, high = max(low, start), min(high, stop)
+        if low < high:
+            yield low, high
+
+
+def _runs(key: QueueKey, offsets: "np.ndarray[tuple[int], np.dtype[np.int64]]", sizes: np.ndarray) -> Iterator[Loss]:
+    """Yield a loss for each range of offsets that follow each other."""
+    if not len(offsets):
+        return
+    starts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) != 1)
+    for first, last in zip(starts.tolist(), [*starts[1:].tolist(), len(offsets)], strict=True):
+        size = int(sizes[first:last].sum())
+        low = int(offsets[first])
+        yield Loss(key[0], last - first, size, _REASON, key[1], low, low + last - first)
