@@ -244,11 +244,11 @@ def examine(case: Case) -> tuple[list[Start], list[Diagnosis]]:
             signs.setdefault("QUEUES-LOST", []).append(dataclasses.replace(sign, commands=None))
     if "LOG-OUT-OF-MEMORY" in signs:
         signs["LOG-OUT-OF-MEMORY"] = list(broker.too_large(foretold, signs["LOG-OUT-OF-MEMORY"]))
-    found = [_judge(case, code, cause, signs[code]) for code, cause in CAUSES.items() if signs.get(code)]
+    found = [one for code, cause in CAUSES.items() if signs.get(code) for one in _judge(case, code, cause, signs[code])]
     found += _others(case)
     for code, more in broker.unexplained(case, foretold, functools.partial(_is_told, found)):
         found = [one for one in found if one.code != code]
-        found.append(_judge(case, code, CAUSES[code], signs.get(code, []) + more))
+        found += _judge(case, code, CAUSES[code], signs.get(code, []) + more)
     stopped = {version: _stopping(found, version) for version in case.versions}
     order = list(Severity)
     found.sort(key=lambda one: (-order.index(one.severity), one.effect.rank))
@@ -321,20 +321,25 @@ def _note(case: Case, problem: str) -> None:
         case.problems.append(problem)
 
 
-def _judge(case: Case, code: str, cause: Cause, signs: list[Sign]) -> Diagnosis:
-    """Weigh signs by the versions that are meant: what hits only others is worth a note."""
+def _judge(case: Case, code: str, cause: Cause, signs: list[Sign]) -> Iterator[Diagnosis]:
+    """Weigh signs, those of each effect together: what hits only versions that are not meant is worth a note."""
     hitting = [sign for sign in signs if set(sign.versions or cause.versions) & set(case.versions)]
-    signs, severity = hitting or signs, None if hitting else Severity.NOTE
-    effect = min((sign.effect or cause.effect for sign in signs), key=lambda one: one.rank)
+    for effect in Effect:
+        alike = [sign for sign in hitting or signs if (sign.effect or cause.effect) is effect]
+        if alike:
+            yield _diagnosis(case, code, cause, alike, effect, bool(hitting))
+
+
+def _diagnosis(case: Case, code: str, cause: Cause, signs: list[Sign], effect: Effect, is_hitting: bool) -> Diagnosis:
     hit = {version for sign in signs for version in sign.versions or cause.versions}
-    if hitting:
+    if is_hitting:
         hit &= set(case.versions)
     commands = dict.fromkeys(command for sign in signs for command in _commands(case, cause, sign))
     if any(command.startswith(_RECOVER_WHOLE) for command in commands):  # which does what the short form does too
         commands.pop(case.fill("mqtool recover {at}", signs[0]), None)
     return Diagnosis(
         code=code,
-        severity=severity or SEVERITIES[effect],
+        severity=SEVERITIES[effect] if is_hitting else Severity.NOTE,
         effect=effect,
         versions=tuple(version for version in ALL if version in hit),
         title=cause.title,
@@ -360,4 +365,4 @@ def _others(case: Case) -> Iterator[Diagnosis]:
         effect = LOSES if check.severity is Severity.ERROR else HINDERS
         remedy = next((template for prefix, template in _REMEDIES if code.startswith(prefix)), f"mqtool explain {code}")
         cause = Cause(effect, check.title, of_findings(code), (remedy,))
-        yield _judge(case, code, cause, list(cause.probe(case)))
+        yield from _judge(case, code, cause, list(cause.probe(case)))

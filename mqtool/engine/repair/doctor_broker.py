@@ -17,6 +17,8 @@ from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 
+_LEAST = 2 << 30
+"""So much of the log is always looked at for messages that no queue leads to: it takes a second or two."""
 _SHOWN = 3
 
 
@@ -75,7 +77,7 @@ def foretell(case: Case, is_queue_lost: bool) -> Foretold:
     """Return what brokers of the versions that are meant would do.
 
     Each reads what it would read when it starts. Then the log is read once more for all of them, from the place on
-    that decides: the last two segments, or where one of them ends the log or a queue earlier.
+    that decides: the last two segments and 2 GiB, or where one of them ends the log or a queue earlier.
 
     Args:
         case: the store.
@@ -115,7 +117,7 @@ def _decides_from(reader: StoreReader, brokers: Iterable[BrokerStart]) -> int:
     segments = last_segments(reader.commit_log)
     if not segments:
         return 0
-    found = [segments[0].start_offset]
+    found = [segments[0].start_offset, segments[-1].end_offset - _LEAST]
     for broker in brokers:
         if broker.walk is not None:
             found.append(broker.max_physical_offset)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from mqtool.engine.repair import verify_timer
-from mqtool.engine.repair.doctor_case import Case, Effect, Sign
+from mqtool.engine.repair.doctor_case import FIVE, Case, Effect, Sign
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.queue_view import QueueView, open_queue
@@ -41,12 +41,17 @@ def unreadable_tables(case: Case) -> Iterator[Sign]:
         end = "a broker does not start" if stops else "a broker starts without it, and 5.5 deletes it"
         there = [name for name, one in (("{path}", path), ("{path}.bak", backup)) if one.is_file()]
         move = f"mkdir -p {{aside}} && mv --backup=numbered -- {' '.join(there)} {{aside}}/"
-        yield Sign.of(
+        sign = Sign.of(
             found,
             message=f"{found.message}: {end}",
             effect=Effect.STOPS if stops else Effect.LOSES,
             commands=tuple(case.fill(one, Sign.of(found)) for one in (move, "mqtool rebuild config {at}")),
         )
+        if path.name == "delayOffset.json" and not stops:  # which 4.9 must be able to read
+            text = f"{found.message}: 4.9 does not start"
+            yield dataclasses.replace(sign, message=text, effect=Effect.STOPS, versions=("4.9",))
+            sign = dataclasses.replace(sign, versions=FIVE)
+        yield sign
 
 
 def tables_from_backup(case: Case) -> Iterator[Sign]:

@@ -3,8 +3,9 @@
 import dataclasses
 import shlex
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from mqtool.engine.repair.doctor_case import Case, Effect, Sign
+from mqtool.engine.repair.doctor_case import Case, Effect, Sign, sizes_of
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.file_queue import segment_name
@@ -18,6 +19,7 @@ _HUGE = 1 << 30
 _LONGEST_V1_TOPIC = 127
 _LOOKED_AT = 200
 _RECOVERED_SEGMENTS = 10
+_QUEUE_SIZE = "mappedFileSizeConsumeQueue"
 _QUEUES = "mqtool rebuild queues {of_topic}{at}"
 _BATCH_TYPE = "BatchCQ"
 
@@ -42,13 +44,18 @@ def log_strays(case: Case) -> Iterator[Sign]:
         path = case.root / (found.file or "")
         if path.is_dir():
             yield Sign.of(found, versions=("4.9",), message="a folder among the segments: 4.9 takes it for a segment")
-        elif path.name.isdigit() and found.message and path.stat().st_size == log.file_size:
-            target = path.with_name(segment_name(int(path.name)))
-            command = case.fill("mv -n -- {path} ", Sign.of(found)) + shlex.quote(str(target))
+        elif path.name.isdigit() and path.stat().st_size == log.file_size:
             text = "a segment whose name is not padded to 20 digits: it is read out of order"
-            yield Sign.of(found, message=text, expected=target.name, found=path.name, commands=(command,))
+            yield _unpadded(case, found, path, text, Effect.LOSES)
         else:
             yield Sign.of(found)
+
+
+def _unpadded(case: Case, found: Finding, path: Path, text: str, effect: Effect) -> Sign:
+    """Return the sign that a broker takes a file by the number that it has for a name, though not in its place."""
+    target = path.with_name(segment_name(int(path.name)))
+    command = case.fill("mv -n -- {path} ", Sign.of(found)) + shlex.quote(str(target))
+    return Sign.of(found, message=text, expected=target.name, found=path.name, effect=effect, commands=(command,))
 
 
 def empty_files(case: Case) -> Iterator[Sign]:
@@ -70,8 +77,12 @@ def queue_file_sizes(case: Case) -> Iterator[Sign]:
 def queue_strays(case: Case) -> Iterator[Sign]:
     """Yield what lies among the files of a queue and is none."""
     for found in case.found("QUEUE-STRAY"):
-        is_folder = (case.root / (found.file or "")).is_dir()
-        yield Sign.of(found, versions=("4.9",) if is_folder else None)
+        path = case.root / (found.file or "")
+        if path.is_file() and path.name.isdigit() and path.stat().st_size in sizes_of(case.reader)[_QUEUE_SIZE]:
+            text = "a file of a queue whose name is not padded to 20 digits: it is read out of order"
+            yield _unpadded(case, found, path, text, Effect.HIDES)
+        else:
+            yield Sign.of(found, versions=("4.9",) if path.is_dir() else None)
 
 
 def log_missing(case: Case) -> Iterator[Sign]:

@@ -408,7 +408,8 @@ def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
     fields: dict[str, Any] = dict.fromkeys(checkpoint.CHECKPOINT_DTYPE.names or (), 0)
     if old is not None:
         fields = {name: old[name] for name in fields}
-        ahead = fields["physical_timestamp"] > plan.last_timestamp or fields["logics_timestamp"] > plan.last_timestamp
+        times = ("physical_timestamp", "logics_timestamp", "index_timestamp")
+        ahead = any(fields[name] > plan.last_timestamp for name in times)
         beyond = (
             fields["confirm_physical_offset"] > plan.end_offset or fields["logics_physical_offset"] > plan.end_offset
         )

@@ -527,7 +527,7 @@ PLANTS = {
     "a stray file among segments": Plant("LOG-STRAY", "mixed-533-clean", file_at("commitlog/.DS_Store"), STOPS),
     "a segment's copy with a name that is no number": Plant("LOG-STRAY", "mixed-533-clean", segment_copy, STOPS),
     "a folder among segments": Plant("LOG-STRAY", "mixed-497-clean", folder_in_log, STOPS),
-    "a segment's name that is not padded": Plant("LOG-STRAY", "mixed-533-clean", unpadded_name, STOPS),
+    "a segment's name that is not padded": Plant("LOG-STRAY", "mixed-533-clean", unpadded_name, LOSES),
     "an empty last segment": Plant("EMPTY-FILE", "mixed-497-clean", empty_segment, STOPS),
     "a segment cut short": Plant("LOG-FILE-SIZE", "mixed-533-clean", short_segment, STOPS),
     "a stray file in a queue": Plant("QUEUE-STRAY", "mixed-533-clean", stray_in_queue, STOPS),
