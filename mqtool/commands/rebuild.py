@@ -69,7 +69,7 @@ def _build_into(
     reader: "StoreReader", into: Path, target: str, topics: list[str] | None, version: str | None, mending: Mending
 ) -> int:
     from mqtool.engine.repair.new_store import making, refuse_used
-    from mqtool.engine.repair.rebuild import build
+    from mqtool.engine.repair.rebuild import build, refuse_log
 
     if target == "config":
         raise UsageError("--into goes with queues, index and all")
@@ -78,6 +78,7 @@ def _build_into(
     if into.resolve().is_relative_to(reader.root.resolve()):
         raise UsageError(f"{into} lies in the store: give another folder")
     refuse_used(into)
+    refuse_log(reader)
     output, total = mending.output, reader.commit_log.total_size
     output.tell_compiling(total)
     is_live = reader.is_live

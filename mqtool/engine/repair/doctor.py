@@ -227,6 +227,7 @@ _OF_STORE = (
 )
 _QUEUE_CAUSES = {"QUEUE-MISSING", "QUEUES-LOST", "QUEUE-GAP", "QUEUE-NAME"}
 """Causes with which messages of any age may be without their queue."""
+_OF_LOG = ("mqtool recover ", "mqtool rebuild ", "mqtool salvage ")
 _REMEDIES = (("LOG-QUEUE-ORDER", _RECOVER_ALL), ("QUEUE-", _QUEUES), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
 
 
@@ -350,10 +351,14 @@ def _diagnosis(case: Case, code: str, cause: Cause, signs: list[Sign], effect: E
 
 
 def _commands(case: Case, cause: Cause, sign: Sign) -> Iterator[str]:
-    if sign.commands is not None:
-        yield from sign.commands
-    else:
-        yield from (case.fill(template, sign) for template in cause.next)
+    commands = sign.commands
+    if commands is None:
+        commands = tuple(case.fill(template, sign) for template in cause.next)
+    for command in commands:
+        if case.elsewhere is None or not command.startswith(_OF_LOG):
+            yield command
+        elif case.elsewhere.setting:  # mends refuse a log of which a part lies elsewhere
+            yield case.change_setting("storePathCommitLog", case.elsewhere.setting)
 
 
 def _others(case: Case) -> Iterator[Diagnosis]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.missing_log import Elsewhere, log_elsewhere
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.surroundings import Surroundings
 from mqtool.engine.repair.verify import Level, verify_store
@@ -159,6 +160,11 @@ class Case:
         except MqtoolError as error:
             self.problems.append(str(error))
         return dict(found)
+
+    @functools.cached_property
+    def elsewhere(self) -> Elsewhere | None:
+        """What of the log lies in folders that nobody has named."""
+        return log_elsewhere(self.reader)
 
     def found(self, *codes: str) -> Iterator[Finding]:
         """Yield the findings of some checks."""

@@ -87,12 +87,15 @@ def queue_strays(case: Case) -> Iterator[Sign]:
 
 def log_missing(case: Case) -> Iterator[Sign]:
     """Yield a log without a segment, though there are queues: a broker deletes these."""
-    yield from of_findings("LOG-MISSING")(case)
+    setting = case.elsewhere.setting if case.elsewhere else ""
+    commands = (case.change_setting("storePathCommitLog", setting),) if setting else None
+    yield from of_findings("LOG-MISSING", commands=commands)(case)
     reader = case.reader
     queues = [*reader.consume_queues.values(), *reader.batch_consume_queues.values()]
     if reader.paths.commit_log and not reader.commit_log.segments and any(queue.segments for queue in queues):
         folder = reader.paths.relative(reader.paths.commit_log[0])
-        yield Sign(f"no segment, but {len(queues):,} queues: a broker that starts deletes them", file=folder)
+        text = f"no segment, but {len(queues):,} queues: a broker that starts deletes them"
+        yield Sign(text, file=folder, commands=commands)
 
 
 def file_size(case: Case) -> Iterator[Sign]:

@@ -20,6 +20,7 @@ import numpy as np
 from mqtool.engine.repair import rebuild_config
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.journal import Journal
+from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.parts import (
     Part,
     PartReport,
@@ -31,6 +32,7 @@ from mqtool.engine.repair.parts import (
     spans_of,
     walk_part,
 )
+from mqtool.engine.repair.placement import place
 from mqtool.engine.repair.plan import Change, Loss, Plan
 from mqtool.engine.repair.rebuild_index import IndexBuilder, shape_of
 from mqtool.engine.repair.rebuild_losses import given_up
@@ -495,8 +497,10 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     no loss, and ``apply_rebuild`` refuses when there is one.
 
     Raises:
-        UsageError: options that make no sense, or queues that are not kept in files.
+        UsageError: options that make no sense, queues that are not kept in files, or segments under wrong names.
+        NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
     """
+    refuse_log(reader)
     request = _Request.of(reader, options)
     changes, losses = [], []
     built = None
@@ -537,6 +541,18 @@ def _index_time_changes(reader: StoreReader, built: Built | None) -> Iterator[Ch
     time = None if built is None else built.index_timestamp.to_bytes(_INDEX_TIME_SIZE, "big")
     if time is None or read_file(path)[_INDEX_TIME_AT:][:_INDEX_TIME_SIZE] != time:
         yield Change("write", "checkpoint", text, _INDEX_TIME_AT, _INDEX_TIME_SIZE)
+
+
+def refuse_log(reader: StoreReader) -> None:
+    """Raise an error where queues made of this log would lack messages that are there; see ``plan_rebuild``."""
+    require_log(reader)
+    placement = place(reader.commit_log)
+    wrong = [one.path for one in placement.renamed] + [one.path for one in placement.removed if one.is_named]
+    if wrong:
+        raise UsageError(
+            f"{wrong[0]} has not the name that its records tell (LOG-NAME): `mqtool recover` gives segments their "
+            "names, then rebuild"
+        )
 
 
 def _verb(path: Path) -> str:

@@ -22,6 +22,7 @@ from mqtool.engine.repair.displaced import PutBack, Unsound, put_back
 from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, run_of, survey
+from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.placement import Placement, place
 from mqtool.engine.repair.plan import Change, Plan
@@ -145,6 +146,7 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     Raises:
         UsageError: this store is not mended so.
         BadDataError: a hole cannot be bridged.
+        NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
     """
     found = _survey(reader, options, jobs, progress)
     losses = found.log.losses.rows()
@@ -191,6 +193,7 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
 def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Recovery:
     if reader.commit_log.envelope is not scan.BARE:
         raise UsageError(f"{reader.root} is a DLedger log: let a peer send it what is missing, it is not mended here")
+    require_log(reader)
     placement = place(reader.commit_log)
     log = placement.log
     mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")

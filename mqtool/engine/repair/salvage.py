@@ -17,6 +17,7 @@ import orjson
 
 from mqtool.engine.repair.bridges import Known
 from mqtool.engine.repair.log_plan import Bad, Piece, survey
+from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.placement import Placement, place
@@ -173,9 +174,10 @@ def salvage(
 
 
 def refuse_live_or_empty(reader: StoreReader) -> None:
-    """Raise ``StoreInUseError`` where a broker is at work, ``NotFoundError`` where there is no log."""
+    """Raise ``StoreInUseError`` where a broker is at work, ``NotFoundError`` where the log is not, or not all of it."""
     if reader.is_live:
         raise StoreInUseError(f"a broker is running on {reader.root}: stop it first, or take a copy")
+    require_log(reader)
     if not reader.commit_log.segments:
         raise NotFoundError(f"{reader.root} has no commit log: there is nothing to salvage")
 

@@ -1,0 +1,159 @@
+"""A log, or a part of it, that lies in folders which nobody has named: a mend without it would give up its messages."""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mqtool.engine.repair.placement import records_in
+from mqtool.engine.store.disk import LOST_AND_FOUND
+from mqtool.engine.store.file_queue import is_segment_name
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError, NotFoundError
+from mqtool.formats import consume_queue
+
+_DEEP = 4
+_MOST_FOLDERS = 10_000
+_LOOKED_AT = 3
+_LONGEST = 8 << 20
+_OTHERS = {
+    "consumequeue", "consumequeue_ext", "consumequeue_rocksdb", "batchconsumequeue", "index", "config", "timerlog",
+    "compaction", LOST_AND_FOUND,
+}  # fmt: skip
+"""Folders of a store that hold no log."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Elsewhere:
+    """What a store lacks of its log."""
+
+    found: tuple[Path, ...]  # folders beside the store, or below it, with segments that it lacks
+    folders: tuple[Path, ...]  # those of the log as it is opened
+    is_all: bool  # there is no segment in these
+
+    @property
+    def setting(self) -> str:
+        """The value of ``storePathCommitLog`` that names all folders; empty where none was found."""
+        named = [] if self.is_all else [folder.resolve() for folder in self.folders]
+        return ",".join(map(str, [*named, *self.found])) if self.found else ""
+
+    @property
+    def sentence(self) -> str:
+        """What to say of it."""
+        if not self.is_all:
+            return (
+                f"segments that the log lacks lie in {_listed(self.found)}: name all its folders with --set "
+                f"storePathCommitLog={self.setting} (or -c broker.conf); to do without these, name the others only"
+            )
+        if self.found:
+            return (
+                f"there is no segment in this store, but there are in {_listed(self.found)}: if these are its log, "
+                f"give --set storePathCommitLog={self.setting} (or -c broker.conf)"
+            )
+        return (
+            "there is no segment in this store, though it has queues: name the folders of its log with "
+            "--set storePathCommitLog=FOLDER,.. (or -c broker.conf), or restore them"
+        )
+
+
+def _listed(folders: tuple[Path, ...]) -> str:
+    return " and ".join(map(str, folders))
+
+
+def require_log(reader: StoreReader) -> None:
+    """Raise ``NotFoundError`` where a mend would take the log, or a part of it, to be lost that lies elsewhere."""
+    if found := log_elsewhere(reader):
+        raise NotFoundError(f"{reader.root}: {found.sentence}")
+
+
+def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
+    """Return what a store lacks of its log, None where that is nothing, or cannot be known.
+
+    Folders that are named by a setting are taken to be all. Cost: a few records of each folder that may be one.
+    """
+    if reader.paths.single or reader.paths.dledger:
+        return None
+    log = reader.commit_log
+    folders = tuple(reader.paths.commit_log)
+    if not log.segments:
+        return Elsewhere(tuple(_folders_near(reader)), folders, is_all=True) if _has_queues(reader) else None
+    if "storePathCommitLog" in reader.config.settings or not log.file_size:
+        return None
+    missing = list(_missing(reader))
+    if not missing:
+        return None
+    found = []
+    for folder in _folders_near(reader):
+        starts = [int(file.name) for file in folder.iterdir() if is_segment_name(file.name)]
+        if any(start < stop and start + log.file_size > first for first, stop in missing for start in starts):
+            found.append(folder)
+    return Elsewhere(tuple(found), folders, is_all=False) if found else None
+
+
+def _has_queues(reader: StoreReader) -> bool:
+    queues = [*reader.consume_queues.values(), *reader.batch_consume_queues.values()]
+    return any(queue.segments for queue in queues) or reader.rocksdb_queues is not None
+
+
+def _missing(reader: StoreReader) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of addresses that are missing between segments, and those beyond that queues lead to."""
+    log = reader.commit_log
+    at = log.min_offset
+    for segment in log.segments:
+        if segment.start_offset > at:
+            yield at, segment.start_offset
+        at = max(at, segment.start_offset + log.file_size)
+    first, last = log.min_offset, at
+    for queue in reader.consume_queues.values():
+        count = queue.max_offset()
+        for units in (queue.units(queue.first_offset, queue.first_offset + 1), queue.units(max(0, count - 1), count)):
+            sizes = units["size"]
+            known = units["physical_offset"][(sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE)].astype(np.int64)
+            first, last = min([first, *known.tolist()]), max([last, *(known + 1).tolist()])
+    if first < log.min_offset:
+        yield first, log.min_offset
+    if last > at:
+        yield at, last
+
+
+def _folders_near(reader: StoreReader) -> list[Path]:
+    """Return the folders below a store, and right beside it, whose segments are where their records say."""
+    known = {folder.resolve() for folder in reader.paths.commit_log}
+    root = reader.root.resolve()
+    folders = itertools.islice(itertools.chain(_below(root), _beside(root)), _MOST_FOLDERS)
+    return sorted(folder for folder in folders if folder not in known and _holds_log(folder))
+
+
+def _below(root: Path) -> Iterator[Path]:
+    for name, folders, _ in os.walk(root):
+        folder = Path(name)
+        depth = len(folder.relative_to(root).parts)
+        folders[:] = [one for one in folders if depth < _DEEP and not (depth == 0 and one in _OTHERS)]
+        if depth:
+            yield folder.resolve()
+
+
+def _beside(root: Path) -> Iterator[Path]:
+    try:
+        entries = sorted(root.parent.iterdir())
+    except OSError:
+        return
+    yield from (one.resolve() for one in entries if one.is_dir() and one.resolve() != root)
+
+
+def _holds_log(folder: Path) -> bool:
+    try:
+        files = [(one, one.stat().st_size) for one in folder.iterdir() if is_segment_name(one.name) and one.is_file()]
+        for path, size in sorted(files)[:_LOOKED_AT]:
+            mapped = MappedFile(path, int(path.name), size)
+            for table in records_in(mapped, 0, min(size, _LONGEST), limit=1):
+                if table.column("physical_offset")[0] == table.column("position")[0]:
+                    return True
+                break
+    except (OSError, MqtoolError):
+        return False
+    return False

@@ -1,0 +1,112 @@
+"""Stores whose log, or a part of it, lies elsewhere than it is looked for."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.repair.missing_log import log_elsewhere
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import Status
+from tests.commands.running import run
+from tests.damage import snapshot
+from tests.golden import GOLDEN_NAMES, copy_of, golden_store
+
+
+def moved(*names: str, to: str) -> Callable[[Path], object]:
+    """Move folders of the log to a place told from the store."""
+
+    def change(store: Path) -> None:
+        (store / to).mkdir(exist_ok=True)
+        for name in names:
+            shutil.move(store / name, store / to / name)
+
+    return change
+
+
+MOVED: dict[str, tuple[Callable[[Path], object], list[str]]] = {
+    "both folders lie beside the store": (
+        moved("commitlog-a", "commitlog-b", to=".."),
+        ["../commitlog-a", "../commitlog-b"],
+    ),
+    "both folders lie deeper": (moved("commitlog-a", "commitlog-b", to="log"), ["log/commitlog-a", "log/commitlog-b"]),
+    "the first folder lies beside the store": (moved("commitlog-a", to=".."), ["commitlog-b", "../commitlog-a"]),
+    "the second folder lies beside the store": (moved("commitlog-b", to=".."), ["commitlog-a", "../commitlog-b"]),
+    "the second folder lies deeper": (moved("commitlog-b", to="more"), ["commitlog-a", "more/commitlog-b"]),
+}
+COMMANDS = [
+    ["recover", "--yes"],
+    ["recover", "--abnormal", "--cut", "--yes"],
+    ["rebuild", "all", "--yes"],
+    ["rebuild", "config", "--yes"],
+    ["rebuild", "all", "--into", "NEW"],
+    ["salvage", "--into", "NEW"],
+]
+
+
+@pytest.mark.parametrize("where", MOVED)
+def test_a_log_that_lies_elsewhere_is_found_and_offered_and_nothing_is_changed(where: str, tmp_path: Path) -> None:
+    store = copy_of("multipath-533-clean", tmp_path).resolve()
+    change, folders = MOVED[where]
+    change(store)
+    before = snapshot(store)
+    setting = ",".join(str((store / folder).resolve()) for folder in folders)
+
+    for words in COMMANDS:
+        ran = run(*(str(tmp_path / "new") if word == "NEW" else word for word in words), "-s", str(store))
+        assert ran.status == Status.NO_INPUT, words
+        assert f"--set storePathCommitLog={setting} " in ran.remarks
+    assert snapshot(store) == before
+    assert not (tmp_path / "new").exists()
+    assert run("recover", "--dry-run", "-s", str(store), "--set", f"storePathCommitLog={setting}").status == Status.OK
+
+
+@pytest.mark.parametrize("where", MOVED)
+def test_what_doctor_recommends_then_leads_to_the_log(where: str, tmp_path: Path) -> None:
+    store = copy_of("multipath-533-clean", tmp_path).resolve()
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=a\n")
+    change, folders = MOVED[where]
+    change(store)
+
+    while causes := [row for row in run("doctor", "-s", str(store), "-c", str(conf)).rows if row.get("next")]:
+        assert not [command for row in causes for command in row["next"] if command.startswith("mqtool re")]
+        assert conf.read_text().count("storePathCommitLog") < 2
+        for command in causes[0]["next"]:
+            subprocess.run(command, shell=True, check=True)
+
+    expected = ",".join(str((store / folder).resolve()) for folder in folders)
+    assert f"storePathCommitLog={expected}\n" in conf.read_text()
+    assert run("doctor", "-s", str(store), "-c", str(conf)).status == Status.OK
+    assert run("recover", "--dry-run", "-s", str(store), "-c", str(conf)).status == Status.OK
+
+
+def test_a_store_without_any_log_is_refused_with_the_setting_named(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    for file in (store / "commitlog").iterdir():
+        file.unlink()
+    before = snapshot(store)
+
+    for words in COMMANDS:
+        ran = run(*(str(tmp_path / "new") if word == "NEW" else word for word in words), "-s", str(store))
+        assert ran.status == Status.NO_INPUT, words
+        assert "storePathCommitLog" in ran.remarks
+    assert snapshot(store) == before
+    assert not [command for row in run("doctor", "-s", str(store)).rows for command in row.get("next", ())]
+
+
+def test_who_names_the_folders_may_do_without_others(tmp_path: Path) -> None:
+    store = copy_of("multipath-533-clean", tmp_path)
+    moved("commitlog-b", to="..")(store)
+    config = StoreConfig({"storePathCommitLog": str(store / "commitlog-a")})
+
+    assert log_elsewhere(StoreReader(store)) is not None
+    assert log_elsewhere(StoreReader(store, config)) is None
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_nothing_is_elsewhere_of_a_sound_store(name: str) -> None:
+    assert log_elsewhere(StoreReader(golden_store(name))) is None
