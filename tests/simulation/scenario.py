@@ -836,7 +836,7 @@ class Scenario:
     def _left_of_queues(self, group: Group, members: list[Member]) -> str:
         owners: dict[MessageQueue, list[str]] = {}
         for member in members:
-            for queue in member.consumer.queues():
+            for queue in sorted(member.consumer._held):
                 owners.setdefault(queue, []).append(member.name)
         topics = [*group.history.topics]
         if group.kind is not Kind.LITE:
