@@ -189,13 +189,18 @@ def _units(
 
     names, light = _light_units(table, properties, rows, queue_ids)
     if names:
-        topics = topics + names
         at = light[0]
-        topic_ids = np.concatenate([topic_ids, light[1] + len(topics) - len(names)])
-        queue_ids = np.concatenate([queue_ids, light[2]])
-        offsets = np.concatenate([offsets, light[3]])
-        batch_sizes = np.concatenate([batch_sizes, np.ones(len(at), np.int64)])
-        rows, tags_codes = np.concatenate([rows, rows[at]]), np.concatenate([tags_codes, tags_codes[at]])
+        numbers = {name: number for number, name in enumerate(topics)}
+        ids = np.array([numbers.setdefault(name, len(topics) + i) for i, name in enumerate(names)])
+        topics = topics + names
+        rows = np.concatenate([rows, rows[at]])
+        order = np.argsort(rows, kind="stable")  # a placeholder may have a light queue for its own one
+        rows = rows[order]
+        topic_ids = np.concatenate([topic_ids, ids[light[1]]])[order]
+        queue_ids = np.concatenate([queue_ids, light[2]])[order]
+        offsets = np.concatenate([offsets, light[3]])[order]
+        batch_sizes = np.concatenate([batch_sizes, np.ones(len(at), np.int64)])[order]
+        tags_codes = np.concatenate([tags_codes, tags_codes[at]])[order]
 
     return units_of(
         topics,

@@ -330,3 +330,19 @@ def test_a_lost_batch_at_either_end_of_its_queue_counts_all_of_its_messages(numb
     plan = salvaged(store, tmp_path / "new")
 
     assert plan.lost == {"Inner2": lost.batch_size}
+
+
+def test_a_lost_message_of_a_light_queue_leaves_the_others_in_their_places(tmp_path: Path) -> None:
+    store = copy_of("special-497-clean", tmp_path)
+    config = manifest("special-497-clean")["config"]
+    lost = [one for one in JudgedStore(store, config).records.values() if ("%LMQ%alpha", 0, 13) in one.keys]
+    at = lost[0].position
+    damage.apply_ops(
+        store, [{"op": "zero", "file": f"commitlog/{at // 32768 * 32768:020}", "at": at % 32768, "len": 9}]
+    )
+
+    plan = salvaged(store, tmp_path / "new")
+
+    assert plan.lost == {lost[0].topic: 1, "%LMQ%alpha": 1}
+    assert wrong_in(tmp_path / "new") == []
+    assert ("%LMQ%alpha", 0, 14) in JudgedStore(tmp_path / "new", config).reachable()
