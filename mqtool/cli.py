@@ -1,6 +1,7 @@
 """The table of subcommands, and the one place that ends the program."""
 
 import contextlib
+import difflib
 import importlib
 import os
 import signal
@@ -64,8 +65,22 @@ class Commands(click.Group):
         """Return the names in the order of the table."""
         return list(COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; of a name that is none, tell which was meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], [*COMMANDS, *_TYPED], 3, 0.6)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {' or '.join(near)}?", error.ctx) from error
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Load a command."""
+        if cmd_name in _TYPED:
+            return _TYPED[cmd_name]
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"mqtool.commands.{COMMANDS[cmd_name].module}")
@@ -80,15 +95,40 @@ class Commands(click.Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        click.echo(f"mqtool {version('mqtool')}")
+        _version.callback()  # type: ignore[misc]
         ctx.exit()
+
+
+@click.command("version", help="Show the version.")
+def _version() -> None:
+    from importlib.metadata import version
+
+    click.echo(f"mqtool {version('mqtool')}")
+
+
+@click.command("help", help="Show what a command does and takes.")
+@click.argument("names", metavar="[COMMAND]..", nargs=-1)
+@click.pass_context
+def _help(context: click.Context, names: tuple[str, ...]) -> None:
+    assert context.parent
+    shown, command = context.parent, context.parent.command
+    for name in names:
+        if not isinstance(command, click.Group):
+            raise click.UsageError(f"{shown.command_path} has no commands of its own", context)
+        _, found, _ = command.resolve_command(shown, [name])
+        assert found
+        command = found
+        shown = click.Context(command, shown, name, **command.context_settings)
+    click.echo(command.get_help(shown))
+
+
+_TYPED = {"version": _version, "help": _help}
+"""What people type though --version and --help do the same: not listed."""
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
 def cli() -> None:
     """Read, check, mend and serve the stores of Apache RocketMQ brokers, and talk to brokers.

@@ -622,3 +622,43 @@ def test_importing_the_package_loads_nothing(surroundings: dict[str, str]) -> No
     done = subprocess.run([sys.executable, "-c", program], env=surroundings, capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("verfy", "verify"), ("recovr", "recover"), ("vesion", "version"), ("comsume", "consume")]
+)
+def test_a_misspelt_command_is_told_which_was_meant(typed: str, meant: str) -> None:
+    ran = run(typed)
+
+    assert ran.status == Status.USAGE
+    assert f"Did you mean {meant}?" in ran.remarks
+
+
+def test_the_version_and_help_are_shown_whichever_way_people_ask() -> None:
+    assert run("version").output == run("-V").output == run("--version").output != ""
+    assert run("help").output == run("--help").output != ""
+    assert run("help", "verify").output == run("verify", "--help").output != ""
+    assert run("help", "topic", "list").output == run("topic", "list", "--help").output != ""
+    assert run("help", "verfy").status == run("help", "verify", "x").status == Status.USAGE
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("mixed-533-clean", "commitlog"), ("dledger-497-clean", "dledger-*/data")]
+)
+def test_the_folder_of_a_log_is_read_as_a_log_and_never_changed(name: str, folder: str, tmp_path: Path) -> None:
+    store = copy_of(name, tmp_path)
+    (log,) = store.glob(folder)
+    count = len(run("dump", "commitlog", "-s", store).rows)
+    before = snapshot(store)
+
+    assert len(run("dump", "commitlog", "-s", log).rows) == count
+    assert run("find", "--text", "a", "--limit", 1, "-s", log).status == Status.OK
+    ran = run("verify", "-s", log)
+    assert (ran.status, ran.rows) == (Status.OK, [])
+    assert "the store is sound" not in ran.remarks
+    for command in (["recover", "--yes"], ["rebuild", "all", "--yes"], ["topic", "delete", "X", "--yes"], ["doctor"]):
+        ran = run(*command, "-s", log)
+        assert ran.status == Status.USAGE
+        assert str(store) in ran.remarks
+    assert run("pull", "--topic", "OrderEvents", "--queue", 0, "-s", log).status == Status.NO_INPUT
+    assert snapshot(store) == before

@@ -114,6 +114,7 @@ class Output:
     def row(self, row: Row) -> None:
         """Write one row."""
         self.count += 1
+        _make_room()
         values = with_times(row)
         if self.format is Format.JSONL:
             sys.stdout.buffer.write(to_json(values) + b"\n")
@@ -128,6 +129,7 @@ class Output:
         """Write one row that a person reads as a sentence of its own."""
         if self.is_table:
             self.count += 1
+            _make_room()
             click.echo(click.style(printable(text), fg=style) if style else printable(text))
         else:
             self.row(row)
@@ -136,6 +138,7 @@ class Output:
         """Write a line that is no row: for people only."""
         if self.is_table:
             self.close()
+            _make_room()
             click.echo(text)
 
     def new_table(self, columns: Sequence[str]) -> None:
@@ -147,6 +150,7 @@ class Output:
         """Say something beside the results."""
         self.close()
         sys.stdout.flush()
+        _make_room()
         click.echo(click.style(f"mqtool: {printable(text)}", dim=True), err=True)
 
     def tell_compiling(self, byte_count: int) -> None:
@@ -183,6 +187,7 @@ class Output:
     def _write_block(self) -> None:
         """Write rows in columns as wide as the first block needs, as many columns as the terminal has room for."""
         block, self._block = self._block, []
+        _make_room()
         numbers = {name for name in block[0] if all(isinstance(row.get(name), int | float | None) for row in block)}
         cells = [{name: _cell(row.get(name)) for name in self.columns or block[0]} for row in block]
         first = not self._widths
@@ -226,6 +231,70 @@ def _pad(text: str, width: int, right: bool) -> str:
     return gap + text if right else text + gap
 
 
+class _Bar:
+    """One line on a terminal: what is done, the rate, the time left. It goes before anything else is written."""
+
+    def __init__(self, total: int, what: str) -> None:
+        self._total = total
+        self._what = what
+        self._started = self._drawn = time.monotonic()
+        self._is_shown = False
+
+    def advance(self, done: int) -> None:
+        """Draw it again, ten times a second at most, from the end of the first second on."""
+        now = time.monotonic()
+        if now - self._started < 1 or now - self._drawn < _BAR_STEP or not done < self._total:
+            return
+        self._drawn = now
+        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"\r{self.text(done, now - self._started)}\x1b[K")
+            sys.stderr.flush()
+        self._is_shown = True
+
+    def text(self, done: int, seconds: float) -> str:
+        """Return the line, no longer than the terminal is wide."""
+        room = shutil.get_terminal_size((80, 24)).columns - 1
+        rate = done / seconds
+        left = datetime.timedelta(seconds=round((self._total - done) / rate)) if rate else "-:--:--"
+        facts = f"  {in_units(done)} of {in_units(self._total)}  {in_units(rate)}/s  {left} left"
+        width = min(40, room - len(self._what) - len(facts) - 1)
+        full = max(0, width) * done // self._total
+        bar = f" {'━' * full}{' ' * (width - full)}" if width > 4 else ""
+        return f"{self._what}{bar}{facts}"[:room]
+
+    def clear(self) -> None:
+        """Take it away, until it is drawn again."""
+        if self._is_shown:
+            self._is_shown = False
+            with contextlib.suppress(OSError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+
+
+_BAR_STEP = 0.1
+_bars: list[_Bar] = []
+
+
+def _make_room() -> None:
+    """Take the bar away before something is written."""
+    for bar in _bars:
+        bar.clear()
+
+
+def in_units(size: float) -> str:
+    """Return a number of bytes in the largest of binary units that leaves a whole.
+
+    >>> in_units(3 << 29)
+    '1.5 GiB'
+    """
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
 @contextlib.contextmanager
 def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error for work that takes over a second: done, rate, time left.
@@ -235,31 +304,10 @@ def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    started = time.monotonic()
-    bar: Any = None
-
-    def advance(done: int) -> None:
-        nonlocal bar
-        if bar is None and time.monotonic() - started > 1 and done < total:
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-            bar = Progress(
-                "[cyan]{task.description}",
-                BarColumn(),
-                DownloadColumn(binary_units=True),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            bar.add_task(what, total=total)
-            bar.start()
-        if bar is not None:
-            bar.update(bar.task_ids[0], completed=done)
-
+    bar = _Bar(total, what)
+    _bars.append(bar)
     try:
-        yield advance
+        yield bar.advance
     finally:
-        if bar is not None:
-            bar.stop()
+        _bars.remove(bar)
+        bar.clear()

@@ -109,6 +109,8 @@ def _open(root: Path, given: "StoreConfig", config: Path | None, user: str | Non
     reader = open_store(root, given)
     if reader.paths.single:
         raise UsageError(f"{reader.paths.single} is a file: give the store that it belongs to")
+    if reader.paths.is_log:
+        raise UsageError(f"{root} is only the log of a store: give the store, {root.resolve().parent}")
     around = look_around([reader.root, *reader.paths.commit_log], user)
     return Case(reader.root, given.settings, config, around, reader, version)
 

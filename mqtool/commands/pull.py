@@ -130,8 +130,9 @@ def _pull_from_store(
     from mqtool.engine.store.queue_view import BatchQueueView, open_queue
     from mqtool.formats.codes import PullStatus
 
-    if store.paths.single:
-        raise NotFoundError(f"{store.paths.single} holds no queues: give the store that it belongs to")
+    if store.paths.is_part:
+        where = store.paths.single or store.root
+        raise NotFoundError(f"{where} holds no queues: give the store that it belongs to")
     topic, queue_id = _queue(store, topic, queue_id)
     queue = open_queue(store, topic, queue_id)
     at = _start(queue, start)

@@ -80,6 +80,8 @@ def sentence(found: "Finding") -> str:
 
 def _sound(store: "StoreReader", level: "Level") -> str:
     """Return what may be said where nothing is wrong: only what was looked at is sound."""
+    if store.paths.is_log:
+        return "what the log tells by itself is sound; the rest of its store was not looked at"
     if store.paths.single:
         return "what this file tells by itself is sound; the rest of its store was not looked at"
     if level == "quick":

@@ -1,12 +1,15 @@
 """What all outputs have in common."""
 
 import csv
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from mqtool.commands._output import Output, progress
 from mqtool.errors import Status
 from tests.builders import Draft, write_store
 from tests.commands.running import Ran, run
@@ -73,3 +76,48 @@ def test_a_name_that_is_no_text_is_shown_all_the_same(store: Path) -> None:
     for ran in every_output("verify", "-s", odd).values():
         assert "LOG-STRAY" in ran.output
         assert "\\udcfe" in ran.output
+
+
+class Terminal(io.StringIO):
+    """Shows what is written as a terminal does that knows the control characters of the bar."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        shown = [""]
+        column = 0
+        for part in re.split(r"(\x1b\[[0-9;]*[mK]|\r|\n)", self.getvalue()):
+            if part == "\n":
+                shown.append("")
+            elif part == "\x1b[K":
+                shown[-1] = shown[-1][:column]
+            elif not part.startswith("\x1b") and part != "\r":
+                shown[-1] = shown[-1][:column] + part + shown[-1][column + len(part) :]
+            column = 0 if part in ("\r", "\n") else column if part.startswith("\x1b") else column + len(part)
+        return shown
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_row_never_stands_behind_the_progress_bar(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, now = Terminal(), 0.0
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    output = Output("table")
+
+    with progress(8 << 30, "verify") as advance:
+        now = 2.0
+        advance(3 << 30)
+        bar = terminal.lines()[-1]
+        output.line({}, "LOG-CRC error the first finding")
+        now = 3.0
+        advance(4 << 30)
+        output.remark("a remark")
+        now = 4.0
+        advance(5 << 30)
+
+    assert terminal.lines() == ["LOG-CRC error the first finding", "mqtool: a remark", ""]
+    assert len(bar) < columns
+    assert re.fullmatch(r"verify +━* *3\.0 GiB of 8\.0 GiB( +1\.5 GiB/s +0:00:03 left)?", bar) or columns == 40

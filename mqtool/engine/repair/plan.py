@@ -258,6 +258,10 @@ def _open(root: Path, config: StoreConfig) -> StoreReader:
     reader = StoreReader(root, config)
     if reader.paths.single:
         raise UsageError(f"{root} is one file of a store: only a whole store can be mended, give its directory")
+    if reader.paths.is_log:
+        parent = root.resolve().parent
+        store = parent.parent if reader.paths.dledger else parent
+        raise UsageError(f"{root} is only the log of a store: only a whole store can be mended, give {store}")
     return reader
 
 

@@ -119,7 +119,7 @@ class Verification:
         self.reader = reader
         self.most = most
         self.level = level
-        self.whole = reader.paths.single is None
+        self.whole = not reader.paths.is_part
         if not self.whole and not reader.commit_log.segments:
             raise UsageError(f"{reader.paths.single} is no segment of a commit log: give the store that it belongs to")
         self.live = live

@@ -30,7 +30,7 @@ def leave_out_unread(reader: StoreReader) -> list[Finding]:
     for segment in reader.commit_log.segments:
         with contextlib.suppress(NotFoundError):  # it went by retention
             _open(segment.path)
-    if reader.paths.single:
+    if reader.paths.is_part:
         return []
     found = []
     for one in _unread(reader):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mqtool.engine.store.file_queue import is_segment_name
-from mqtool.engine.store.mapped_file import read_file
+from mqtool.engine.store.mapped_file import read_file, reading
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.settings import parse_settings
 
@@ -119,8 +119,23 @@ def _segment_folders(root: Path, prefix: str) -> list[Path]:
     )
 
 
+_PARTS = ("commitlog", "consumequeue", "index", "checkpoint", "config")
+_QUEUES = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+
+
+def _is_log(folder: Path) -> bool:
+    """Tell whether a folder is that of a log: it holds segments and nothing of a store, and is no queue's."""
+    if folder.name == "timerlog" or folder.resolve().parent.parent.name in _QUEUES or not folder.is_dir():
+        return False
+    with reading(folder):
+        names = {path.name for path in folder.iterdir()}
+    return names.isdisjoint(_PARTS) and any(map(is_segment_name, names))
+
+
 class StorePaths:
     """The folders and files of the store under ``root``, or of the one file that ``root`` is (``single``).
+
+    ``root`` may be the folder of a log as well, which is then a log alone (``is_log``).
 
     Raises:
         NotFoundError: nothing there looks like a store.
@@ -131,12 +146,18 @@ class StorePaths:
         self.single: Path | None = None
         self.remarks: list[str] = []
         self.dledger: Path | None = None
+        self.is_log = False
         if root.is_file():
             self.single, self.root = root, root.parent
             root = root.parent
             self.commit_log = [root] if is_segment_name(self.single.name) else []
             if root.parent.name.startswith("dledger-"):
                 self.dledger = root.parent
+        elif _is_log(root):
+            self.is_log = True
+            self.commit_log = [root]
+            self.dledger = root.parent if root.parent.name.startswith("dledger-") else None
+            self.remarks.append(f"{root} is taken for a log alone: the store that it belongs to is not looked at")
         elif root.is_dir():
             self.commit_log = self._commit_log(config)
         else:
@@ -166,6 +187,11 @@ class StorePaths:
                 f"{root} is no RocketMQ store (no commitlog, consumequeue, index, checkpoint or config in it): "
                 f"give the directory that holds them with -s"
             )
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is only a file, or only the log, of a store."""
+        return self.single is not None or self.is_log
 
     def _commit_log(self, config: StoreConfig) -> list[Path]:
         setting = config.settings.get("storePathCommitLog")

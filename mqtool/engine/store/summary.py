@@ -232,7 +232,7 @@ class _Describer:
     def state(self) -> Section | None:
         """Tell how the last broker stopped, and whether one is at work; a single file does not show it."""
         store = self.store
-        if store.paths.single:
+        if store.paths.is_part:
             return None
         abort = None
         if store.has_abort_file:
