@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,12 @@ _MASTER = "ASYNC_MASTER"  # one that waits for no slaves, as RocketMQ calls it
     help="Serve metrics for Prometheus on this port too, at /metrics; 0 chooses one. Needs mqtool[metrics].",
 )
 @click.option(
+    "--acl",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Serve only who has an account in this plain_acl.yml; made, with accounts, if it is not there.",
+)
+@click.option(
     "-c", "--config", type=click.Path(path_type=Path, readable=False), help="A broker.conf, or a namesrv.conf."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of either; repeats.")
@@ -73,6 +80,7 @@ def command(
     namesrv: str | None,
     store: Path | None,
     metrics: int | None,
+    acl: Path | None,
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -90,10 +98,16 @@ def command(
         raise click.UsageError("-n is for --no-namesrv; without that there is a name server in here")
     if metrics is not None and no_broker:
         raise click.UsageError("--metrics are those of a broker")
+    if acl is not None and no_broker:
+        raise click.UsageError("--acl is for a broker: a name server knows no accounts")
     from mqtool.engine.cluster import run
 
     metrics_of = _metrics(host, metrics) if metrics is not None else None
     given = _given(config, settings)
+    if acl is not None:
+        given |= {"aclEnable": "true", "rocketmq.acl.plain.file": str(acl)}
+        if not acl.exists():
+            _make_accounts(acl)
     names = namesrv or given.get("namesrvAddr")
     if no_namesrv and not names:
         raise click.UsageError("--no-namesrv needs -n: a broker registers with a name server")
@@ -105,10 +119,38 @@ def command(
         name_server = _name_server(host, namesrv_port, given, used, alone=no_broker)
     if not no_broker:
         broker = _broker(host, port, store or Path(given.get("storePathRootDir") or "store"), given, used)
+    if broker and not broker.settings.acl_enabled and not _is_loopback(host):
+        click.echo(f"mqtool: whoever reaches {host} may do everything here: --acl FILE lets in only accounts", err=True)
     if unused := sorted(given.keys() - used):
         click.echo(f"mqtool: these settings have no effect here: {', '.join(unused)}", err=True)
     _prepare_process()
     return run(_serve(name_server, broker, (names or "") if no_namesrv else "", metrics_of))
+
+
+def _is_loopback(host: str) -> bool:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _make_accounts(path: Path) -> None:
+    """Make a file with an account for administrators and one for clients, that only its owner can read."""
+    import secrets
+
+    from mqtool.formats.plain_acl import ANY, SUB, Account, PlainAcl, build_acl
+
+    accounts = [
+        Account("administrator", secrets.token_urlsafe(24), is_admin=True),
+        Account("client-of-all", secrets.token_urlsafe(24), default_topic_perm=ANY, default_group_perm=SUB),
+    ]
+    text = build_acl(PlainAcl({one.access_key: one for one in accounts}))
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    names = " and ".join(one.access_key for one in accounts)
+    click.echo(f"mqtool: {path} is made: the accounts {names}, with their secrets", err=True)
 
 
 def _given(file: Path | None, settings: tuple[str, ...]) -> dict[str, str]:
@@ -138,7 +180,7 @@ def _name_server(
 
 
 def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
-    from mqtool.engine.broker.settings import BrokerSettings
+    from mqtool.engine.broker.settings import BrokerSettings, check_role
     from mqtool.engine.cluster import BrokerConfig
     from mqtool.engine.remoting.tls import TlsSettings
     from mqtool.engine.store.paths import STORE_SETTINGS
@@ -148,10 +190,8 @@ def _broker(host: str, port: int | None, store: Path, given: dict[str, str], use
     rules, unknown = BrokerSettings().updated(given)
     used |= given.keys() - unknown
     used |= STORE_SETTINGS | {"storePathRootDir"}
-    role = given.get("brokerRole", _MASTER)
-    if role == "SLAVE":
-        raise click.UsageError("brokerRole=SLAVE: a broker is a master here")
-    if role == _MASTER:
+    check_role(given)
+    if given.get("brokerRole") == _MASTER:
         used.add("brokerRole")
     of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
     return BrokerConfig(store, host, port, rules, of_store, TlsSettings.of(given))

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.broker.settings import BrokerSettings, check_role
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig, run
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.clock import wall_clock
@@ -60,6 +60,7 @@ class Broker:
             for name, value in (settings or {}).items()
         }
         tls = TlsSettings.of(given)
+        check_role(given)
         rules, not_of_broker = BrokerSettings().updated(given)
         names, not_of_name_server = NameServerSettings().updated(given)
         self._name_server = None if name_servers else NameServerConfig(host, name_server_port, names, tls)

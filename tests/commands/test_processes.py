@@ -63,7 +63,7 @@ def kill_and_see(process: "subprocess.Popen[str]", is_time: Callable[[], bool]) 
             break
     process.kill()
     process.wait()
-    for _ in range(100_000):  # what dies with it needs a moment
+    for _ in range(1000):  # what dies with it needs a moment
         if not of_session(process.pid):
             return
     pytest.fail(f"orphans: {of_session(process.pid)}")

@@ -22,7 +22,9 @@ from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import Status
 from mqtool.formats.bodies import QueueData, parse_cluster_info, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.plain_acl import parse_acl
 from mqtool.formats.remoting import RemotingCommand, build_frame
+from mqtool.formats.signing import Credentials
 from tests.commands.running import run
 from tests.engine.remoting.test_server import on_a_loop
 from tests.traces import exchanges
@@ -237,6 +239,34 @@ def route_of(topic: str) -> RemotingCommand:
 
 def bodies(store: Path) -> list[str]:
     return [row["body"] for row in run("dump", "commitlog", "-s", store).rows]
+
+
+def test_a_broker_that_all_can_reach_says_so_and_accounts_are_made_that_keep_others_out(tmp_path: Path) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    everywhere = "-s", tmp_path / "store", "--port", "0", "--host", "0.0.0.0"
+    with started(*everywhere) as (process, _):
+        process.terminate()
+        _, open_to_all = process.communicate(timeout=20)
+    with started(*everywhere, "--acl", accounts) as (process, line):
+        ready = re.search(r"broker \S+:(\d+)", line)
+        assert ready
+        administrator, client = parse_acl(accounts.read_text()).accounts.values()
+        answers = []
+        for keys in (None, administrator, client):
+            asked = RemotingCommand(RequestCode.GET_BROKER_CONFIG), send("one")
+            for command in asked:
+                if keys:
+                    signed = Credentials(keys.access_key, keys.secret_key).signed(command.ext_fields, command.body)
+                    command.ext_fields = signed
+            answers.append([answer.code for answer in ask(f"127.0.0.1:{ready[1]}", *asked)])
+        process.terminate()
+        _, guarded = process.communicate(timeout=20)
+
+    assert open_to_all == "mqtool: whoever reaches 0.0.0.0 may do everything here: --acl FILE lets in only accounts\n"
+    assert answers == [[1, 1], [0, 0], [1, 0]]
+    assert guarded == f"mqtool: {accounts} is made: the accounts administrator and client-of-all, with their secrets\n"
+    assert accounts.stat().st_mode & 0o777 == 0o600
+    assert len({administrator.secret_key, client.secret_key}) == 2
 
 
 def test_a_topic_that_a_message_makes_has_a_route_at_once(tmp_path: Path) -> None:

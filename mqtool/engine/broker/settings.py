@@ -1,7 +1,9 @@
 """The settings of a broker, by RocketMQ's names; most take effect at once when they change while it runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mqtool.errors import UsageError
 from mqtool.formats.settings import Settings, setting
 
 
@@ -17,7 +19,7 @@ class BrokerSettings(Settings):
     region: str = setting("regionId", "DefaultRegion")
 
     # Topics
-    perm: int = setting("brokerPermission", 6)  # bits: 2 write, 4 read
+    perm: int = setting("brokerPermission", 6, least=0)  # bits: 2 write, 4 read
     auto_create_topics: bool = setting("autoCreateTopicEnable", True)
     default_queue_count: int = setting("defaultTopicQueueNums", 8)
     cluster_topic_enabled: bool = setting("clusterTopicEnable", True)
@@ -55,6 +57,16 @@ class BrokerSettings(Settings):
 
     # Name servers
     register_interval_ms: int = setting("registerNameServerPeriod", 30_000)
+
+
+def check_role(given: Mapping[str, str]) -> None:
+    """See that settings ask for a master.
+
+    Raises:
+        UsageError: they ask for a slave.
+    """
+    if given.get("brokerRole", "").strip().upper() == "SLAVE":
+        raise UsageError("brokerRole=SLAVE: a broker is a master here")
 
 
 AT_START = frozenset(

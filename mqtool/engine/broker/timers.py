@@ -33,7 +33,7 @@ from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
 from mqtool.formats.remoting import Outgoing
 from mqtool.formats.stored_message import StoredMessage, parse_stored
-from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from mqtool.formats.topics import HALF_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -49,6 +49,7 @@ _DELIVER = probe_of("TIMER_DELIVER_MS")
 _CHECK = packer_of(timer.TIMER_CHECK)
 _REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
+_REVIVE = REVIVE_PREFIX.encode()
 _OF_A_COPY = {ROLLS, "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT"}
 """Properties in which a copy may differ from what it is a copy of."""
 _AT_ONCE = 500
@@ -180,9 +181,12 @@ class Timers:
         recalled = self._recalled.get(due)
         if recalled is None:
             return False
-        key = find_property(properties, _UNIQ_KEY)
-        with_topic = find_property(properties, _REAL_TOPIC) + b"+" + key
-        return bool(find_property(properties, _DELETE)) or (bool(key) and (key in recalled or with_topic in recalled))
+        if find_property(properties, _DELETE):
+            return True
+        key, topic = find_property(properties, _UNIQ_KEY), find_property(properties, _REAL_TOPIC)
+        if not key or topic.startswith(_REVIVE):  # what pops have taken is no producer's to recall
+            return False
+        return key in recalled or topic + b"+" + key in recalled
 
     def _message(self, queue_offset: int) -> StoredMessage | None:
         store = self._broker.store

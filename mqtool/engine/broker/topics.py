@@ -37,7 +37,7 @@ _MOST = 127
 _MOST_OF_GROUP = 255  # of topics that a consumer group has for itself
 
 NOT_TO_BE_SENT_TO = frozenset(
-    (SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_TIMES_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC)
+    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_TIMES_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC)
 )
 _SYSTEM = NOT_TO_BE_SENT_TO | {DEFAULT_TOPIC, BENCHMARK_TOPIC, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
 _SYSTEM_PREFIX = "rmq_sys_"
@@ -52,6 +52,11 @@ def fault_of_name(topic: str) -> str | None:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     most = _MOST_OF_GROUP if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else _MOST
     return f"The specified topic is longer than topic max length {most}." if len(topic) > most else None
+
+
+def may_be_sent_to(topic: str) -> bool:
+    """Tell whether clients may send to a topic: not where the broker keeps what it goes by, or nothing is read."""
+    return topic not in NOT_TO_BE_SENT_TO and not topic.startswith(REVIVE_PREFIX)
 
 
 def has_messages_of_all(topic: str) -> bool:

@@ -292,7 +292,10 @@ class NameServer:
         if any(name in given for name in _PROTECTED):
             return request.command.answer(ResponseCode.NO_PERMISSION, remark="Can not update config in black list.")
         try:
-            self.settings, _ = self.settings.updated(given)
+            settings, unknown = self.settings.updated(given)
+            if unknown:
+                raise UsageError(f"no effect here: {', '.join(sorted(unknown))}")
+            self.settings = settings
         except UsageError as error:
             return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return request.command.answer()

@@ -189,8 +189,15 @@ def _update_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     except UsageError as error:
         return _refuse(request, ResponseCode.INVALID_PARAMETER, str(error))
     broker.configure(settings)
-    log.info("%s changed %s", request.peer.address, ", ".join(f"{name}={value}" for name, value in given.items()))
+    log.info(
+        "%s changed %s", request.peer.address, ", ".join(_printable(f"{name}={value}") for name, value in given.items())
+    )
     return _done(request)
+
+
+def _printable(text: str) -> str:
+    """Return text for a log: what a terminal would act on is written as Python writes it."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _all_consumer_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.processors.pull import RefusedError
 from mqtool.engine.broker.processors.send import acknowledged
+from mqtool.engine.broker.topics import may_be_sent_to
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.errors import FormatError
 from mqtool.formats.codes import Perm, RequestCode, ResponseCode
@@ -64,6 +65,8 @@ def _checked(broker: "Broker", header: RecallMessage, now: int) -> RecallHandle:
         raise RefusedError(ResponseCode.NO_PERMISSION, "operation is forbidden")
     if not settings.perm & Perm.WRITE:
         raise RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
+    if not may_be_sent_to(header.topic):
+        raise RefusedError(ResponseCode.NO_PERMISSION, f"nothing of the topic[{header.topic}] can be recalled")
     if broker.topics.get(header.topic) is None:
         raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
     try:

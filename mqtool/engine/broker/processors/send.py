@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.delayed import DELAY
-from mqtool.engine.broker.topics import NOT_TO_BE_SENT_TO, fault_of_name
+from mqtool.engine.broker.topics import fault_of_name, may_be_sent_to
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.codes import Perm, RequestCode, ResponseCode, SysFlag, Version
@@ -121,7 +121,7 @@ def _topic_of(broker: "Broker", header: Send, now: int) -> TopicConfig:
     config = broker.topics.get(topic)
     if not settings.perm & _WRITE and config is not None and config.order:
         raise _RefusedError(ResponseCode.NO_PERMISSION, f"the broker[{broker.address}] sending message is forbidden")
-    if topic in NOT_TO_BE_SENT_TO:
+    if not may_be_sent_to(topic):
         raise _RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
     if config is None:
         if fault := fault_of_name(topic):

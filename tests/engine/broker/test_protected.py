@@ -1,0 +1,145 @@
+"""What a broker and a name server do not let clients do, through a socket."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.errors import UsageError
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.recall import RecallHandle, build_handle
+from mqtool.formats.remoting import RemotingCommand
+from tests.wire_client import Client
+
+FIELDS: dict[str, Any] = {"producerGroup": "P", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0}
+FIELDS |= {"sysFlag": 0, "bornTimestamp": 1, "flag": 0, "batch": False, "reconsumeTimes": 0}
+
+
+def on_broker(test: Callable[[Client], Awaitable[None]], **settings: str | int | bool) -> None:
+    async def served() -> None:
+        async with asyncio.timeout(60), mqtool.Broker(settings=settings) as broker:
+            client = Client(broker.address)
+            await test(client)
+            await client.close()
+
+    asyncio.run(served())
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "rmq_sys_wheel_timer",
+        "rmq_sys_REVIVE_LOG_DefaultCluster",
+        "rmq_sys_REVIVE_LOG_another",
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    ],
+)
+@pytest.mark.parametrize("batch", [False, True])
+def test_nobody_writes_to_topics_that_the_broker_goes_by(topic: str, batch: bool) -> None:
+    async def test(client: Client) -> None:
+        fields = {**FIELDS, "topic": topic, "properties": "", "batch": batch}
+        for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
+            answer = await client.ask(code, b"forged", **fields)
+            assert (answer.code, topic in (answer.remark or "")) == (ResponseCode.NO_PERMISSION, True)
+        assert await client.messages(topic) == []
+
+    on_broker(test)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "RMQ_SYS_TRACE_TOPIC",
+        "TBW102",
+        "BenchmarkTest",
+        "%RETRY%G",
+        "DefaultCluster_REPLY_TOPIC",
+        "DefaultCluster",
+        "broker-a",
+        "Orders",
+    ],
+)
+def test_clients_write_to_all_other_topics_of_the_broker(topic: str) -> None:
+    async def test(client: Client) -> None:
+        await client.send(b"one", 0, topic)
+        assert [one.body for one in await client.messages(topic)] == [b"one"]
+
+    on_broker(test, traceTopicEnable=True)
+
+
+def test_nobody_recalls_what_pops_have_taken() -> None:
+    async def test(client: Client) -> None:
+        topic = "rmq_sys_REVIVE_LOG_DefaultCluster"
+        at = int(time.time() + 60) * 1000
+        handle = build_handle(RecallHandle(topic, "broker-a", at, "K"))
+        answer = await client.ask(RequestCode.RECALL_MESSAGE, topic=topic, recallHandle=handle, producerGroup="P")
+        assert answer.code == ResponseCode.NO_PERMISSION
+
+        await client.send(b"one", 0, "T")
+        [(body, _)] = await client.pop("T", "G", 1, 3000)
+        assert body == b"one"
+        [point] = [one for one in await client.messages("rmq_sys_wheel_timer") if one.properties["REAL_TOPIC"] == topic]
+        for name in (point.properties["UNIQ_KEY"], f"{topic}+{point.properties['UNIQ_KEY']}"):
+            pairs = {"TIMER_DELIVER_MS": point.properties["TIMER_DELIVER_MS"], "TIMER_DEL_UNIQKEY": name}
+            await client.send(b"recall", 0, "T", pairs=pairs)
+        while not (again := await client.pop("T", "G", 1, 60_000)):
+            await asyncio.sleep(0.05)
+        assert [body for body, _ in again] == [b"one"]
+
+    on_broker(test)
+
+
+def test_a_broker_may_be_closed_to_all() -> None:
+    async def test(client: Client) -> None:
+        sent = await client.ask(RequestCode.SEND_MESSAGE, b"one", **FIELDS, topic="Orders", properties="")
+        pull: dict[str, Any] = {
+            "consumerGroup": "G",
+            "topic": "TBW102",
+            "queueId": 0,
+            "queueOffset": 0,
+            "maxMsgNums": 1,
+            "sysFlag": 4,
+        }
+        pull |= {"commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}
+        pulled = await client.ask(RequestCode.PULL_MESSAGE, **pull)
+        assert (sent.code, pulled.code) == (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION)
+
+    on_broker(test, brokerPermission=0, autoCreateTopicEnable=False)
+
+
+def test_a_slave_is_refused_and_not_run_as_a_master() -> None:
+    with pytest.raises(UsageError, match="brokerRole=SLAVE: a broker is a master here"):
+        mqtool.Broker(settings={"brokerRole": "SLAVE"})
+
+
+def test_what_a_setting_has_for_a_terminal_is_not_written_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(client: Client) -> None:
+        await client.done(RequestCode.UPDATE_BROKER_CONFIG, "regionId=\x1b[2J\x07ü\u202e".encode())
+
+    caplog.set_level(logging.INFO, "mqtool.engine.broker")
+    on_broker(test)
+    [said] = [one.getMessage() for one in caplog.records if "changed" in one.getMessage()]
+    assert said.endswith(r"changed regionId=\x1b[2J\x07ü\u202e")
+
+
+def test_a_name_server_refuses_settings_that_it_does_not_know_and_changes_none() -> None:
+    async def test() -> None:
+        async with mqtool.Broker() as broker:
+            client = RemotingClient([broker.name_server_address])
+            body = b"orderMessageEnable=true\nnoSuchSetting=1\n"
+            answer = await client.invoke(RemotingCommand(RequestCode.UPDATE_NAMESRV_CONFIG, body=body))
+            told = await client.invoke(RemotingCommand(RequestCode.GET_NAMESRV_CONFIG))
+            await client.close()
+        assert answer.code != 0
+        assert "no effect here: noSuchSetting" in (answer.remark or "")
+        assert b"orderMessageEnable=false" in told.body
+
+    asyncio.run(test())
