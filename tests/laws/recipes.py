@@ -39,6 +39,11 @@ _ROWS = {
         "rebuild queues",
         [{"op": "zero", "file": "commitlog/00000000000000196608", "at": 40000, "len": 25536}],
     ),
+    "a rebuild leaves the place of a lost message free, also of a queue's second": (
+        "propcrc-533-clean",
+        "rebuild queues",
+        [{"op": "zero", "file": "commitlog/00000000000000065536", "at": 23104, "len": 64}],
+    ),
     "a rebuild names batch queues": (
         "batchcq-533-kill", "rebuild all", [{"op": "delete", "path": "batchconsumequeue/Inner/0"}]
     ),

@@ -284,7 +284,7 @@ def _build(rules: Rules, into: Path, disk: Disk, jobs: int, progress: Progress) 
                 continue
             shown |= run.inner_batches
             if queues:
-                queues.add(run.pieces)
+                queues.add(run.pieces, torn=run.faulty > 0)
             if index:
                 index_work.add(functools.partial(index.add, run.entries, run.last_timestamp, run.more))
         if index:

@@ -311,11 +311,13 @@ class QueueBuilder:
         self._writing: list[Future[None]] = []
         self._folders: dict[Path, None] = {}  # made
         self._holes = 0
+        self._torn = False
         self._firsts: dict[QueueKey, tuple[Piece, int]] = {}  # and how many holes there were before them
         self._most = reader.commit_log.total_size // log_layout.MIN_SIZE
 
-    def add(self, pieces: Sequence[Piece]) -> None:
-        """Take the next units of the log."""
+    def add(self, pieces: Sequence[Piece], torn: bool = False) -> None:
+        """Take the next units of the log; ``torn``: records between them cannot be read."""
+        self._torn = torn
         for piece in pieces:
             queue = self.queues.get(piece.queue) or self._second(piece)
             if queue is None:
@@ -400,7 +402,7 @@ class QueueBuilder:
                 self._append(queue, held)
             else:
                 self._place(queue, held)
-        if piece.offset > queue.next and queue.holes == self._holes:
+        if piece.offset > queue.next and queue.holes == self._holes and not self._torn:
             queue.held = piece
         else:
             self._place(queue, piece)
