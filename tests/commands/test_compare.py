@@ -1,5 +1,7 @@
 """``mqtool compare`` as a user runs it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from mqtool.errors import Status
 from tests.commands.running import run
 from tests.damage import apply_ops, snapshot
+from tests.engine.store.test_locks import HOLDER
 from tests.golden import copy_of, golden_store
 
 NAME = "mixed-533-clean"
@@ -105,3 +108,20 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     assert run("compare", golden_store(NAME), tmp_path / "none").status == Status.NO_INPUT
     assert run("compare", golden_store(NAME)).status == Status.USAGE
     assert run("compare", golden_store(NAME), golden_store("dledger-497-clean")).status == Status.BAD_DATA
+
+
+def test_a_store_in_use_is_compared_up_to_its_last_message(tmp_path: Path) -> None:
+    store, other = copy_of(NAME, tmp_path / "a"), copy_of(NAME, tmp_path / "b")
+    (segment,) = [path for path in (store / "commitlog").iterdir() if path.name == f"{262144:020}"]
+    end = segment.read_bytes().rstrip(b"\0")
+    with segment.open("r+b") as file:  # the broker is just writing the next record
+        file.seek(len(end) + 8)
+        file.write(end[:100])
+    command = [sys.executable, "-c", HOLDER, str(store / "lock"), "0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout
+        broker.stdout.readline()
+        statuses = [run("compare", store, other, "--by", by).status for by in ("offset", "key")]
+        broker.communicate()
+
+    assert statuses == [Status.OK, Status.OK]

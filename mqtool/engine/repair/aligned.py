@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.repair.parts import PART, Part, PartReport, Progress, in_order, part_size, parts_of, walk_part
-from mqtool.engine.repair.verify import Level, Verification
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.dispatch import properties_of, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
@@ -132,14 +131,14 @@ class Step:
     stop: int
 
 
-def log_parts(reader: StoreReader, size: int) -> list[Part]:
-    """Return the stretches of a log; of one in use only what was there when it was opened, and each address once."""
-    log = reader.commit_log
-    live = reader.is_live
-    parts = Verification(reader, Level.FULL, live).parts(size) if live else list(parts_of(log, size))
+def log_parts(log: CommitLog, size: int) -> list[Part]:
+    """Return the stretches of a log, each address once.
+
+    Of a log in use the end is no record yet: it lies behind the last sound one, where nothing is taken for damage.
+    """
     ends = {one.start_offset: other.start_offset for one, other in itertools.pairwise(log.segments)}
     cut = []
-    for part in parts:
+    for part in parts_of(log, size):
         start = part.segment.start_offset
         stop = min(part.stop, ends.get(start, NO_END) - start)  # a file may be too long
         if part.start < stop:
@@ -152,7 +151,7 @@ class _Side:
 
     def __init__(self, reader: StoreReader, pool: ThreadPoolExecutor, jobs: int) -> None:
         self.log = reader.commit_log
-        parts = log_parts(reader, part_size(PART, jobs))
+        parts = log_parts(self.log, part_size(PART, jobs))
         self.total = sum(part.stop - part.start for part in parts)
         check = functools.partial(_check, self.log, scan.kernels_for(self.total))
         self._starts = [part.segment.start_offset + part.start for part in parts]

@@ -61,9 +61,10 @@ def lacking(before: list[JudgedStore], after: JudgedStore) -> set[Key]:
     there = after.messages()
     had: dict[Key, set[bytes]] = collections.defaultdict(set)
     for store in before:
-        for key, digests in store.messages().items():
+        for key, digests in store.messages(misplaced=True).items():
             had[key] |= digests
-    return {key for key, digests in had.items() if not digests & there.get(key, set())}
+    keys = {key for store in before for key in store.messages()}
+    return {key for key in keys if not had[key] & there.get(key, set())}
 
 
 def hold_the_law(base: str, stores: list[Path], into: Path) -> str:
