@@ -8,6 +8,7 @@ messages is told, so that placeholders can stand there.
 import bisect
 import collections
 import dataclasses
+import heapq
 import itertools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -87,19 +88,17 @@ def arrange(
     chains: dict[QueueKey, list[Run]] = {}  # what has a place, in the order of the log and of the queue
     left: list[tuple[Run, QueueKey]] = []
     for queue, runs in queues.items():
-        chosen = _chain(runs, most_missing)
-        chains[queue] = [runs[number] for number in chosen]
-        left += [(run, queue) for number, run in enumerate(runs) if number not in set(chosen)]
-        order.found.update(runs[number].position for number in chosen if runs[number].misplaced)
-    by_topic: dict[str, list[QueueKey]] = collections.defaultdict(list)
-    for queue in queues:
-        by_topic[queue[0]].append(queue)
+        chosen = set(_chain(runs, most_missing))
+        chains[queue] = [run for number, run in enumerate(runs) if number in chosen]
+        left += [(run, queue) for number, run in enumerate(runs) if number not in chosen]
+        order.found.update(run.position for run in chains[queue] if run.misplaced)
+    lacking = _Lacking(chains)
     placed: dict[tuple[QueueKey, int], tuple[QueueKey, int]] = {}
     late: list[tuple[Run, QueueKey]] = []
     for run, queue in sorted(left):
         if run.misplaced or is_fixed(queue):
             continue
-        target = _place(chains, by_topic[queue[0]], queue, run)
+        target = _place(chains, lacking.at(queue[0], run.position), queue, run)
         if target is None:
             late.append((run, queue))
         else:
@@ -144,6 +143,30 @@ def _chain(runs: list[Run], most_missing: Callable[[Run], int]) -> list[int]:
         chosen.append(number)
         number = best[number][2]
     return chosen[::-1]
+
+
+class _Lacking:
+    """Which queues of a topic lack messages where one lies; asked in the order of the log."""
+
+    def __init__(self, chains: Mapping[QueueKey, list[Run]]) -> None:
+        self._ahead: dict[str, list[tuple[int, int, QueueKey]]] = collections.defaultdict(list)
+        self._open: dict[str, list[tuple[int, QueueKey]]] = collections.defaultdict(list)
+        for queue, chain in chains.items():
+            for before, after in itertools.pairwise(chain):
+                if before.stop < after.start:
+                    self._ahead[queue[0]].append((before.position, after.position, queue))
+        for gaps in self._ahead.values():
+            gaps.sort(reverse=True)
+
+    def at(self, topic: str, position: int) -> list[QueueKey]:
+        """Return the queues that lack messages between two that lie around an address."""
+        ahead, opened = self._ahead[topic], self._open[topic]
+        while ahead and ahead[-1][0] < position:
+            _, end, queue = ahead.pop()
+            heapq.heappush(opened, (end, queue))
+        while opened and opened[0][0] <= position:
+            heapq.heappop(opened)
+        return [queue for _, queue in opened]
 
 
 def _place(

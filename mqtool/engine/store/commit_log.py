@@ -134,7 +134,9 @@ class CommitLog(FileQueue):
     def tables_at(self, offsets: scan.Ints, kernels: Any) -> Iterator[scan.MessageTable]:
         """Yield the messages that begin at some addresses, in the order of the log; the others are left out."""
         offsets = np.unique(offsets)
-        for segment in self.segments:
+        numbers = np.unique(np.searchsorted(self._starts, offsets, "right") - 1)
+        for number in numbers[numbers >= 0].tolist():
+            segment = self.segments[number]
             low, high = np.searchsorted(offsets, (segment.start_offset, segment.end_offset - commit_log.MIN_SIZE + 1))
             starts = offsets[low:high] - segment.start_offset
             if not len(starts):

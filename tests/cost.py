@@ -1,0 +1,174 @@
+"""The law of cost: what a command does grows with what it is given, not with its square.
+
+Steps are counted, not time: lines of mqtool that run, each turn of a loop included; units and bytes of the log that
+readers hand out. What numpy does inside one call is not seen; ``python -m tests.campaigns.cost`` measures that.
+"""
+
+import dataclasses
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import mqtool
+from mqtool.engine.store.consume_queue import ConsumeQueue
+from mqtool.engine.store.file_queue import FileQueue
+from mqtool.formats import scan
+from tests.builders import Draft, Sizes, write_store
+
+_HOME = str(Path(mqtool.__file__).parent)
+_BYTES_A_STEP = 64
+"""So many bytes that are handed out count as one step: about as long as a line takes."""
+
+
+@dataclasses.dataclass
+class Steps:
+    """What was done."""
+
+    lines: int = 0
+    units: int = 0
+    size: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it as one number."""
+        return self.lines + self.units + self.size // _BYTES_A_STEP
+
+
+@contextmanager
+def counted() -> Iterator[Steps]:
+    """Count the steps of what runs meanwhile, in all threads that begin meanwhile too."""
+    steps = Steps()
+
+    def line(_: FrameType, event: str, __: Any) -> Any:
+        if event == "line":
+            steps.lines += 1
+        return line
+
+    def call(frame: FrameType, _: str, __: Any) -> Any:
+        name = frame.f_code.co_filename
+        return line if name.startswith(_HOME) and not name.endswith("/kernels.py") else None  # bytes tell of those
+
+    units, read, scanned = ConsumeQueue.units, FileQueue.read, scan.scan
+
+    def counting_units(queue: ConsumeQueue, start: int, stop: int) -> Any:
+        found = units(queue, start, stop)
+        steps.units += len(found)
+        return found
+
+    def counting_read(files: FileQueue, offset: int, size: int) -> bytes:
+        found = read(files, offset, size)
+        steps.size += len(found)
+        return found
+
+    def counting_scan(buffer: Any, base: int, start: int = 0, *rest: Any, **options: Any) -> scan.Scan:
+        found = scanned(buffer, base, start, *rest, **options)
+        steps.size += max(0, found.end - start)
+        return found
+
+    before = sys.gettrace()
+    with (
+        mock.patch.object(ConsumeQueue, "units", counting_units),
+        mock.patch.object(FileQueue, "read", counting_read),
+        mock.patch.object(scan, "scan", counting_scan),
+    ):
+        threading.settrace(call)
+        sys.settrace(call)
+        try:
+            yield steps
+        finally:
+            sys.settrace(before)
+            threading.settrace(before)  # type: ignore[arg-type]
+
+
+def growth(make: Callable[[Path, int], Path], run: Callable[[Path], object], count: int, into: Path) -> float:
+    """Return by how much the steps of a command grow each time that what it is given doubles, from ``count`` on.
+
+    Args:
+        make: makes a store with so many of something in a folder.
+        run: the command.
+        count: how many; its square should be more than the steps that a command takes in any case.
+        into: a folder for the stores.
+    """
+    found = []
+    for times in (1, 1, 4):  # the first one also loads what is kept
+        store = make(into / str(times), times * count)
+        with counted() as steps:
+            run(store)
+        found.append(steps.total)
+    return float((found[2] / found[1]) ** 0.5)
+
+
+# Stores
+
+
+SIZES = Sizes(segment=1 << 14, queue_file=20 * 1000, slots=100, entries=400)
+
+
+def messages(root: Path, count: int, queues: int = 4, topics: int = 2, segments: int = 0) -> Path:
+    """Write a store with so many messages, in so many segments at least."""
+    body = b"x" * ((segments and max(100, segments * SIZES.segment // count - 150)) or 100)
+    drafts = [
+        Draft(f"Topic{i // queues % topics}", i % queues, body, {"UNIQ_KEY": f"{i:032X}", "TAGS": "A"})
+        for i in range(count)
+    ]
+    shutil.rmtree(root, ignore_errors=True)
+    write_store(root, drafts, SIZES)
+    return root
+
+
+def damaged_bodies(root: Path, step: int) -> Path:
+    """Change a byte in the body of every so many-th message."""
+    from mqtool.engine.store.commit_log import Gap
+    from mqtool.engine.store.reader import StoreReader
+
+    places = [
+        (table.base, int(at))
+        for table in StoreReader(root).tables()
+        if not isinstance(table, Gap)
+        for at in table.offsets(0)[::step]
+    ]
+    for base, at in places:
+        with (root / "commitlog" / f"{base:020}").open("r+b") as file:
+            file.seek(at)
+            file.write(b"?")
+    return root
+
+
+def missing_segments(root: Path, count: int) -> Path:
+    """Write a store that lacks all segments but the first and the last: about ``count`` messages."""
+    segments = sorted((messages(root, count) / "commitlog").iterdir())
+    for segment in segments[1:-1]:
+        segment.unlink()
+    return root
+
+
+def missing_without_queues(root: Path, count: int) -> Path:
+    """The same without queues: only the order of the messages that are left tells what is lost."""
+    shutil.rmtree(missing_segments(root, count) / "consumequeue")
+    return root
+
+
+def every_second_segment(root: Path, count: int) -> Path:
+    """Write a store of about ``count`` segments that lacks every second one."""
+    segments = sorted((messages(root, 8 * count, segments=count) / "commitlog").iterdir())
+    for segment in segments[1:-1:2]:
+        segment.unlink()
+    return root
+
+
+STORES: dict[str, tuple[Callable[[Path, int], Path], int]] = {
+    "messages": (messages, 500),
+    "messages of a missing segment": (missing_segments, 500),
+    "messages of a missing segment, without queues": (missing_without_queues, 500),
+    "damaged bodies": (lambda root, count: damaged_bodies(messages(root, 2 * count), 2), 200),
+    "queues with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, count, 1), 2), 80),
+    "topics with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, 1, count), 2), 80),
+    "segments": (every_second_segment, 60),
+}
+"""What there is how much of: by name, and of how many to begin with."""
