@@ -83,7 +83,7 @@ def counted() -> Iterator[Steps]:
             yield steps
         finally:
             sys.settrace(before)
-            threading.settrace(before)  # type: ignore[arg-type]
+            threading.settrace(before)
 
 
 def growth(make: Callable[[Path, int], Path], run: Callable[[Path], object], count: int, into: Path) -> float:
