@@ -111,7 +111,10 @@ def last_timestamp(store: "StoreReader", queue: "QueueView | None") -> int:
 
 
 async def offset_rows(wire: "Wire", broker: Master, is_wanted: "Callable[[OffsetKey], bool]") -> list[dict[str, Any]]:
-    """Return a row for each queue of a broker that a group has read, of those that are wanted."""
+    """Return a row for each queue of a broker whose topic a group has read, of the groups that are wanted.
+
+    A queue of which nothing was committed counts from its first message: ``consumer_offset`` is None.
+    """
     from mqtool.engine.client import questions
     from mqtool.engine.client_runtime import together
 
@@ -129,13 +132,15 @@ async def offset_rows(wire: "Wire", broker: Master, is_wanted: "Callable[[Offset
 
 def stored_offset_rows(store: "StoreReader", is_wanted: "Callable[[OffsetKey], bool]") -> list[dict[str, Any]]:
     """Return such rows of the offsets that a store keeps."""
-    from mqtool.engine.store.queue_view import open_queue
+    from mqtool.engine.store.queue_view import open_queue, queue_keys
     from mqtool.formats.config_tables import consumer_offsets
 
     offsets = consumer_offsets(store.config_table("consumerOffset.json") or {})
     offsets = {key: offset for key, offset in offsets.items() if is_wanted(key)}
+    topics = {topic for topic, _, _ in offsets}
+    keys = {key for key in queue_keys(store) if key[0] in topics}
     ends = {}
-    for key in {(topic, queue_id) for topic, _, queue_id in offsets}:
+    for key in keys | {(topic, queue_id) for topic, _, queue_id in offsets}:
         queue = open_queue(store, *key)
         ends[key] = (queue.min_offset, queue.max_offset) if queue else (0, 0)
     return _offset_rows(offsets, ends, None)
@@ -144,8 +149,14 @@ def stored_offset_rows(store: "StoreReader", is_wanted: "Callable[[OffsetKey], b
 def _offset_rows(
     offsets: "Mapping[OffsetKey, int]", ends: Mapping[tuple[str, int], tuple[int, int]], broker_name: str | None
 ) -> list[dict[str, Any]]:
+    queue_ids: dict[str, set[int]] = {}
+    for topic, queue_id in ends:
+        queue_ids.setdefault(topic, set()).add(queue_id)
+    pairs = {(topic, group) for topic, group, _ in offsets}
+    keys = {(topic, group, queue_id) for topic, group in pairs for queue_id in queue_ids.get(topic, ())} | {*offsets}
     rows = []
-    for (topic, group, queue_id), offset in sorted(offsets.items(), key=lambda item: (item[0][1], item[0])):
+    for topic, group, queue_id in sorted(keys, key=lambda key: (key[1], key)):
+        offset = offsets.get((topic, group, queue_id))
         low, high = ends.get((topic, queue_id), (None, None))
         rows.append(
             {
@@ -156,7 +167,7 @@ def _offset_rows(
                 "min_offset": low,
                 "consumer_offset": offset,
                 "max_offset": high,
-                "lag": None if high is None else max(high - offset, 0),
+                "lag": None if high is None else max(high - ((low or 0) if offset is None else offset), 0),
             }
         )
     return rows
