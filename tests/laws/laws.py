@@ -186,10 +186,14 @@ class _Check:
             missing = {key for key in offsets if key not in reachable and key not in lost and key not in righted}
             if mend.startswith("rebuild"):  # it gives a message whose body fails its CRC the unit that it had
                 missing -= self.same_units(after)
-            if untold := told.lacks({*missing, *lost}):
-                new = [key for key in untold if key in missing]
-                if new:
-                    self.broken("conservation", "offsets", f"queue offsets lead to nothing, untold: {_some(new)}")
+            unheard = missing & set(told.lacks({*missing, *lost}))
+            doubtful = unheard & after.reachable(with_doubtful=True)
+            if unheard - doubtful:
+                text = f"queue offsets lead to nothing, untold: {_some(sorted(unheard - doubtful))}"
+                self.broken("conservation", "offsets", text)
+            if doubtful:
+                text = f"queues lead to records whose properties cannot be read: {_some(sorted(doubtful))}"
+                self.broken("conservation", "properties", text)
         held = after.placeholders() - before.placeholders()
         if untold := told.lacks({*held, *lost}):
             new = [key for key in untold if key in held]
