@@ -54,13 +54,15 @@ MEETS = {
 class BrokerVerdict:
     """What a broker of one version would do.
 
-    ``refusal`` says why it would not start, ``endless`` why it would never be done; what is known by then stands in
-    the other fields. ``after_stop`` is the checkpoint once it was stopped cleanly. Files are relative to the store.
+    ``refusal`` says why it would not start (``is_queue_refused`` for the files of a queue), ``endless`` why it would
+    never be done; what is known by then stands in the other fields. ``after_stop`` is the checkpoint once it was
+    stopped cleanly. Files are relative to the store.
     """
 
     version: str
     last_exit_ok: bool
     refusal: str | None = None
+    is_queue_refused: bool = False
     endless: str | None = None
     start_offset: int | None = None
     start_reason: str = ""
@@ -146,7 +148,7 @@ def start(broker: BrokerStart, digests: bool = False) -> BrokerVerdict:
         broker.start()
         verdict = dataclasses.replace(verdict, after_start=broker.view(digests))
     except RefusedError as error:
-        return dataclasses.replace(verdict, refusal=str(error))
+        return dataclasses.replace(verdict, refusal=str(error), is_queue_refused=error.is_of_queue)
     except EndlessError as error:
         verdict = dataclasses.replace(verdict, endless=str(error))
     relative = broker.reader.paths.relative

@@ -73,7 +73,14 @@ RULES = {
 
 
 class RefusedError(Exception):
-    """A broker would not start on this store; the text says why."""
+    """A broker would not start on this store; the text says why.
+
+    ``is_of_queue`` where the files of a queue are to blame, which can be made again from the log.
+    """
+
+    def __init__(self, text: str, is_of_queue: bool = False) -> None:
+        super().__init__(text)
+        self.is_of_queue = is_of_queue
 
 
 class EndlessError(Exception):

@@ -117,7 +117,7 @@ CAUSES: dict[str, Cause] = {
         STOPS, PAGES["LOG-OUT-OF-MEMORY"].title, log.out_of_memory, (_RECOVER,),
         versions=("4.9",),
     ),
-    "START-REFUSED": Cause(STOPS, PAGES["START-REFUSED"].title, lambda _: iter(()), (_RECOVER_ALL,)),
+    "START-REFUSED": Cause(STOPS, PAGES["START-REFUSED"].title, log.index_folders, (_ASIDE,)),
     "CONFIG-UNREADABLE": Cause(LOSES, CHECKS["CONFIG-UNREADABLE"].title, delivery.unreadable_tables),
     # The log.
     "LOG-SECOND-KIND": Cause(

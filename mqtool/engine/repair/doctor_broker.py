@@ -205,20 +205,24 @@ def unexplained(
         foretold: of it.
         is_told: whether a cause tells that a version "stops", "deletes" or "hides".
     """
-    refused: dict[str, list[str]] = collections.defaultdict(list)
+    refused: dict[tuple[str, bool], list[str]] = collections.defaultdict(list)
     ends: dict[tuple[int, Outcome | None, int], list[str]] = collections.defaultdict(list)
     hides: dict[tuple[int, tuple[QueueKey, ...]], list[str]] = collections.defaultdict(list)
     for verdict in foretold.verdicts:
         version, counts = verdict.version, foretold.counts(verdict)
         if not verdict.starts and not is_told(version, "stops"):
-            refused[verdict.refusal or verdict.endless or ""].append(version)
+            refused[verdict.refusal or verdict.endless or "", verdict.is_queue_refused].append(version)
         if counts[BEHIND] and not is_told(version, "deletes"):
             ends[verdict.end_offset or 0, verdict.end_reason, counts[BEHIND]].append(version)
         if counts[UNREACHABLE] and not is_told(version, "hides"):
             queues = {(loss.topic or "", loss.queue_id or 0) for loss in verdict.losses if loss.reason == UNREACHABLE}
             hides[counts[UNREACHABLE], tuple(sorted(queues))].append(version)
     if refused:
-        yield "START-REFUSED", [Sign(text, versions=tuple(names)) for text, names in refused.items()]
+        signs = []
+        for (text, is_of_queue), names in refused.items():
+            mend = "rebuild queues" if is_of_queue else "recover --abnormal"
+            signs.append(Sign(text, versions=tuple(names), commands=(f"mqtool {mend} {case.at}",)))
+        yield "START-REFUSED", signs
     if ends:
         yield "LOG-DAMAGED", [_end_sign(case, *end, tuple(names)) for end, names in ends.items()]
     if hides:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mqtool.engine.repair.doctor_case import Case, Effect, Sign, sizes_of
+from mqtool.engine.repair.doctor_case import FIVE, Case, Effect, Sign, sizes_of
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.file_queue import segment_name
@@ -83,6 +83,14 @@ def queue_strays(case: Case) -> Iterator[Sign]:
             yield _unpadded(case, found, path, text, Effect.HIDES)
         else:
             yield Sign.of(found, versions=("4.9",) if path.is_dir() else None)
+
+
+def index_folders(case: Case) -> Iterator[Sign]:
+    """Yield folders among the index files that 5.x takes for some."""
+    folder = case.reader.paths.index
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_dir() and path.name.isdigit():
+            yield Sign("a folder among the index files", file=case.reader.paths.relative(path), versions=FIVE)
 
 
 def log_missing(case: Case) -> Iterator[Sign]:

@@ -416,7 +416,8 @@ def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
         beyond = (
             fields["confirm_physical_offset"] > plan.end_offset or fields["logics_physical_offset"] > plan.end_offset
         )
-        must = must or ahead or beyond
+        is_long = reader.paths.checkpoint.stat().st_size != checkpoint.CHECKPOINT_SIZE
+        must = must or ahead or beyond or is_long
     if not must and old is not None:
         return None
     fields["physical_timestamp"] = fields["logics_timestamp"] = plan.last_timestamp
@@ -658,7 +659,7 @@ def _apply_rest(found: Recovery, reader: StoreReader, journal: Journal) -> None:
         path = reader.paths.checkpoint
         if not path.exists():
             journal.create(path, checkpoint.CHECKPOINT_SIZE)
-        elif path.stat().st_size < checkpoint.CHECKPOINT_SIZE:
+        elif path.stat().st_size != checkpoint.CHECKPOINT_SIZE:
             journal.truncate(path, checkpoint.CHECKPOINT_SIZE)
         journal.write(path, 0, found.checkpoint)
     if reader.paths.abort.exists():

@@ -12,7 +12,7 @@ import pytest
 
 from mqtool.errors import Status
 from tests.commands.running import run
-from tests.damage import Case, cases
+from tests.damage import Case, Operation, cases
 from tests.engine.repair.recorded import config_of
 from tests.golden import copy_of, manifest
 from tests.laws.advice import follow
@@ -29,6 +29,7 @@ FOLLOWED = (
     "many-533-clean/middle-segment-missing-no-checkpoint-abort",
 )
 OF_THE_MACHINE = {"DISK-FULL", "CLOCK-AHEAD"}
+EXT = "consumequeue_ext/Ext/0/00000000000000000000"
 CASES = {case.name: case for case in cases()}
 
 
@@ -51,6 +52,21 @@ def test_damage_that_only_a_start_reads_is_mended_by_the_command_that_is_told(tm
     case = Case("body-byte-third-segment", "mixed-533-kill", [{"op": "write", "hex": "000102", **place}], {})
 
     assert _contradictions(case, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("base", "ops"),
+    [
+        ("mixed-533-clean", [{"op": "resize", "file": "checkpoint", "size": 4097}]),
+        ("mixed-533-clean", [{"op": "write", "file": "checkpoint", "at": 16, "hex": "2b7099fd92c74166"}]),
+        ("mixed-533-clean", [{"op": "mkdir", "path": "index/20260101000000000"}]),
+        ("ext-533-clean", [{"op": "write", "file": EXT, "at": 0, "hex": "7fff"}]),
+        ("retry-497-clean", [{"op": "zero", "file": "config/delayOffset.json", "at": 17, "len": 4}]),
+    ],
+    ids=["a checkpoint too long", "an index time ahead", "a folder in the index", "an extension", "no delay offsets"],
+)
+def test_advice_leads_on_from_damage_beside_log_and_queues(base: str, ops: list[Operation], tmp_path: Path) -> None:
+    assert _contradictions(Case("made", base, ops, {}), tmp_path) == []
 
 
 def test_offsets_of_queues_that_are_gone_are_put_right_one_by_one(tmp_path: Path) -> None:
