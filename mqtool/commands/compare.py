@@ -109,6 +109,10 @@ def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: 
         else:
             output.remark(f"both logs are the same: {logs.common:,} messages")
         return
+    empty = [name for name, side in zip(("left", "right"), logs.sides, strict=True) if not side.message_count]
+    if empty:
+        output.remark(f"no message in {empty[0]} can be read where it should lie: `mqtool verify` tells why")
+        return
     if not logs.common:
         output.remark("no record is the same at the same address: these are different logs, compare them --by key")
         return

@@ -90,6 +90,19 @@ def test_stores_that_share_nothing_are_sent_to_the_other_way() -> None:
     assert "salvage --merge" not in ran.remarks
 
 
+def test_a_store_that_lost_its_log_is_told(tmp_path: Path) -> None:
+    store = copy_of(NAME, tmp_path)
+    for segment in (store / "commitlog").iterdir():
+        segment.unlink()
+
+    ran = run("compare", golden_store(NAME), store)
+
+    assert ran.status == Status.DAMAGE
+    assert [row["message_count"] for row in ran.rows if row["kind"] == "range"] == [287]
+    assert "no message in right can be read" in ran.remarks
+    assert run("salvage", "--merge", golden_store(NAME), store, "--into", tmp_path / "new").status == Status.NO_INPUT
+
+
 def test_several_folders_of_a_log_are_named_for_both_or_for_each(tmp_path: Path) -> None:
     store = golden_store("multipath-533-clean")
     folders = ",".join(sorted(path.name for path in store.glob("commitlog*")))
