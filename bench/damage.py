@@ -1,8 +1,8 @@
 """What damage costs: the same commands on a sound store and on a damaged one, time and memory, whole processes.
 
 The store has four segments of 1 GiB. Of the damaged one a segment is missing, another is zeroed in its middle half,
-and 10,000 messages elsewhere have a bit of their bodies changed. The limit of what changes the store is to write and sync as
-many bytes as it writes and notes.
+and 10,000 messages elsewhere have a bit of their bodies changed. The limit of what changes the store is to write and
+sync as many bytes as it writes and notes.
 """
 
 import os

@@ -152,6 +152,8 @@ class Journal:
         """Bytes that are noted and not written yet."""
         self._was: set[Path] = set()
         self._ours: set[Path] = set()
+        self._our_folders: dict[Path, bool] = {}  # what is known of folders, until a name changes
+        self._real_folders: dict[Path, Path] = {}  # without links
         self._synced = 0
         self._kept = 0
         self._files: dict[Path, None] = {}  # to be synced
@@ -216,7 +218,7 @@ class Journal:
 
     def write(self, path: Path, at: int, data: bytes) -> None:
         """Write bytes at a position of a file of the store."""
-        path = path.resolve()
+        path = self._resolved(path)
         if not self._is_ours(path):
             self._note_was(path)
             self._note_bytes(path, at, at + len(data))
@@ -225,7 +227,7 @@ class Journal:
 
     def fill(self, path: Path, at: int, data: bytes) -> None:
         """Write bytes into a file that this journal has made or that lies in the workspace: nothing is noted."""
-        path = path.resolve()
+        path = self._resolved(path)
         if not self._is_ours(path):
             raise ValueError(f"{path} was not made by this mend")
         self._files[path] = None
@@ -233,7 +235,7 @@ class Journal:
 
     def truncate(self, path: Path, size: int) -> None:
         """Make a file end at ``size``."""
-        path = path.resolve()
+        path = self._resolved(path)
         if not self._is_ours(path):
             self._note_was(path)
             self._note_bytes(path, size, path.stat().st_size)
@@ -242,7 +244,7 @@ class Journal:
 
     def set_times(self, path: Path, ns: tuple[int, int]) -> None:
         """Set the times of access and change of a file, in nanoseconds: brokers expire segments by the second."""
-        path = path.resolve()
+        path = self._resolved(path)
         if not self._is_ours(path):
             self._note_was(path)
         self._files[path] = None
@@ -335,6 +337,7 @@ class Journal:
         self._files = {names.get(path, path): None for path in self._files}
         self._was -= {*leaving, *(new for _, new in pairs)}
         self._ours -= {new for _, new in pairs}
+        self._forget_folders()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -381,7 +384,26 @@ class Journal:
             self.disk.remove_tree(self.home)
 
     def _is_ours(self, path: Path) -> bool:
-        return any(one in self._ours for one in (path, *path.parents)) or path.is_relative_to(self.workspace)
+        if path in self._ours:
+            return True
+        folder = path.parent
+        if folder not in self._our_folders:
+            is_inside = any(one in self._ours for one in (folder, *folder.parents))
+            self._our_folders[folder] = is_inside or folder.is_relative_to(self.workspace)
+        return self._our_folders[folder]
+
+    def _resolved(self, path: Path) -> Path:
+        """Return a path without links; of a folder that is asked once."""
+        folder = self._real_folders.get(path.parent)
+        if folder is None:
+            folder = self._real_folders[path.parent] = path.parent.resolve()
+        real = folder / path.name
+        return real.resolve() if real.is_symlink() else real
+
+    def _forget_folders(self) -> None:
+        """Ask anew, as a name has changed."""
+        self._our_folders.clear()
+        self._real_folders.clear()
 
     def _is_mount_point(self, path: Path) -> bool:
         return path.is_dir() and path in mount_points()
@@ -430,6 +452,7 @@ class Journal:
             self._kept += 1
         self._note(fields)
         self._ours.add(path)
+        self._forget_folders()
         return self.home / "kept" / fields["kept"] if moved else None
 
     def _move_out(self, path: Path) -> None:
