@@ -37,7 +37,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.store.disk import CHUNK, LOST_AND_FOUND, Disk, chunks, inside, mount_points, scraps, take_owner
+from mqtool.engine.store.disk import (
+    CHUNK,
+    LOST_AND_FOUND,
+    ZEROS,
+    Disk,
+    chunks,
+    inside,
+    mount_points,
+    scraps,
+    take_owner,
+)
 from mqtool.engine.store.locks import hold, hold_folder
 from mqtool.engine.store.mapped_file import read_file, reading
 from mqtool.errors import (
@@ -152,8 +162,9 @@ class Journal:
         """Bytes that are noted and not written yet."""
         self._was: set[Path] = set()
         self._ours: set[Path] = set()
-        self._our_folders: dict[Path, bool] = {}  # what is known of folders, until a name changes
-        self._real_folders: dict[Path, Path] = {}  # without links
+        self._known_ours: dict[Path, bool] = {}  # what is known of paths, until a name changes
+        self._reals: dict[Path, Path] = {}  # without links
+        self._names: dict[Path, str] = {}
         self._synced = 0
         self._kept = 0
         self._files: dict[Path, None] = {}  # to be synced
@@ -337,7 +348,7 @@ class Journal:
         self._files = {names.get(path, path): None for path in self._files}
         self._was -= {*leaving, *(new for _, new in pairs)}
         self._ours -= {new for _, new in pairs}
-        self._forget_folders()
+        self._ask_anew()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -384,26 +395,23 @@ class Journal:
             self.disk.remove_tree(self.home)
 
     def _is_ours(self, path: Path) -> bool:
-        if path in self._ours:
-            return True
-        folder = path.parent
-        if folder not in self._our_folders:
-            is_inside = any(one in self._ours for one in (folder, *folder.parents))
-            self._our_folders[folder] = is_inside or folder.is_relative_to(self.workspace)
-        return self._our_folders[folder]
+        known = self._known_ours.get(path)
+        if known is None:
+            known = any(one in self._ours for one in (path, *path.parents)) or path.is_relative_to(self.workspace)
+            self._known_ours[path] = known
+        return known
 
     def _resolved(self, path: Path) -> Path:
-        """Return a path without links; of a folder that is asked once."""
-        folder = self._real_folders.get(path.parent)
-        if folder is None:
-            folder = self._real_folders[path.parent] = path.parent.resolve()
-        real = folder / path.name
-        return real.resolve() if real.is_symlink() else real
+        """Return a path without links."""
+        real = self._reals.get(path)
+        if real is None:
+            real = self._reals[path] = path.resolve()
+        return real
 
-    def _forget_folders(self) -> None:
-        """Ask anew, as a name has changed."""
-        self._our_folders.clear()
-        self._real_folders.clear()
+    def _ask_anew(self) -> None:
+        """Forget what is known of paths, as a name has changed."""
+        self._known_ours.clear()
+        self._reals.clear()
 
     def _is_mount_point(self, path: Path) -> bool:
         return path.is_dir() and path in mount_points()
@@ -429,7 +437,7 @@ class Journal:
             stop = min(stop, path.stat().st_size)
             at = start
             for found, data in chunks(path, start, stop):
-                if data.count(0) < len(data):
+                if data != ZEROS[: len(data)]:
                     self._note_zeros(name, at, found)
                     self._note({"bytes": name, "at": found}, data)
                     at = found + len(data)
@@ -452,7 +460,7 @@ class Journal:
             self._kept += 1
         self._note(fields)
         self._ours.add(path)
-        self._forget_folders()
+        self._ask_anew()
         return self.home / "kept" / fields["kept"] if moved else None
 
     def _move_out(self, path: Path) -> None:
@@ -507,7 +515,11 @@ class Journal:
             change()
 
     def _name(self, path: Path) -> str:
-        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+        name = self._names.get(path)
+        if name is None:
+            name = str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+            self._names[path] = name
+        return name
 
 
 # Undo
@@ -717,7 +729,7 @@ def _restore(path: Path, at: int, data: bytes, disk: Disk) -> None:
 def _restore_zeros(path: Path, at: int, size: int, disk: Disk) -> None:
     if path.exists():
         for found, data in chunks(path, at, at + size):
-            if data.count(0) < len(data):
+            if data != ZEROS[: len(data)]:
                 disk.write(path, found, bytes(len(data)))
 
 

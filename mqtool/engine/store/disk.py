@@ -18,7 +18,8 @@ CHUNK = 1 << 20
 LOST_AND_FOUND = "lost+found"
 """A folder that file systems keep where they are mounted."""
 _MOUNTS = Path("/proc/self/mountinfo")
-_ZEROS = bytes(CHUNK)
+ZEROS = bytes(CHUNK)
+"""A chunk of nothing."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -207,7 +208,7 @@ class Disk:
         else:
             self.create(target, status.st_size)
             for at, data in chunks(source, 0, status.st_size):
-                if data != _ZEROS[: len(data)]:
+                if data != ZEROS[: len(data)]:
                     self.write(target, at, data)
         take_owner(target, source)
         with writing(target):
