@@ -8,6 +8,26 @@ from mqtool.formats.remoting import MAX_FRAME, RemotingCommand, parse_command
 
 _HEAD = struct.Struct(">II")
 _HEAD_SIZE = _HEAD.size
+_PULSAR_CONNECT = b"\x08\x02"  # its first field, the kind of the command, which is CONNECT
+
+
+def other_protocol(data: bytes | bytearray) -> str | None:
+    """Return what a connection speaks that began with these bytes, which are no frame; None where that is not known.
+
+    >>> other_protocol(b"PRI * HTTP/2.0"), other_protocol(b"nonsense")
+    ('HTTP/2, as clients by gRPC do: they need the proxy of RocketMQ', None)
+    """
+    if data.startswith(b"PRI * HT"):
+        return "HTTP/2, as clients by gRPC do: they need the proxy of RocketMQ"
+    if data.startswith((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN")):
+        return "HTTP"
+    if data.startswith(b"\x16\x03"):
+        return "TLS, which is off here: see tls.server.mode, certPath and keyPath"
+    if len(data) >= _HEAD_SIZE + len(_PULSAR_CONNECT):
+        size, command_size = _HEAD.unpack_from(data)
+        if size >= command_size + 4 and data.startswith(_PULSAR_CONNECT, _HEAD_SIZE):
+            return "the protocol of Pulsar"
+    return None
 
 
 class Connection:
@@ -23,6 +43,11 @@ class Connection:
     def __init__(self) -> None:
         self._data: bytes | bytearray = b""
         self._wanted = _HEAD_SIZE  # no command can be complete before so many bytes are here
+
+    @property
+    def pending(self) -> bytes | bytearray:
+        """What has come and is no command yet."""
+        return self._data
 
     @property
     def pending_size(self) -> int:

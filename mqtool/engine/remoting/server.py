@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.engine.remoting.connection import Connection
+from mqtool.engine.remoting.connection import Connection, other_protocol
 from mqtool.engine.remoting.reasons import reason_of
 from mqtool.engine.remoting.tls import HANDSHAKE, TlsMode, TlsServerSide, TlsSettings
 from mqtool.errors import FormatError, MqtoolError, NotPermittedError, UnavailableError
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _SWEEP_SECONDS = 5.0
+_WARNED_SECONDS = 60.0
 _STOP_SECONDS = 2.0
 _AFTER_FAULT_MS = 1000
 _FILES_OF_STORE = 256
@@ -98,6 +99,7 @@ class RemotingServer:
         self._waiting: list[_ServerConnection] = []  # those with something to write
         self._peer_count = 0
         self._is_full = False
+        self._next_warning: dict[str, float] = {}  # by protocol
         self._unsent = 0  # at most so many bytes wait in sockets' buffers
         self._unfinished = 0
         self._end_of_turn: asyncio.Handle | None = None
@@ -201,6 +203,13 @@ class RemotingServer:
                 connection.peer,
                 self.limits.connections,
             )
+
+    def say_of_stranger(self, protocol: str, peer: Peer) -> None:
+        """Warn of a client that speaks another protocol, of each once a minute: it may try again without end."""
+        now = self.loop.time()
+        if now >= self._next_warning.get(protocol, now):
+            self._next_warning[protocol] = now + _WARNED_SECONDS
+            log.warning("%s is not served: it speaks %s", peer.address, protocol)
 
     def lost(self, connection: "_ServerConnection", unfinished: int) -> None:
         """Let go of a connection that has ended."""
@@ -382,6 +391,8 @@ class _ServerConnection(asyncio.Protocol):
         self._is_reading = False
         if fault:
             self.flush()
+            if protocol := other_protocol(frames.pending):
+                server.say_of_stranger(protocol, peer)
             self.end(fault, abort=False)
             return
         if frames.pending_size != self.unfinished:
