@@ -33,7 +33,7 @@ class Elsewhere:
 
     found: tuple[Path, ...]  # folders beside the store, or below it, with segments that it lacks
     folders: tuple[Path, ...]  # those of the log as it is opened
-    is_all: bool  # there is no segment in these
+    is_all: bool  # there is no segment in these, or none but empty ones
 
     @property
     def setting(self) -> str:
@@ -51,11 +51,11 @@ class Elsewhere:
             )
         if self.found:
             return (
-                f"there is no segment in this store, but there are in {_listed(self.found)}: if these are its log, "
+                f"there is no log in this store, but there is one in {_listed(self.found)}: if these are its log, "
                 f"give --set storePathCommitLog={self.setting} (or -c broker.conf)"
             )
         return (
-            "there is no segment in this store, though it has queues: name the folders of its log with "
+            "there is no log in this store, though it has queues: name the folders of its log with "
             "--set storePathCommitLog=FOLDER,.. (or -c broker.conf), or restore them"
         )
 
@@ -79,7 +79,7 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
         return None
     log = reader.commit_log
     folders = tuple(reader.paths.commit_log)
-    if not log.segments:
+    if not log.total_size:
         return Elsewhere(tuple(_folders_near(reader)), folders, is_all=True) if _has_queues(reader) else None
     if "storePathCommitLog" in reader.config.settings or not log.file_size:
         return None

@@ -8,7 +8,7 @@ should be named; ``recover`` plans on that, ``verify`` tells the difference. (Ru
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,33 @@ class Placement:
     removed: list[Removed] = dataclasses.field(default_factory=list)
     too_long: list[MappedFile] = dataclasses.field(default_factory=list)
     """Segments as long as they are, at the address that their records tell."""
+    is_whole_in_doubt: bool = False
+    """Whether there are records of one segment in another, so that no part of the log may be passed by."""
 
     @property
     def of_wrong_length(self) -> list[MappedFile]:
         """Segments that are too long or too short, as long as they are."""
         return [*self.too_long, *(one for one in self.log.segments if one.size < self.log.file_size)]
+
+    def keep_beginning(self, starts: Sequence[int]) -> None:
+        """Leave files where they are that are no segments by their records, but have names at which the log began.
+
+        Without them their messages would seem to have gone by age.
+
+        Args:
+            starts: addresses that the first units of queues lead to.
+        """
+        size = self.log.file_size
+        for one in self.removed:
+            base = int(one.path.name) if one.is_named else -1
+            is_before = 0 <= base <= self.log.min_offset - size and base % size == 0
+            if is_before and any(base <= start < base + size for start in starts):
+                self.removed = [other for other in self.removed if other is not one]
+                self.is_whole_in_doubt = True
+                kept = MappedFile(one.path, base, min(one.size, size))
+                self.log = self.log.with_segments([kept, *self.log.segments])
+                if one.size > size:
+                    self.too_long.append(MappedFile(one.path, base, one.size))
 
     def carried_out(self, log: CommitLog) -> None:
         """Take note, here and in a log made of this one, that the files have their new names."""
@@ -250,6 +272,7 @@ def _placement(log: CommitLog, files: list[_File], names: dict[Path, int]) -> Pl
         if file.size > log.file_size:
             found.too_long.append(MappedFile(file.path, base, file.size))
     found.log = log.with_segments(segments)
+    found.is_whole_in_doubt = any(one.donor for one in found.removed)
     return found
 
 

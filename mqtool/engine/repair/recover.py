@@ -195,17 +195,18 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         raise UsageError(f"{reader.root} is a DLedger log: let a peer send it what is missing, it is not mended here")
     require_log(reader)
     placement = place(reader.commit_log)
+    placement.keep_beginning(_first_addresses(reader))
     log = placement.log
     mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
     first = log.min_offset
-    if mode == "normal" and log.segments and not any(one.donor for one in placement.removed):
+    if mode == "normal" and log.segments and not placement.is_whole_in_doubt:
         first = log.segments[-_NORMAL_SEGMENTS:][0].start_offset
     look = functools.partial(_look, cut=bool(options.get("cut")), jobs=jobs, progress=progress)
     with ThreadPoolExecutor(1) as beside:
         files_differ = beside.submit(_index_files_differ, reader)
         for start in dict.fromkeys((first, log.min_offset)):
             seen, back = look(reader.with_log(log), start), PutBack(log)
-            if placement.too_long or any(one.donor for one in placement.removed) or seen.is_unsound:
+            if placement.too_long or placement.is_whole_in_doubt or seen.is_unsound:
                 back = put_back(seen.reader, placement, seen.unsound)
                 if back.patches:
                     seen = look(reader.with_log(back.log), min(start, back.log.min_offset))
@@ -232,6 +233,13 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         list(_left_over(reader, plan)),
         [segment for segment in behind if segment.start_offset not in created],
     )
+
+
+def _first_addresses(reader: StoreReader) -> list[int]:
+    """Return where the first unit of each queue leads to."""
+    queues = [*reader.consume_queues.values()]
+    firsts = [unit for queue in queues for unit in queue.units(queue.first_offset, queue.first_offset + 1)]
+    return [int(unit["physical_offset"]) for unit in firsts if 0 < unit["size"] < consume_queue.PRE_BLANK_SIZE]
 
 
 @dataclasses.dataclass
