@@ -39,6 +39,7 @@ _OUTSIDE = -1
 _NEAR = 1 << 16
 _MOST_MIDDLES = 16
 _MOST_SOURCES = 6
+_LONGEST_SHIFTED = 1 << 12
 _END = 1 << 63
 _CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\r")
 _MOST_JOINED = 1 << 30
@@ -434,6 +435,20 @@ def _joined(
         record = source.read(at, size) if layout.MIN_SIZE <= size <= stop - at else b""
         if record and _is_sound(record, at):
             return record, source
+    return _shifted(at, stop, sources)
+
+
+def _shifted(at: int, stop: int, sources: Sequence[Source]) -> tuple[bytes, Source] | None:
+    """Return the record whose end was shifted, by bytes that were put into it or cut out of it."""
+    for here, source in itertools.product(sources[:1], sources[1:]):
+        head = here.read(at, _HEAD)
+        size = plain.int32(head, 0)
+        if not layout.MIN_SIZE <= size <= min(stop - at, _LONGEST_SHIFTED) or plain.int64(head, _ADDRESS_AT) != at:
+            continue
+        begun, ended = here.read(at, size), source.read(at, size)
+        for cut in range(size - 1, _HEAD, -1):
+            if _is_sound(begun[:cut] + ended[cut:], at):
+                return begun[:cut] + ended[cut:], source
     return None
 
 

@@ -455,7 +455,7 @@ class _Builder:
         size = self.log.file_size
         if self.segment is not None:
             self._end_segment(self.segment)
-        while self.segment is not None and self.at < segment.start_offset:
+        while self.at < segment.start_offset:  # also before the first, where that is empty
             self._hole(self.at, self.at, min(self.at + size, segment.start_offset), "the segment is missing", None)
             self.at += size
         self.segment = segment

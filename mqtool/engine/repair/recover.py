@@ -200,7 +200,9 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
     mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
     first = log.min_offset
     if mode == "normal" and log.segments and not placement.is_whole_in_doubt:
-        first = log.segments[-_NORMAL_SEGMENTS:][0].start_offset
+        # What a file of a wrong length lacks or has too much may be records.
+        looked_at = [*log.segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length]
+        first = min(segment.start_offset for segment in looked_at)
     look = functools.partial(_look, cut=bool(options.get("cut")), jobs=jobs, progress=progress)
     with ThreadPoolExecutor(1) as beside:
         files_differ = beside.submit(_index_files_differ, reader)
