@@ -96,7 +96,7 @@ def _tell_merge(merged: "Merge", roots: tuple[Path, Path], output: Output) -> No
         other = roots[1 - base]
         output.remark(
             f"the two part at {logs.parted_at:,}: what {other} has behind it is left out; "
-            f"`mqtool export -s {other} --from {logs.parted_at}` writes them to a file"
+            f"`mqtool export -s {other} --from {logs.parted_at}` writes it to a file"
         )
     for row in plan.left_out[:_LISTED]:
         if row["count"] == 1 and row["physical_offset"] is not None:
