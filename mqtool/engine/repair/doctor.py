@@ -247,9 +247,10 @@ def examine(case: Case) -> tuple[list[Start], list[Diagnosis]]:
         signs["LOG-OUT-OF-MEMORY"] = list(broker.too_large(foretold, signs["LOG-OUT-OF-MEMORY"]))
     found = [one for code, cause in CAUSES.items() if signs.get(code) for one in _judge(case, code, cause, signs[code])]
     found += _others(case)
-    for code, more in broker.unexplained(case, foretold, functools.partial(_is_told, found)):
+    is_told = functools.partial(_is_told, found)
+    for code, more in broker.unexplained(case, foretold, is_told, signs.get("LOG-DAMAGED", [])[:1]):
         found = [one for one in found if one.code != code]
-        found += _judge(case, code, CAUSES[code], signs.get(code, []) + more)
+        found += _judge(case, code, CAUSES[code], more + signs.get(code, []))
     stopped = {version: _stopping(found, version) for version in case.versions}
     order = list(Severity)
     found.sort(key=lambda one: (-order.index(one.severity), one.effect.rank))

@@ -196,7 +196,7 @@ def too_large(foretold: Foretold, signs: Iterable[Sign]) -> Iterator[Sign]:
 
 
 def unexplained(
-    case: Case, foretold: Foretold, is_told: Callable[[str, str], bool]
+    case: Case, foretold: Foretold, is_told: Callable[[str, str], bool], damaged: Iterable[Sign]
 ) -> Iterator[tuple[str, list[Sign]]]:
     """Yield causes by code with their signs, for what brokers would do and no other cause tells of.
 
@@ -204,7 +204,9 @@ def unexplained(
         case: the store.
         foretold: of it.
         is_told: whether a cause tells that a version "stops", "deletes" or "hides".
+        damaged: the damage to the log that is told first: a broker may pass over it and end its log further on.
     """
+    places = {sign.physical_offset for sign in damaged}
     refused: dict[tuple[str, bool], list[str]] = collections.defaultdict(list)
     ends: dict[tuple[int, Outcome | None, int], list[str]] = collections.defaultdict(list)
     hides: dict[tuple[int, tuple[QueueKey, ...]], list[str]] = collections.defaultdict(list)
@@ -212,7 +214,8 @@ def unexplained(
         version, counts = verdict.version, foretold.counts(verdict)
         if not verdict.starts and not is_told(version, "stops"):
             refused[verdict.refusal or verdict.endless or "", verdict.is_queue_refused].append(version)
-        if counts[BEHIND] and not is_told(version, "deletes"):
+        is_elsewhere = bool(places) and verdict.end_offset not in places
+        if counts[BEHIND] and (is_elsewhere or not is_told(version, "deletes")):
             ends[verdict.end_offset or 0, verdict.end_reason, counts[BEHIND]].append(version)
         if counts[UNREACHABLE] and not is_told(version, "hides"):
             queues = {(loss.topic or "", loss.queue_id or 0) for loss in verdict.losses if loss.reason == UNREACHABLE}

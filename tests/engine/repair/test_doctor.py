@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mqtool.engine.repair.checks import CHECKS
-from mqtool.engine.repair.doctor import CAUSES, SEVERITIES, Diagnosis, diagnose
+from mqtool.engine.repair.doctor import CAUSES, SEVERITIES, Diagnosis, diagnose, examine
 from mqtool.engine.repair.doctor_case import Case, Effect, open_store
 from mqtool.engine.repair.doctor_pages import PAGES
 from mqtool.engine.repair.findings import Severity
@@ -726,6 +726,25 @@ def test_a_cut_log_tells_how_many_messages_lie_behind(tmp_path: Path) -> None:
 
     behind = len(manifest("mixed-533-clean")["messages"]) - 251
     assert f"and {behind} sound records behind it" in first.seen[0].message
+
+
+def test_where_a_start_passes_over_damage_and_ends_the_log_further_on_both_are_told(tmp_path: Path) -> None:
+    patient = Patient(copy_of("mixed-533-clean", tmp_path), settings_of("mixed-533-clean"), version="5.3")
+    messages = [message(number, "mixed-533-clean") for number in range(len(manifest("mixed-533-clean")["messages"]))]
+    last = int(patient.segments[-1].name)
+    older = next(one for one in messages if last - 65536 < one["phy"] < last and one["body_len"] > 50)
+    newer = [one for one in messages if one["body_len"] > 50][-4]
+    behind = sum(one["phy"] > newer["phy"] for one in messages)
+    for one in (older, newer):
+        path, at = place(patient, one["phy"])
+        overwrite(path, at + 100, bytes(3))
+
+    starts, (first, *_) = examine(patient.case())
+
+    assert (starts[0].end_offset, starts[0].deleted) == (newer["phy"], behind)
+    assert first.code == "LOG-DAMAGED"
+    assert [sign.physical_offset for sign in first.seen[:2]] == [newer["phy"], older["phy"]]
+    assert f"deletes {behind} sound messages behind it" in first.seen[0].message
 
 
 def test_a_process_with_the_noted_number_that_is_no_broker_is_none(tmp_path: Path) -> None:
