@@ -6,12 +6,14 @@ Judged by ``os.walk``, ``stat`` and SHA-256 alone.
 import hashlib
 import os
 import stat
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqtool.engine.repair.journal import home_of, undo
+from mqtool.engine.repair.journal import Journal, holding, home_of, undo
 from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
@@ -169,3 +171,48 @@ def assert_cost(plan: Plan, store: Path, written: int) -> None:
         assert plan.write_size == written
     assert plan.journal_size == noted
     assert 0 <= plan.growth <= plan.write_size
+
+
+# Cost.
+
+
+def test_a_journal_and_undo_take_steps_in_proportion_to_what_is_noted(tmp_path: Path) -> None:
+    counts = {}
+    for many in (200, 400):
+        root = tmp_path / str(many) / "store"
+        root.mkdir(parents=True)
+        (root / "written").write_bytes(os.urandom(100 * many))
+        for number in range(many):
+            (root / f"old-{number}").touch()
+
+        def change(root: Path = root, many: int = many) -> None:
+            with holding(root, WatchedDisk()):
+                journal = Journal.begin(root, "test", {}, WatchedDisk())
+                with journal.together():
+                    for number in range(many):
+                        journal.write(root / "written", 100 * number, b"new")
+                for number in range(many):
+                    journal.remove(root / f"old-{number}")
+                    journal.create(root / f"new-{number}", 10)
+                journal.finish()
+
+        counts[many] = [steps(change), steps(lambda root=root: undo(root, WatchedDisk()))]  # type: ignore[misc]
+
+    for once, twice in zip(*counts.values(), strict=True):
+        assert twice <= 2.2 * once
+
+
+def steps(work: Callable[[], object]) -> int:
+    """Return how many calls are made, of functions in Python and in C."""
+    count = 0
+
+    def watch(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(watch)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
