@@ -5,7 +5,7 @@ minutes of silence. The members of a group are told when one of them comes or go
 (RocketMQ: ``ProducerManager``, ``ConsumerManager``, ``ConsumerGroupInfo``.)
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from mqtool.engine.broker.calls import Calls
@@ -191,6 +191,10 @@ class Clients:
         online = self._consumers.get(group)
         members = online.members.values() if online else ()
         return next((client for client in members if client.client_id == client_id), None)
+
+    def groups_of(self, peer: Peer) -> tuple[Set[str], Set[str]]:
+        """Return the groups of which a client is a producer, and a consumer."""
+        return self._groups_of.get(peer) or (frozenset(), frozenset())
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups with consumers that have subscribed to a topic."""

@@ -57,6 +57,10 @@ class _Request(NamedTuple):
     now: int
 
 
+MOST_KV, MOST_OF_KV = 10_000, 1 << 14
+"""How many kv configs are kept, and how long a name or value of one may be."""
+
+
 class NameServer:
     """The rules of a name server; what they need of the outside is the time in ms.
 
@@ -254,6 +258,13 @@ class NameServer:
 
     def _put_kv(self, request: _Request) -> RemotingCommand:
         header = parse_header(PutKvConfig, request.command.ext_fields)
+        texts = header.namespace, header.key, header.value
+        if max(map(len, texts)) > MOST_OF_KV or (
+            header.key not in self._kv.get(header.namespace, {})
+            and sum(1 + len(one) for one in self._kv.values()) >= MOST_KV
+        ):
+            remark = f"at most {MOST_KV:,} kv configs are kept, of {MOST_OF_KV:,} characters each"
+            return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)
         self._kv.setdefault(header.namespace, {})[header.key] = header.value
         self._keep_kv()
         return request.command.answer()

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.clients import Client
-from mqtool.engine.broker.processors.pull import RefusedError, wanted_by_expression
+from mqtool.engine.broker.processors.pull import MOST_OF_FILTER, RefusedError, wanted_by_expression
 from mqtool.formats.bodies import (
+    Heartbeat,
     build_body,
     build_consumer_list,
     build_locked_queues,
@@ -21,7 +22,7 @@ from mqtool.formats.bodies import (
 )
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import ConsumerGroup, ProducerGroup, UnregisterClient, parse_header
-from mqtool.formats.remoting import Outgoing
+from mqtool.formats.remoting import Outgoing, Peer
 from mqtool.formats.signing import ACCESS_KEY
 from mqtool.formats.topics import RETRY_PREFIX
 
@@ -29,10 +30,18 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker, Processor, Request
 
 
+MOST_GROUPS = 256
+"""Groups of one client, of producers and of consumers each: every new one makes topics and is written down."""
+MOST_SUBSCRIPTIONS = 1 << 12
+"""Of all groups in a heartbeat."""
+
+
 def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     """Take note of a client; the groups that it changes are told before it gets its answer."""
     command, peer, now = request
     beat = parse_heartbeat(command.body)
+    if fault := _too_much(broker, beat, peer):
+        return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=fault)),)
     access_key = command.ext_fields.get(ACCESS_KEY, "")
     client = Client(peer, beat.client_id, command.language, command.version, now, access_key)
     out: list[Outgoing] = []
@@ -57,6 +66,23 @@ def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_changed else "false"}
     out.append((peer, command.answer(ext_fields=fields)))
     return out
+
+
+def _too_much(broker: "Broker", beat: Heartbeat, peer: Peer) -> str | None:
+    """Return what there is too much of in a heartbeat, None where all of it is taken."""
+    producers, consumers = broker.clients.groups_of(peer)
+    if (
+        max(len(producers | {*beat.producer_groups}), len(consumers | {one.group for one in beat.consumers}))
+        > MOST_GROUPS
+    ):
+        return f"a client has at most {MOST_GROUPS} groups of producers and of consumers each"
+    subscriptions = [one for consumer in beat.consumers for one in consumer.subscriptions]
+    if len(subscriptions) > MOST_SUBSCRIPTIONS:
+        return f"a heartbeat has at most {MOST_SUBSCRIPTIONS:,} subscriptions"
+    for one in subscriptions:
+        if max(len(one.expression), len(one.tags_codes), len(one.tags)) > MOST_OF_FILTER:
+            return f"the filter for the topic [{one.topic[:200]}] is longer than {MOST_OF_FILTER:,} characters"
+    return None
 
 
 def unregister(broker: "Broker", request: "Request") -> Iterable[Outgoing]:

@@ -281,6 +281,9 @@ def wanted_by_expression(kind: str, expression: str) -> Wanted:
     Raises:
         RefusedError: it cannot be understood.
     """
+    if len(expression) > MOST_OF_FILTER:
+        remark = f"parse the consumer's subscription failed: it is longer than {MOST_OF_FILTER:,} characters"
+        raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
     if kind == "TAG":
         try:
             return Wanted(_tags(expression))
@@ -295,25 +298,44 @@ def wanted_by_expression(kind: str, expression: str) -> Wanted:
     return wanted
 
 
+MOST_OF_FILTER = 1 << 14
+"""Characters of a filter: it is parsed while all others wait."""
+_MOST_KEPT, _MOST_CODES_KEPT = 1 << 10, 1 << 6
+"""Characters, and hashes of tags, up to which what a filter means is kept for the next pull."""
+
 _EVERYTHING = Wanted()
-_codes = functools.lru_cache(1024)(frozenset[int])
 
 
-@functools.lru_cache(1024)
+def _codes(codes: tuple[int, ...]) -> frozenset[int]:
+    return (_kept_codes if len(codes) <= _MOST_CODES_KEPT else frozenset)(codes)
+
+
 def _tags(expression: str) -> frozenset[int] | None:
+    return (_kept_tags if len(expression) <= _MOST_KEPT else _parse_tags)(expression)
+
+
+def _sql92(kind: str, expression: str) -> Wanted | str:
+    """Return the filter for an expression that is not of tags, or what is wrong with it."""
+    return (_kept_sql92 if len(expression) <= _MOST_KEPT else _compile_sql92)(kind, expression)
+
+
+def _parse_tags(expression: str) -> frozenset[int] | None:
     tags = parse_tags(expression)
     return None if tags.expression == "*" else tags.codes
 
 
-@functools.lru_cache(256)
-def _sql92(kind: str, expression: str) -> Wanted | str:
-    """Return the filter for an expression that is not of tags, or what is wrong with it."""
+def _compile_sql92(kind: str, expression: str) -> Wanted | str:
     if kind != "SQL92":
         return f"there is no expression type {kind}"
     try:
         return Wanted(sql92=compile_sql92(expression))
     except FilterError as error:
         return str(error)
+
+
+_kept_codes = functools.lru_cache(1024)(frozenset[int])
+_kept_tags = functools.lru_cache(1024)(_parse_tags)
+_kept_sql92 = functools.lru_cache(256)(_compile_sql92)
 
 
 PROCESSORS: "dict[int, Processor]" = {
