@@ -10,7 +10,7 @@ import click
 
 from mqtool.commands._admin import Master, masters
 from mqtool.commands._mend import Mending, Question, question_options
-from mqtool.commands._options import default_store, parse_settings
+from mqtool.commands._options import default_store, load_config
 from mqtool.commands._output import Output
 from mqtool.commands._wire import NAMESRV_ADDR, Brokers, either_options
 from mqtool.errors import NotFoundError, Status, UsageError
@@ -121,9 +121,8 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
             if not is_explicit:
                 _refuse_two_meanings(brokers)
             return command(*args, target=Target(brokers, None, question, output), **kwargs)
-        from mqtool.engine.store.paths import StoreConfig
 
-        loaded = StoreConfig.load(config, parse_settings(settings))
+        loaded = load_config(config, settings)
         mending = Mending(store or default_store(), loaded, question, None, 1, output)
         return command(*args, target=Target(None, mending, question, output), **kwargs)
 

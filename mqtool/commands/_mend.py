@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._options import default_store, jobs_option, output_option, parse_settings, store_names
+from mqtool.commands._options import default_store, jobs_option, load_config, output_option, store_names
 from mqtool.commands._output import Output, printable, progress
 from mqtool.commands._streams import outlast_readers
 from mqtool.errors import Status, UsageError
@@ -197,9 +197,8 @@ def mend_options(command: Callable[..., Any]) -> Callable[..., Any]:
         output: Output,
         **kwargs: Any,
     ) -> Any:
-        from mqtool.engine.store.paths import StoreConfig
 
-        loaded = StoreConfig.load(config, parse_settings(settings))
+        loaded = load_config(config, settings)
         mending = Mending(store or default_store(), loaded, question, save_plan, jobs, output)
         return command(*args, mending=mending, **kwargs)
 

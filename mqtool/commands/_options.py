@@ -18,6 +18,7 @@ from mqtool.commands._output import Format, Output
 from mqtool.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
+    from mqtool.engine.store.paths import StoreConfig
     from mqtool.engine.store.reader import StoreReader
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -143,11 +144,38 @@ def store_names(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def open_store(store: Path | None, config: Path | None, settings: tuple[str, ...]) -> "StoreReader":
     """Open the store that the options, the environment or the working directory name."""
-    from mqtool.engine.store.paths import StoreConfig
     from mqtool.engine.store.reader import StoreReader
 
-    overrides = parse_settings(settings)
-    return StoreReader(store or default_store(), StoreConfig.load(config, overrides))
+    loaded = load_config(config, settings)
+    return StoreReader(store or default_store(), loaded)
+
+
+def load_config(file: Path | None, settings: Iterable[str]) -> "StoreConfig":
+    """Return what ``-c`` and ``--set`` say; remark which names in the file no release of RocketMQ knows.
+
+    Such a file may hold settings of plugins and of later releases, so those are no errors.
+
+    Raises:
+        UsageError: ``--set`` is not of the form KEY=VALUE, or RocketMQ knows no such key.
+    """
+    from mqtool.engine.store.paths import StoreConfig
+    from mqtool.formats.setting_names import is_known, nearest
+
+    given = parse_settings(settings)
+    for key in given:
+        if not is_known(key):
+            near = nearest(key)
+            hint = f"did you mean {near}?" if near else "give the name that broker.conf has for it"
+            raise UsageError(f"--set {key}: RocketMQ has no setting of this name: {hint}")
+    config = StoreConfig.load(file, given)
+    strange = [key for key in config.settings if not is_known(key)]
+    meant = {key: near for key in strange if (near := nearest(key))}
+    for key, near in meant.items():
+        click.echo(f"mqtool: {file}: {key} has no effect, RocketMQ has no such setting: is {near} meant?", err=True)
+    if others := [key for key in strange if key not in meant]:
+        listed = ", ".join(others)
+        click.echo(f"mqtool: {file}: RocketMQ up to 5.5.0 knows no such settings, no effect here: {listed}", err=True)
+    return config
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:

@@ -154,10 +154,14 @@ class Output:
         click.echo(click.style(f"mqtool: {printable(text)}", dim=True), err=True)
 
     def tell_compiling(self, byte_count: int) -> None:
-        """Say so when work on so many bytes begins with compiling kernels, as only the first run does."""
-        from mqtool.formats.scan import COMPILE_FROM, compiles_first_time
+        """Say so when work on so many bytes begins with compiling kernels, as only the first run should."""
+        from mqtool.formats.scan import COMPILE_FROM, compiles_first_time, why_compiled_again
 
-        if byte_count >= COMPILE_FROM and compiles_first_time():
+        if byte_count < COMPILE_FROM or not compiles_first_time():
+            return
+        if why := why_compiled_again():
+            self.remark(f"the kernels are compiled first, which takes 10 to 15 seconds in each run, as {why}")
+        else:
             self.remark("the kernels are compiled first, which takes some seconds")
 
     def close(self) -> None:

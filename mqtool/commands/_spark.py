@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool import errors
-from mqtool.commands._options import OFFSET, default_store, parse_settings
+from mqtool.commands._options import OFFSET, default_store, load_config
 from mqtool.commands._output import Output, progress
 from mqtool.errors import MqtoolError, Status, UsageError
 
@@ -205,10 +205,9 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stores(paths: tuple[str, ...], config: Path | None, settings: tuple[str, ...]) -> "list[Store]":
-    from mqtool.engine.store.paths import StoreConfig
     from spark_jobs.stores import find_stores
 
-    known = StoreConfig.load(config, parse_settings(settings))
+    known = load_config(config, settings)
     return find_stores(paths or [str(default_store())], known.settings)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._options import BROKER_LINE, default_store, jobs_option, output_option, parse_settings, store_names
+from mqtool.commands._options import BROKER_LINE, default_store, jobs_option, load_config, output_option, store_names
 from mqtool.commands._output import Output, printable, progress
 from mqtool.errors import NotPermittedError, Status, UsageError
 
@@ -54,9 +54,8 @@ def command(
     broker does not start or loses data, 4 when there are only warnings.
     """
     from mqtool.engine.repair.doctor import examine
-    from mqtool.engine.store.paths import StoreConfig
 
-    given = StoreConfig.load(config, parse_settings(settings))
+    given = load_config(config, settings)
     named = given.settings.get("storePathRootDir")
     root = store or (Path(named) if named else default_store())
     try:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._options import jobs_option, parse_settings, tell_left_over
+from mqtool.commands._options import jobs_option, load_config, tell_left_over
 from mqtool.commands._output import Output, progress
 from mqtool.errors import Status
 
@@ -35,10 +35,9 @@ def command(
     keep their places, or --renumber closes the gaps. Sizes of files are RocketMQ's defaults, or as -c and --set say.
     """  # noqa: D301
     from mqtool.engine.repair.transfer import import_files
-    from mqtool.engine.store.paths import StoreConfig
 
     output = Output("jsonl")
-    given = StoreConfig.load(config, parse_settings(settings))
+    given = load_config(config, settings)
     total = sum(path.stat().st_size for path in files if path.is_file())
     output.tell_compiling(total)
     tell_left_over(into, output)

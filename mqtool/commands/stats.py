@@ -68,8 +68,8 @@ def command(
 
     The log is read, not the queues: what is counted is there. --from and --to are physical offsets. Rates are over the
     time from the first counted message to the last, by hour over the hour. A record that holds a batch counts as its
-    messages. Topics that a broker makes by itself are of another kind than "user". Ends with status 3 when part of the
-    log could not be read.
+    messages; placeholders that a repair left for lost ones do not count. Topics that a broker makes by itself are of
+    another kind than "user". Ends with status 3 when part of the log could not be read.
     """  # noqa: D301
     from mqtool.engine.store.stats import By, Selection, count_messages
 
@@ -188,6 +188,9 @@ def _remark(store: "StoreReader", stats: "Stats", output: Output) -> None:
         output.remark(f"{place}: behind the last message are bytes that are no message")
     if stats.tally.faulty:
         output.remark(f"{stats.tally.faulty:,} records whose sizes do not add up are not counted")
+    if count := stats.tally.placeholders:
+        text = "placeholder of a lost message is" if count == 1 else "placeholders of lost messages are"
+        output.remark(f"{count:,} {text} not counted")
     for remark in store.remarks:
         output.remark(remark)
     total = stats.tally.total()

@@ -198,10 +198,33 @@ def _write(path: Path, code: Code) -> None:
 
 
 def is_stored() -> bool:
-    """Tell whether an earlier run left the code for this processor behind."""
-    with contextlib.suppress(OSError, RuntimeError):
-        return _place().exists()
+    """Tell whether an earlier run left the code for this processor behind, whole."""
+    with contextlib.suppress(RuntimeError):
+        return _stored(_place()) is not None
     return False
+
+
+@functools.cache
+def _stored(path: Path) -> Code | None:
+    return _read(path)
+
+
+def why_not_kept() -> str | None:
+    """Return why code that is compiled cannot be kept for later runs, None where it can."""
+    try:
+        path = _place()
+    except RuntimeError:
+        return "no home folder is known: set XDG_CACHE_HOME to a folder that this user may write to"
+    remedy = "let this user write there, or set XDG_CACHE_HOME to another folder"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        return f"{path.parent} cannot be written to ({error.strerror or error}): {remedy}"
+    if path.exists() and not os.access(path, os.R_OK):
+        return f"{path} cannot be read: {remedy}"
+    return None
 
 
 @functools.cache
@@ -211,7 +234,7 @@ def kernels() -> Kernels:
     path = None
     with contextlib.suppress(RuntimeError):  # no home is known
         path = _place()
-    code = _read(path) if path else None
+    code = _stored(path) if path else None
     if code is None:
         from mqtool.formats import compiled
 
@@ -219,6 +242,7 @@ def kernels() -> Kernels:
         if path:
             with contextlib.suppress(OSError):  # compiled again next time
                 _write(path, code)
+                _stored.cache_clear()
     return load(code)
 
 

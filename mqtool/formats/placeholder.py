@@ -12,7 +12,11 @@ import zlib
 from collections.abc import Collection
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from mqtool.formats import commit_log
+from mqtool.formats import kernels as plain
 from mqtool.formats.layout import packer_of
 from mqtool.formats.properties import (
     CRC_NAME,
@@ -32,6 +36,43 @@ MOST = 4 << 20
 _SMALL_TOPIC = 127
 ELEMENT_SIZE = 22
 """Bytes of a message of an inner batch that has neither body nor properties."""
+
+
+class _ZeroCrcs:
+    """The body CRCs of bodies that are zeros, by size, computed when first asked for."""
+
+    def __init__(self) -> None:
+        self._known = np.full(1, 0, np.int64)
+
+    def of(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the CRC for each size; of one above ``MOST`` -1."""
+        sizes = np.minimum(sizes, MOST + 1)
+        if len(sizes) and int(sizes.max()) >= len(self._known):
+            more = np.full(int(sizes.max()) + 1, -1, np.int64)
+            more[: len(self._known)] = self._known
+            self._known = more
+        for size in np.unique(sizes[self._known[sizes] < 0]).tolist():
+            if size <= MOST:
+                self._known[size] = zlib.crc32(bytes(size)) & 0x7FFFFFFF
+        return self._known[sizes]
+
+
+_zero_crcs = _ZeroCrcs()
+
+
+def placeholders(table: MessageTable) -> npt.NDArray[np.bool_]:
+    """Tell of each message of a table whether it is a placeholder or a filler.
+
+    Properties are looked at only where the body may be zeros, by its CRC, or holds several messages.
+    """
+    sizes = table.sizes(plain.BODY)
+    may_be = (table.column("body_crc") == _zero_crcs.of(sizes)) | (sizes > MOST)
+    may_be |= table.column("sys_flag") & commit_log.INNER_BATCH != 0
+    found = np.zeros(len(table), np.bool_)
+    rows = np.flatnonzero(may_be)
+    if len(rows):
+        found[rows] = table.where(rows).properties([LOST])[1][0] > 0
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

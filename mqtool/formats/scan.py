@@ -100,6 +100,13 @@ def compiles_first_time() -> bool:
     return not native.is_stored()
 
 
+def why_compiled_again() -> str | None:
+    """Return why the next run too has to compile the kernels, and what to do; None where it does not."""
+    from mqtool.formats import native
+
+    return native.why_not_kept()
+
+
 def kernels_for(byte_count: int) -> Any:
     """Return the kernels to use on so many bytes in all: plain for little, compiled for much."""
     if byte_count >= COMPILE_FROM or (byte_count >= LOAD_FROM and not compiles_first_time()):

@@ -1,5 +1,7 @@
 """What all commands share: options, their help, and what a store may be."""
 
+from pathlib import Path
+
 import click
 import pytest
 
@@ -76,3 +78,27 @@ def test_a_bound_of_zero_is_a_condition_too() -> None:
 
     assert run("find", "--from", 0, "--limit", 1, "-s", path).status == Status.OK
     assert run("find", "-s", path).status == Status.USAGE
+
+
+def test_a_misspelt_setting_is_refused_and_the_one_that_was_meant_is_named() -> None:
+    for command in (["verify"], ["recover", "--dry-run"], ["doctor"], ["topic", "list"]):
+        ran = run(*command, "-s", golden_store("mixed-533-clean"), "--set", "mappedFilesizeCommitLog=65536")
+
+        assert (ran.status, ran.output) == (Status.USAGE, "")
+        assert "did you mean mappedFileSizeCommitLog?" in ran.remarks
+    ran = run("info", "-s", golden_store("mixed-533-clean"), "--set", "nothingLikeThis=1")
+    assert ran.status == Status.USAGE
+    assert "nothingLikeThis" in ran.remarks
+
+
+def test_a_setting_in_a_file_that_nobody_knows_is_remarked_and_known_ones_are_not(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("mappedFilesizeCommitLog=65536\nsendMessageThreadPoolNums=4\nmyPluginsOwn=1\nlistenPort=10911\n")
+
+    for command in (["verify"], ["recover", "--dry-run"], ["doctor"], ["topic", "list"]):
+        ran = run(*command, "-s", golden_store("mixed-533-clean"), "-c", file)
+
+        assert "is mappedFileSizeCommitLog meant?" in ran.remarks
+        assert "myPluginsOwn" in ran.remarks
+        assert "listenPort" not in ran.remarks
+        assert "sendMessageThreadPoolNums" not in ran.remarks

@@ -2,6 +2,7 @@
 
 import collections
 import ipaddress
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,22 @@ def test_control_characters_never_reach_a_table(tmp_path: Path) -> None:
 
     assert "\\x1b[2J\\x07" in ran.output
     assert "\x1b" not in ran.output
+
+
+@pytest.mark.parametrize("name", ["mixed-533-clean", "batchcq-533-clean"])
+def test_placeholders_of_lost_messages_are_counted_apart(name: str, tmp_path: Path) -> None:
+    store = copy_of(name, tmp_path)
+    lost = [one for one in manifest(name)["messages"] if one["phy"] < 20_000][3:9]
+    with (store / "commitlog" / ("0" * 20)).open("r+b") as file:
+        for one in lost:
+            file.seek(one["phy"] + 4)
+            file.write(bytes(one["size"] - 4))
+
+    assert run("recover", "-s", store, "--abnormal", "--yes").status == Status.GIVEN_UP
+    ran = run("stats", "-s", store)
+
+    kept = len(manifest(name)["messages"]) - len(lost)
+    assert sum(row["record_count"] for row in ran.rows) == kept
+    assert re.search(r"(\d+) placeholders? of (a )?lost messages? (is|are) not counted", ran.remarks)
+    every_queue = run("stats", "--by", "queue", "-s", store)
+    assert sum(row["record_count"] for row in every_queue.rows) == kept

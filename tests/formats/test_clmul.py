@@ -1,4 +1,6 @@
+import contextlib
 import ctypes
+import io
 import mmap
 import os
 import subprocess
@@ -15,7 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numba.core.registry import cpu_target
 
-from mqtool.formats import clmul
+from mqtool.commands._output import Output
+from mqtool.formats import clmul, native, scan
 
 Crcs = Callable[[Any, list[tuple[int, int]]], list[int]]
 
@@ -225,3 +228,33 @@ def test_where_nothing_can_be_stored_code_is_made_each_time(tmp_path: Path) -> N
 
     assert run_program(tmp_path) == ["False", "True", CRC]
     assert run_program(tmp_path) == ["False", "True", CRC]
+
+
+def test_a_cache_that_cannot_keep_anything_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "good"))
+    assert native.why_not_kept() is None
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    why = native.why_not_kept()
+    assert why is not None
+    assert str(tmp_path / "file/mqtool") in why
+    assert "XDG_CACHE_HOME" in why
+    output = Output("jsonl")
+    with contextlib.redirect_stderr(io.StringIO()) as remarks:
+        output.tell_compiling(scan.COMPILE_FROM)
+    assert why in remarks.getvalue()
+    assert "in each run" in remarks.getvalue()
+
+
+def test_code_that_is_not_whole_does_not_count_as_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_program(tmp_path)
+    (file,) = (tmp_path / "mqtool").iterdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    native._stored.cache_clear()
+    assert native.is_stored()
+
+    file.write_bytes(file.read_bytes()[:-1])
+    native._stored.cache_clear()
+
+    assert not native.is_stored()

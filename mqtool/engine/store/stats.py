@@ -20,6 +20,7 @@ from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
+from mqtool.formats.placeholder import placeholders
 from mqtool.formats.scan import Ints, MessageTable
 
 HOUR_MS = 3_600_000
@@ -96,6 +97,7 @@ class Tally:
         self.selection = selection
         self.groups: dict[Key, Count] = {}
         self.faulty = 0
+        self.placeholders = 0  # selected, and not counted: they stand where messages were lost
         self.topics: set[str] = set()
         self.queues: set[str] = set()
         self.tags: set[str] = set()
@@ -121,6 +123,10 @@ class Tally:
             tags = self._tags(table, keep)
             if self.selection.tags:
                 keep &= np.array([_matches(self.selection.tags, tag) for tag in tags[1]], np.bool_)[tags[0]]
+        lost = keep & placeholders(table)
+        if lost.any():
+            self.placeholders += int(np.count_nonzero(lost))
+            keep &= ~lost
         rows = np.flatnonzero(keep)
         if len(rows):
             self._count(table, rows, ids, [name for name, _ in named], tags)
@@ -130,6 +136,7 @@ class Tally:
         for key, count in other.groups.items():
             self.groups.setdefault(key, Count()).add(count)
         self.faulty += other.faulty
+        self.placeholders += other.placeholders
         self.topics |= other.topics
         self.queues |= other.queues
         self.tags |= other.tags
