@@ -503,8 +503,13 @@ def _size_changes(reader: StoreReader) -> Iterator[Change]:
     if reader.rocksdb_queues is not None:
         return
     sizes = Sizes.of(reader)
-    for queues, size in ((reader.consume_queues, sizes.queue), (reader.batch_consume_queues, sizes.batch_queue)):
-        for queue in queues.values():
+    of_kinds: list[tuple[Iterable[FileQueue], int]] = [
+        (reader.consume_queues.values(), sizes.queue),
+        (reader.batch_consume_queues.values(), sizes.batch_queue),
+        (reader.consume_queue_exts.values(), sizes.ext),
+    ]
+    for queues, size in of_kinds:
+        for queue in queues:
             for stray in queue.strays:
                 if not stray.is_folder:
                     yield Change("remove", reader.paths.relative(stray.path), "no file of a queue: brokers refuse it")
@@ -662,6 +667,8 @@ def _apply_queue_files(reader: StoreReader, journal: Journal) -> None:
         _apply_sizes(queue, sizes.queue, journal)
     for batch in reader.batch_consume_queues.values():
         _apply_sizes(batch, sizes.batch_queue, journal)
+    for ext in reader.consume_queue_exts.values():
+        _apply_sizes(ext, sizes.ext, journal)
 
 
 def _apply_rest(found: Recovery, reader: StoreReader, journal: Journal) -> None:

@@ -13,10 +13,11 @@ import numpy as np
 
 from mqtool.engine.repair import verify_records
 from mqtool.engine.repair.checks import finding
-from mqtool.engine.repair.findings import Finding, Rest
+from mqtool.engine.repair.findings import Finding, Rest, Severity
 from mqtool.engine.repair.parts import Part, PartReport, Span, spans_of, walk_part
 from mqtool.engine.repair.placement import place
 from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.dispatch import Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
@@ -253,6 +254,11 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
     if not reader.paths.commit_log:
         yield finding("LOG-MISSING", "there is no commit log", file="commitlog")
     for stray in log.strays:
+        if stray.is_folder and stray.path.name == LOST_AND_FOUND:
+            text = "a folder of the file system, which brokers from 5.0 on pass by"
+            note = finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
+            yield dataclasses.replace(note, severity=Severity.NOTE)
+            continue
         what = "a folder" if stray.is_folder else f"a file of {stray.size:,} bytes"
         yield finding(
             "LOG-STRAY", f"{what} that is no segment: brokers refuse to start", file=reader.paths.relative(stray.path)

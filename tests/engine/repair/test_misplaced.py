@@ -3,6 +3,7 @@
 What is lost and what is reachable is told by ``tests.judge``, which shares no code with what is tested.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -378,5 +379,44 @@ def test_a_misplaced_segment_comes_to_its_place(damage: str, mode: str, tmp_path
     assert not after.placeholders()
     assert wrong_in(store) == []
     assert plan_of(store, mode=mode).changes == ()
+    journal.undo(store, Disk())
+    assert snapshot(store) == before
+
+
+def test_what_a_file_system_keeps_among_segments_is_a_note(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    (store / "commitlog" / "lost+found").mkdir()
+
+    found = [one for one in verify_store(StoreReader(store)) if one.code == "LOG-STRAY"]
+
+    assert [one.severity for one in found] == ["note"]
+    assert plan_of(store).changes == ()
+
+
+@pytest.mark.parametrize("more", [1, 4096, -1])
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("mixed-533-clean", "consumequeue/OrderEvents/0/*"),
+        ("mixed-533-clean", "index/*"),
+        ("ext-533-clean", "consumequeue_ext/*/*/*"),
+        ("batchcq-533-clean", "batchconsumequeue/*/*/*"),
+    ],
+)
+def test_one_run_gives_files_of_queues_and_index_their_length(
+    name: str, pattern: str, more: int, tmp_path: Path
+) -> None:
+    sound = judged(name, golden_store(name))
+    store = copy_of(name, tmp_path)
+    path = min(store.glob(pattern))
+    os.truncate(path, path.stat().st_size + more)
+    before = snapshot(store)
+
+    plan = recover(store, mode="abnormal")
+
+    assert plan.losses == ()
+    assert judged(name, store).reachable() == sound.reachable()
+    assert wrong_in(store) == []
+    assert plan_of(store, mode="abnormal").changes == ()
     journal.undo(store, Disk())
     assert snapshot(store) == before
