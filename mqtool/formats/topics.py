@@ -31,3 +31,8 @@ SYSTEM_GROUP_PREFIXES = ("CID_RMQ_SYS_", "TOOLS_CONSUMER", "SCHEDULE_CONSUMER")
 def is_system_topic(topic: str) -> bool:
     """Tell whether a broker makes this topic by itself."""
     return topic.startswith(SYSTEM_PREFIXES)
+
+
+def is_possible(topic: bytes) -> bool:
+    """Tell whether a broker can keep queues of a topic, in a folder of its name; the empty one is in none."""
+    return topic not in (b".", b"..") and not any(byte < 0x20 or byte in (0x2F, 0x7F) for byte in topic)

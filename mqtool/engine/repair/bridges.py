@@ -106,6 +106,7 @@ class QueueOrder:
     gaps: list[QueueGap]  # between two messages, of each queue in order
     most: int  # messages that the log can hold
     from_zero: bool  # nothing has expired: every queue began at 0
+    start: int = 0  # address where all of this begins
     strange: Collection[QueueKey] = ()  # but for these, which may be damaged names of others
 
 
@@ -191,7 +192,7 @@ def find_lost(reader: StoreReader, holes: list[Hole], order: QueueOrder) -> Lost
     heads = [known for hole in holes for known in hole.known]
     rows, light = _combined(heads, list(_units_in(reader, holes)), keys)
     rows = rows.where(_apart(rows))
-    return _settled(rows, light, keys, order, holes)
+    return _settled(reader, rows, light, keys, order, holes)
 
 
 def _units_in(reader: StoreReader, holes: list[Hole]) -> Iterator[_Units]:
@@ -310,7 +311,10 @@ def _merge(
 
 
 def _apart(rows: Rows) -> Bools:
-    """Tell which of the rows stay so that none overlaps another: heads first, then as many units as can be."""
+    """Tell which of the rows stay so that none overlaps another: as many as can be.
+
+    What is misplaced comes last: it may be a copy that lies over the message which a unit tells of.
+    """
     keep = np.ones(len(rows), np.bool_)
     if not len(rows):
         return keep
@@ -325,7 +329,7 @@ def _apart(rows: Rows) -> Bools:
             keep[begin:end] = False
             chosen: list[tuple[int, int]] = []
             # The one that ends first leaves the most room for others.
-            for row in sorted(range(begin, end), key=lambda row: (not rows.own[row], int(ends[row]))):
+            for row in sorted(range(begin, end), key=lambda row: (bool(rows.own[row]), int(ends[row]))):
                 place = int(rows.start[row]), int(ends[row])
                 at = bisect.bisect(chosen, place)
                 if (not at or chosen[at - 1][1] <= place[0]) and (at == len(chosen) or place[1] <= chosen[at][0]):
@@ -371,7 +375,9 @@ def light_key(keys: list[QueueKey], rows: Rows, row: int, name: str) -> QueueKey
     return name, 0 if name.startswith(LIGHT_QUEUE_PREFIX) else keys[rows.queue[row]][1]
 
 
-def _settled(rows: Rows, light: list[Light], keys: Keys, order: QueueOrder, holes: list[Hole]) -> Lost:
+def _settled(
+    reader: StoreReader, rows: Rows, light: list[Light], keys: Keys, order: QueueOrder, holes: list[Hole]
+) -> Lost:
     """Leave out what claims a queue offset that is taken; find the offsets that nothing claims."""
     claims = _claims_of(rows, light, keys)
     gaps: dict[QueueKey, list[QueueGap]] = {}
@@ -383,10 +389,10 @@ def _settled(rows: Rows, light: list[Light], keys: Keys, order: QueueOrder, hole
     room = _Room(holes)
     left: list[QueueGap] = []
     kept = np.zeros(len(claims.queue), np.bool_)
-    begun = order.first if order.from_zero else ()
-    for key in dict.fromkeys([*of_queue, *gaps, *begun]):
+    fronts = {key: _front(reader, key, *first, order.start) for key, first in order.first.items()}
+    for key in dict.fromkeys([*of_queue, *gaps, *fronts]):
         some = of_queue.get(key, slice(0))
-        keep, more = _settle_queue(key, claims.where(some), gaps.get(key, []), order, room)
+        keep, more = _settle_queue(key, claims.where(some), gaps.get(key, []), order, room, fronts.get(key))
         kept[some] = keep
         left += more
     stays = ~rows.has_unit
@@ -401,10 +407,26 @@ def _settled(rows: Rows, light: list[Light], keys: Keys, order: QueueOrder, hole
     return Lost(keys, rows.where(stays), light, left)
 
 
+def _front(reader: StoreReader, key: QueueKey, first: int, address: int, start: int) -> int | None:
+    """Return the queue offset of the first unit that tells of a message before the first sound one of its queue."""
+    queue = reader.consume_queues.get(key)
+    if queue is None:
+        return None
+    stop = min(first, queue.max_offset())
+    for low in range(queue.first_offset, stop, _UNITS_AT_ONCE):
+        units = queue.units(low, min(low + _UNITS_AT_ONCE, stop))
+        positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+        tells = (sizes >= layout.MIN_SIZE) & (sizes < consume_queue.PRE_BLANK_SIZE)
+        found = np.flatnonzero(tells & (positions >= start) & (positions < address))
+        if len(found):
+            return low + int(found[0])
+    return None
+
+
 def _settle_queue(
-    key: QueueKey, claims: _Claims, gaps: list[QueueGap], order: QueueOrder, room: "_Room"
+    key: QueueKey, claims: _Claims, gaps: list[QueueGap], order: QueueOrder, room: "_Room", told: int | None
 ) -> tuple[Bools, list[QueueGap]]:
-    """Return which claims of one queue stay, and what is still missing."""
+    """Return which claims of one queue stay, and what is still missing; units tell of its messages from ``told`` on."""
     starts = claims.start
     gaps = list(gaps)
     first, first_address = order.first.get(key, (-1, -1))
@@ -432,6 +454,7 @@ def _settle_queue(
     claims, starts, ends = claims.where(rows), starts[rows], ends[rows]
     # What was missing in front of the first sound message, and behind the last one.
     front = int(starts[0]) if len(starts) and (first < 0 or starts[0] < first) else first
+    front = min(front, told) if told is not None else front
     stop, before = (first, first_address) if first >= 0 else (int(ends[-1]) if len(starts) else 0, 1 << 62)
     if (
         order.from_zero

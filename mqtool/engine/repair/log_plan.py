@@ -52,6 +52,7 @@ from mqtool.formats import placeholder, scan
 from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import Likeness
 from mqtool.formats.scan import MessageTable
+from mqtool.formats.topics import is_possible
 
 Bools = npt.NDArray[np.bool_]
 _PART = 64 << 20  # what is done once for each queue of a part weighs less the larger it is
@@ -110,6 +111,8 @@ class LogPlan:
     """Sound messages are among those behind the end."""
     kept: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     remarks: list[str] = dataclasses.field(default_factory=list)
+    odd: frozenset[int] = frozenset()
+    """Addresses of messages whose queue offset cannot be right; they get no unit."""
     unplaced: list[QueueGap] = dataclasses.field(default_factory=list)
     """Messages that can get no placeholder."""
     bridges: Bridges | None = None
@@ -236,6 +239,7 @@ def judge_records(rules: Rules, segment: MappedFile, table: MessageTable) -> lis
     broken = with_body & (table.body_crcs() != table.column("body_crc"))
     if rules.property_crc:
         broken |= _property_crc_fails(table, ~faulty)
+    broken |= _has_no_topic(table, ~faulty)
     bad = faulty | misplaced | broken
     first = int(bad.argmax()) if bad.any() else len(table)
     pieces = []
@@ -244,6 +248,17 @@ def judge_records(rules: Rules, segment: MappedFile, table: MessageTable) -> lis
         if len(part):
             pieces.append(_piece(rules, segment, part, faulty[rows], misplaced[rows], broken[rows]))
     return pieces
+
+
+def _has_no_topic(table: MessageTable, whole: Bools) -> Bools:
+    """Tell which records have a topic that no broker can have."""
+    found = np.zeros(len(table), np.bool_)
+    rows = np.flatnonzero(whole)
+    ids, names = table.where(rows).topics()
+    strange = [number for number, name in enumerate(names) if not is_possible(name)]
+    if strange:
+        found[rows[np.isin(ids, strange)]] = True
+    return found
 
 
 def _property_crc_fails(table: MessageTable, whole: Bools) -> Bools:
@@ -273,10 +288,16 @@ def _piece(
     listed = []
     for row in np.flatnonzero(bad).tolist():
         start, end = int(starts[row]), int(starts[row]) + int(sizes[row])
-        known = None if faulty[row] else _known(table, row, bool(misplaced[row] and not broken[row]))
+        known = (
+            None
+            if faulty[row] or not is_possible(table.bytes_of(plain.TOPIC, row))
+            else _known(table, row, bool(misplaced[row] and not broken[row]))
+        )
         reason = (
             "its sizes do not add up"
             if faulty[row]
+            else "no broker can have such a topic"
+            if known is None
             else "it does not match its CRC"
             if broken[row]
             else "it belongs elsewhere"
@@ -375,7 +396,7 @@ class _Builder:
         self.plan = LogPlan(start_offset, -1, 0, [])
         self.holes: list[Hole] = []
         most = self.log.total_size // layout.MIN_SIZE
-        self.order = QueueOrder({}, {}, [], most, from_zero=start_offset == self.log.min_offset == 0)
+        self.order = QueueOrder({}, {}, [], most, start_offset == self.log.min_offset == 0, start_offset)
         self.held: dict[QueueKey, Span] = {}
         self.doubtful: list[int] = []
         self.torn: list[int] = []
@@ -419,10 +440,12 @@ class _Builder:
 
     def _follow(self, span: Span) -> None:
         """Take the next offsets of a queue; a message alone that does not fit waits for the next to show why."""
+        first = self.alone.pop(span.queue, None)
+        if first is not None and first.start >= span.start and not self._is_confirmed(first):
+            self.odd.append(first)
+            del self.order.next[span.queue], self.order.first[span.queue]
         if span.queue not in self.order.next and span.stop - span.start == 1:
             self.alone[span.queue] = span
-        else:
-            self.alone.pop(span.queue, None)
         held = self.held.pop(span.queue, None)
         after = self.order.next.get(span.queue, (span.start, -1))[0]
         if span.start < 0 or span.start - after > self.order.most:
@@ -437,6 +460,13 @@ class _Builder:
             self.held[span.queue] = span
         else:
             self._jump(span)
+
+    def _is_confirmed(self, span: Span) -> bool:
+        """Tell whether the unit of its place leads to a message."""
+        queue = self.reader.consume_queues.get(span.queue)
+        if queue is None or not queue.first_offset <= span.start < queue.max_offset():
+            return False
+        return int(queue.units(span.start, span.start + 1)["physical_offset"][0]) == span.physical_offset
 
     def _jump(self, span: Span) -> int:
         """Take offsets as they are; returns the next of the queue."""
@@ -494,6 +524,7 @@ class _Builder:
         lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, list(self.alone.values()))
         editor.mend_batches(self.torn)
         editor.mend_crcs(self.doubtful)
+        plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.edited
         plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks()]
         plan.bridges, stood, placed, plan.unplaced = lay_out(self.reader, lost, plan.holes)
         plan.note_bridged(stood, lost.keys.all, lost.light)

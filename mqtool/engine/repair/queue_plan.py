@@ -6,6 +6,7 @@ differ: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
 
 import collections
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -48,6 +49,8 @@ class QueueMender:
         self.queues = reader.consume_queues
         self.others: set[QueueKey] = set()
         """Batch queues whose units differ."""
+        self.odd: Collection[int] = ()
+        """Addresses of messages whose queue offset cannot be right: they get no unit."""
         self.is_short = False
         """Whether a queue has no unit before the first that was taken: older messages may be missing in it."""
         self._first: dict[QueueKey, int] = {}
@@ -66,6 +69,8 @@ class QueueMender:
     def _compare(self, units: Units, stretch: Stretch) -> None:
         start = int(units.queue_offset[stretch.first])
         stop = start + stretch.last - stretch.first
+        if int(units.physical_offset[stretch.first]) in self.odd:
+            return
         if start < 0 or not 0 <= start - self._next.get(stretch.queue, start) <= self._most:
             return  # a damaged number: the place is taken, or there is none
         wanted = units.packed[stretch.first : stretch.last]
@@ -146,7 +151,7 @@ class QueueMender:
 
     def _fill_front(self, key: QueueKey, queue: ConsumeQueue) -> None:
         """Put pre-blank units where empty ones stand before the first message: a queue ends there for a broker."""
-        first = self._first.get(key, queue.first_offset)
+        first = min(self._first.get(key, queue.first_offset), queue.max_offset())
         for low in range(queue.first_offset, first, _STEP):
             units = queue.units(low, min(low + _STEP, first))
             for begin, end in stretches(units["size"] <= 0):

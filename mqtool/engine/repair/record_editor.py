@@ -61,6 +61,11 @@ class RecordEditor:
         self._told: dict[str, list[str]] = {}  # by kind
         self._edited: dict[int, tuple[bytes, str]] = {}  # by address
 
+    @property
+    def edited(self) -> set[int]:
+        """Addresses of the records."""
+        return set(self._edited)
+
     def patches(self) -> list[Patch]:
         """Return the records in the order of the log."""
         found = []
@@ -88,13 +93,13 @@ class RecordEditor:
             odd: messages that do not fit where they say they belong.
             alone: the only messages of their queues.
         """
-        fixed: dict[QueueKey, set[int]] = collections.defaultdict(set)
+        fixed: dict[QueueKey, dict[int, int]] = collections.defaultdict(dict)  # address by queue offset
         by_position: dict[int, list[tuple[QueueKey, int]]] = collections.defaultdict(list)
         for queue, offset, position in self._units_of(gaps, holes):
             by_position[position].append((queue, offset))
         for position, places in by_position.items():
             for queue, offset in self._follow_units(position, places):
-                fixed[queue].add(offset)
+                fixed[queue][offset] = position
         gaps = list(_without(gaps, fixed))
         fixed.clear()
         for span, gap in _fits([*odd, *alone], [gap for gap in gaps if gap.messages == 1]):
@@ -102,7 +107,7 @@ class RecordEditor:
             if position < self.end_offset and position not in self._edited:
                 record = self._record(position)
                 if record is not None and self._place(record, gap.queue, gap.start):
-                    fixed[gap.queue].add(gap.start)
+                    fixed[gap.queue][gap.start] = position
         unfit = [span.physical_offset for span in odd if span.physical_offset not in self._edited]
         text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
         for position in unfit:
@@ -249,8 +254,11 @@ def _is_whole(text: str) -> bool:
     return not any(letter < " " or letter == "\ufffd" for letter in text)
 
 
-def _without(gaps: Iterable[QueueGap], fixed: dict[QueueKey, set[int]]) -> Iterator[QueueGap]:
-    """Yield what is left of gaps when some of their offsets are no longer missing."""
+def _without(gaps: Iterable[QueueGap], fixed: dict[QueueKey, dict[int, int]]) -> Iterator[QueueGap]:
+    """Yield what is left of gaps when messages were found for some of their offsets.
+
+    Where the message is the one that seemed to lie before or behind the gap, the gap ends there.
+    """
     ordered = {queue: sorted(offsets) for queue, offsets in fixed.items()}
     for gap in gaps:
         offsets = ordered.get(gap.queue)
@@ -260,9 +268,12 @@ def _without(gaps: Iterable[QueueGap], fixed: dict[QueueKey, set[int]]) -> Itera
         low, high = np.searchsorted(offsets, (gap.start, gap.stop)).tolist()
         start = gap.start
         for offset in [*offsets[low:high], gap.stop]:
-            if start < offset:
+            position = fixed[gap.queue].get(offset) if offset < gap.stop else None
+            if start < offset and position != gap.after:
                 yield gap._replace(start=start, stop=offset)
             start = offset + 1
+            if position == gap.before:
+                break
 
 
 def _fits(spans: list[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, QueueGap]]:

@@ -102,6 +102,8 @@ class _Follower:
 
     def walk(self, plan: LogPlan, start_offset: int, tags_in_index: bool = False) -> None:
         """Take all messages of the log as the plan makes it, placeholders included."""
+        if self.queues:
+            self.queues.odd = plan.odd
         for segment, table in tables_of(self.reader, plan, start_offset):
             derived = dispatch(table, self.reader.delay_levels, tags_in_index)
             self.take(derived.units, run_of(segment, table, derived.entries))
@@ -275,7 +277,7 @@ def _look(reader: StoreReader, start: int, cut: bool, jobs: int, progress: Progr
     unsound = Unsound(reader.commit_log, start)
     pieces = unsound.watch(survey(reader, start, jobs, progress, tags))
     plan = plan_log(reader, follower.watch(pieces), start, cut)
-    if not (plan.holes or plan.patches or plan.is_cut or follower.is_cut_short):
+    if not (plan.holes or plan.patches or plan.is_cut or plan.odd or follower.is_cut_short):
         follower.finish(plan, start)
     else:
         # Placeholders belong between the messages, and what is cut off is none: all again, in order.
@@ -531,6 +533,9 @@ def _remarks(found: Recovery) -> list[str]:
             f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments: the whole log is read and "
             "mended, as with --abnormal"
         )
+    if found.start_offset > found.reader.commit_log.min_offset:
+        before = f"{found.start_offset:,}"
+        remarks.append(f"as after a clean stop, the log before {before} was not looked at: --abnormal reads all of it")
     for gap in log.unplaced:
         topic, queue_id = gap.queue
         offsets = gap.start if gap.messages == 1 else f"{gap.start} to {gap.stop - 1}"

@@ -16,7 +16,7 @@ from mqtool.engine.store.dispatch import IndexEntries, Units, units_of
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log as layout
 from mqtool.formats import scan
-from mqtool.formats.topics import SCHEDULE_TOPIC
+from mqtool.formats.topics import SCHEDULE_TOPIC, is_possible
 
 _TOPICS = 1024  # at once
 _ENTRIES = 4  # for each message, where they are all in use
@@ -99,8 +99,10 @@ def express(
             hashes,
             is_tag,
         )
-        names = [bytes(buffer[at : at + size]).decode("utf-8", "replace") for at, size in topics[:, :topic_count].T]
-        if not count or SCHEDULE_TOPIC in names or any("\ufffd" in name for name in names):
+        raw = [bytes(buffer[at : at + size]) for at, size in topics[:, :topic_count].T]
+        names = [name.decode("utf-8", "replace") for name in raw]
+        is_strange = any("\ufffd" in name for name in names) or not all(map(is_possible, raw))
+        if not count or SCHEDULE_TOPIC in names or is_strange:
             return
         sizes, topic_ids, queue_ids = narrow[:, :count]
         positions, offsets, tags_codes, timestamps = wide[:, :count]

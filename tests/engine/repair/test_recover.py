@@ -15,6 +15,7 @@ from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
+from mqtool.formats import commit_log
 from tests import damage
 from tests.golden import GOLDEN_NAMES, copy_of
 
@@ -171,3 +172,38 @@ def test_the_first_messages_of_a_queue_are_told_and_bridged_as_any_others(places
     ]
     assert wrong_in(store) == []
     assert plan_of(store, mode="abnormal").changes == ()
+
+
+def number_of(store: Path, queue: tuple[str, int], place: int, field: str) -> tuple[int, str]:
+    """Return where a number in the record of a message lies in the first segment, and its bytes."""
+    position = int(StoreReader(store).consume_queues[queue].units(place, place + 1)["physical_offset"][0])
+    at = position + int(commit_log.HEAD_DTYPES[0].fields[field][1])  # type: ignore[index]
+    return at, (store / f"commitlog/{0:020}").read_bytes()[at : at + 8].hex()
+
+
+@pytest.mark.parametrize("offset", [1024, 5, 1 << 40, 1 << 56])
+def test_the_first_message_of_a_queue_gets_its_queue_offset_again(offset: int, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    before = bytes_of(store)
+    at, was = number_of(store, ("OrderEvents", 0), 0, "queue_offset")
+    assert int(was, 16) == 0
+    changed = {"op": "write", "file": f"commitlog/{0:020}", "at": at, "hex": offset.to_bytes(8, "big").hex()}
+    damage.apply_ops(store, [changed])
+
+    plan = recover(store, mode="abnormal")
+
+    assert not plan.losses
+    assert wrong_in(store) == []
+    assert {name: one for name, (one, _) in bytes_of(store).items()} == {name: one for name, (one, _) in before.items()}
+
+
+def test_a_message_in_a_topic_that_no_broker_can_have_is_bridged_in_its_queue(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    log = store / f"commitlog/{0:020}"
+    at = log.read_bytes().index(b"OrderEvents")
+    damage.apply_ops(store, [{"op": "zero", "file": f"commitlog/{0:020}", "at": at + 3, "len": 1}])
+
+    plan = recover(store, mode="abnormal")
+
+    assert [(loss.topic, loss.messages) for loss in plan.losses] == [("OrderEvents", 1)]
+    assert wrong_in(store) == []
