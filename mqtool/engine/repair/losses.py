@@ -62,6 +62,8 @@ class Losses:
         told = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, stops[:-1]])  # up to here, by the ranges before
         new = stops > told
         starts, stops, sizes, numbers = np.maximum(starts, told)[new], stops[new], sizes[new], numbers[new]
+        if not new.any():  # damaged numbers only, of which no message has its place
+            return []
         begins = np.flatnonzero(np.r_[True, (starts[1:] != stops[:-1]) | (numbers[1:] != numbers[:-1])])
         ends = np.r_[begins[1:], len(starts)] - 1
         columns = starts[begins], stops[ends], np.add.reduceat(sizes, begins), numbers[begins]
