@@ -24,7 +24,6 @@ from mqtool.engine.remoting.server import Handler
 from mqtool.errors import FormatError, MqtoolError
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand, frame_buffers, parse_frame
-from mqtool.formats.topics import TIMER_TOPIC
 from tests import bad_input
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.engine.store.live import NOW, new_message
@@ -126,15 +125,6 @@ def test_nobody_makes_groups_with_countless_retry_queues(count: object, tmp_path
 
     assert (answer.code, known) == (ResponseCode.INVALID_PARAMETER, None)
     assert re.search("retryQueueNums", answer.remark or "")
-
-
-def test_a_message_sent_to_the_topic_of_timers_itself_has_nothing_to_be_recalled(tmp_path: Path) -> None:
-    fields: dict[str, Any] = dict(zip("abcdefgh", ("P", TIMER_TOPIC, "TBW102", 1, 0, 0, NOW, 0), strict=True))
-    with broker_at_work(tmp_path) as asking:
-        answer = asking.ask(RequestCode.SEND_MESSAGE_V2, **fields)
-
-    assert answer.code == 0
-    assert "recallHandle" not in answer.ext_fields
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outg
             except _RefusedError as refused:
                 return ((request.peer, command.answer(refused.code, _marks(broker), remark=str(refused))),)
         result = broker.put(message, request.now)
-        if message.topic == TIMER_TOPIC != header.topic and result.status is PutStatus.PUT_OK:
+        if message.topic == TIMER_TOPIC and result.status is PutStatus.PUT_OK:
             more = _recall_handle(broker, header.topic, message, key)
     return _answer(broker, request, result, queue_id, key, more)
 
