@@ -92,8 +92,8 @@ CHECKS: dict[str, Check] = {
         "A segment's name is not the address of its first byte.",
         "Names are multiples of the segment size, in 20 digits. A renamed or copied file holds messages that say to "
         "lie elsewhere; brokers sort by name and find nothing where queues point.",
-        "Look at what the first message says (`mqtool dump commitlog -s FILE --limit 1`, physical_offset) and give "
-        "the file that name, rounded down to a multiple of the segment size, if no other file has it.",
+        "`mqtool recover` gives each segment the name that its records tell, and takes out what is there twice. "
+        "`mqtool dump commitlog -s FILE --limit 1` shows what the first message says (physical_offset).",
     ),
     "LOG-GAP": Check(
         ERROR,
@@ -150,7 +150,8 @@ CHECKS: dict[str, Check] = {
         "after a rebuild the queue would point to a wrong place. The number is damaged, or the bytes were copied "
         "here from elsewhere (a renamed segment, writeWithoutMmap of 5.3.4 and later, a tool).",
         "Copy the whole store before anything else. Do not let a broker rebuild its queues: today's queues may still "
-        "point to the right place. " + _REST_IS_READABLE,
+        "point to the right place. `mqtool recover` puts such records where they say they belong, if nothing sound "
+        "lies there. " + _REST_IS_READABLE,
     ),
     "LOG-PROPERTIES": Check(
         ERROR,
