@@ -342,6 +342,8 @@ def tables_of(reader: StoreReader, plan: LogPlan, start_offset: int) -> Iterator
                 yield from _sound(reader, segments.get(base), at - base, start - base, kernels)
             elif start > at:
                 yield from window.add(at, segment.bytes[at - base : start - base])
+                if not window.parts:
+                    segment.release(0, start - base)
             if change is not None:
                 yield from window.add(start, np.frombuffer(change.data, np.uint8))
             elif plan.bridges is not None:
@@ -389,9 +391,12 @@ def _sound(
     reader: StoreReader, segment: MappedFile | None, start: int, stop: int, kernels: Any
 ) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
     if segment is not None and start < stop:
+        done = start
         for table in reader.commit_log.walk(segment, start, stop, kernels):
             if not isinstance(table, Gap):
                 yield segment, table
+                segment.release(done, int(table.starts[-1]))
+                done = int(table.starts[-1])
 
 
 def _index_files_differ(reader: StoreReader) -> bool:
