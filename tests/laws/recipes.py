@@ -44,6 +44,25 @@ _ROWS = {
         "rebuild queues",
         [{"op": "zero", "file": "commitlog/00000000000000065536", "at": 23104, "len": 64}],
     ),
+    "the last message of a queue that another lies over is told": (
+        "ext-497-kill",
+        "recover --abnormal",
+        [
+            {
+                "op": "copy",
+                "file": "commitlog/00000000000000000000",
+                "at": 24317,
+                "len": 354,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 38290,
+            }
+        ],
+    ),
+    "units of a batch queue behind the end of the log are told": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 30000, "len": 35536}],
+    ),
     "a rebuild names batch queues": (
         "batchcq-533-kill", "rebuild all", [{"op": "delete", "path": "batchconsumequeue/Inner/0"}]
     ),

@@ -139,7 +139,14 @@ class QueueMender:
             count = batch.unit_count
             if count and int(batch.units(count - 1, count)["physical_offset"][0]) >= plan.end_offset:
                 self.others.add(key)
-                kept = [unit for unit in batch.units(0, count) if unit["physical_offset"] < plan.end_offset][-1:]
+                units = batch.units(0, count)
+                behind = units["physical_offset"] >= plan.end_offset
+                behind &= (units["size"] > 0) & (units["batch_size"] > 0)
+                gone = units[behind]
+                firsts = gone["queue_offset"].astype(np.int64)
+                stops = firsts + gone["batch_size"]
+                plan.losses.add_many(key, firsts, stops, gone["size"].astype(np.int64), BEHIND)
+                kept = [unit for unit in units if unit["physical_offset"] < plan.end_offset][-1:]
                 ends = [int(unit["queue_offset"] + unit["batch_size"]) for unit in kept]
                 self._trimmed[key] = ends[0] if ends else batch.first_offset
 
