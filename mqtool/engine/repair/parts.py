@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.dispatch import QueueKey, Units
 from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.errors import NotFoundError
 from mqtool.formats import scan
 from mqtool.formats.scan import MessageTable
 
@@ -98,7 +99,11 @@ def walk_part(
     """
     segment = part.segment
     if start is None:
-        buffer = log.buffer(segment, kernels)
+        try:
+            buffer = log.buffer(segment, kernels)
+        except NotFoundError:
+            log.let_go(segment)
+            return PartReport(part, None, segment.size, [])
         start = 0 if part.start == 0 else scan.resync(buffer, segment.start_offset, part.start, part.stop, log.envelope)
         if start is None:
             return PartReport(part, None, part.start, [])
@@ -116,7 +121,8 @@ def walk_part(
             report.end = last.end
     if report.end < part.stop:  # a blank record
         report.end = segment.size
-    segment.release(part.start, part.stop)
+    if report.runs:
+        segment.release(part.start, part.stop)
     return report
 
 

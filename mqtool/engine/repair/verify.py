@@ -130,6 +130,7 @@ class Verification:
         self.index.skip_expired()
         self._log = LogJudge(reader, live)
         self._block: list[Run] = []
+        self._log_start = reader.commit_log.min_offset
         self._of_index = Held(most)
 
     def before(self) -> Iterator[Finding]:
@@ -173,6 +174,9 @@ class Verification:
         block, self._block = self._block, []
         if not block:
             return
+        if self._log_start < self.reader.commit_log.min_offset <= block[0].start_offset:
+            self._log_start = self.reader.commit_log.min_offset  # the oldest segments went meanwhile
+            self.index.skip_expired()
         claims = [(run, run.claim) for run in block if isinstance(run, FarRun)]
         if len(claims) == len(block):
             self._of_index.add(self.index.take_claims(claims, functools.partial(with_entries, rules, block)))

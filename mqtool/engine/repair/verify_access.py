@@ -3,7 +3,6 @@
 Cost: linear in the files of the store; each is opened once, and nothing is read.
 """
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +25,13 @@ def leave_out_unread(reader: StoreReader) -> list[Finding]:
     Raises:
         NotPermittedError: it is of the commit log, without which nothing can be judged.
         ReadError: the same, where the disk does not let it.
+        StoreChangedError: a segment of the log is gone, and not by retention.
     """
     for segment in reader.commit_log.segments:
-        with contextlib.suppress(NotFoundError):  # it went by retention
+        try:
             _open(segment.path)
+        except NotFoundError:
+            reader.commit_log.let_go(segment)
     if reader.paths.is_part:
         return []
     found = []

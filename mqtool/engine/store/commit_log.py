@@ -8,6 +8,7 @@ import numpy as np
 
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.errors import NotFoundError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 
@@ -62,7 +63,11 @@ class CommitLog(FileQueue):
             limit: take no more messages than this in one table.
             ahead: whether bytes behind the stretch may be asked for; else the last messages may have misled the walk.
         """
-        buffer = self.buffer(segment, kernels)
+        try:
+            buffer = self.buffer(segment, kernels)
+        except NotFoundError:
+            self.let_go(segment)
+            return
         most = rows = limit or ROWS
         at = settled = start
         while at < stop:
@@ -156,6 +161,11 @@ class CommitLog(FileQueue):
             start = max(0, start_offset - segment.start_offset)
             stop = min(segment.size, stop_offset - segment.start_offset)
             if start:
+                try:
+                    self.buffer(segment, kernels)
+                except NotFoundError:
+                    self.let_go(segment)
+                    continue
                 found = scan.resync(self.buffer(segment, kernels), segment.start_offset, start, stop, self.envelope)
                 if found is None:
                     continue

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.errors import StoreChangedError
 
 NAME_WIDTH = 20
 _PAGE = 4096
@@ -46,6 +47,7 @@ class FileQueue:
     def __init__(self, folders: Iterable[Path], file_size: int | None = None, only: Path | None = None) -> None:
         self.folders = list(folders)
         segments: list[MappedFile] = []
+        self.remarks: list[str] = []
         self.strays: list[Stray] = []
         for folder in self.folders:
             with reading(folder), os.scandir(folder) as entries:
@@ -77,6 +79,22 @@ class FileQueue:
         other._take(segments)
         other.strays = []
         return other
+
+    def let_go(self, segment: MappedFile) -> None:
+        """Leave out a segment that is gone, as retention takes the oldest ones while they are read; ``remarks`` tells.
+
+        Raises:
+            StoreChangedError: older ones are there, or none would be left: that is no retention.
+        """
+        if segment not in self.segments:
+            return  # told already
+        number = self.segments.index(segment)
+        if number == len(self.segments) - 1 or any(one.path.exists() for one in self.segments[:number]):
+            raise StoreChangedError(
+                f"{segment.path} is gone, and retention did not take it: see who did, then try again"
+            )
+        self.segments, self._starts = self.segments[number + 1 :], self._starts[number + 1 :]
+        self.remarks.append(f"{segment.path} went by retention while the store was read: what was in it is left out")
 
     def _inferred_size(self) -> int:
         gaps = collections.Counter(after - before for before, after in itertools.pairwise(sorted(set(self._starts))))

@@ -69,6 +69,7 @@ class StoreReader:
     def commit_log(self) -> CommitLog:
         """All messages, in order of arrival."""
         log = CommitLog(self.paths.commit_log, self.config.size("mappedFileSizeCommitLog"), self.paths.single)
+        log.remarks = self.remarks
         if self.paths.dledger:
             log.envelope = scan.DLEDGER
         if log.inferred and log.segments and log.file_size != 1 << 30:

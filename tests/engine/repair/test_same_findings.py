@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from mqtool.engine.repair import verify, verify_index, verify_log
 from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.parts import Part, joined
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import scan
@@ -76,3 +78,37 @@ def test_more_findings_than_are_listed_are_counted_alike(tmp_path: Path) -> None
     assert [one.message for one in whole if one.code == "LOG-CRC"][100:] == ["187 more of these in 3 files or folders"]
     for part in (700, 9000):
         assert findings(store, part, 2) == whole
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+@pytest.mark.parametrize("seen", [0, 1])
+def test_segments_that_retention_takes_meanwhile_are_told_and_the_others_judged(
+    gone: int, seen: int, tmp_path: Path
+) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    segments = sorted((store / "commitlog").iterdir())
+    reader = StoreReader(store)
+    told: list[int] = []
+
+    def remove(done: int) -> None:
+        """Take the oldest files when so many are judged, as a broker's retention would."""
+        if done > (seen - 1) * SEGMENT and not told:
+            told.append(done)
+            for path in segments[: seen + gone]:
+                path.unlink()
+
+    if not seen:
+        assert reader.commit_log.segments
+        remove(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mqtool.engine.repair.verify.in_order", one_by_one)
+        found = list(verify_store(reader, progress=remove))
+
+    assert [one for one in found if one.severity != "note"] == []
+    assert any("went by retention" in remark for remark in reader.remarks)
+    assert segments[seen].name in " ".join(reader.remarks)
+
+
+def one_by_one(_pool: object, check: Any, parts_: list[Part], _ahead: int) -> Iterator[Any]:
+    """Judge each stretch only when the one before it has been taken."""
+    return joined((check(part, None) for part in parts_), check)

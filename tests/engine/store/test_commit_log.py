@@ -11,10 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import StoreChangedError
 from mqtool.formats import kernels as plain
 from mqtool.formats import scan
 from tests import builders
 from tests.builders import Draft
+from tests.golden import copy_of, manifest
 
 SEGMENT = 2048
 
@@ -210,3 +213,32 @@ def test_messages_at_some_addresses_are_gathered_and_wrong_addresses_left_out(fo
     tables = list(log.tables_at(np.array(asked), plain))
 
     assert [offset for table in tables for offset in table.column("position").tolist()] == all_positions[::3]
+
+
+def test_a_segment_in_the_middle_that_goes_while_it_is_read_is_no_retention(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    segments = sorted((store / "commitlog").iterdir())
+    reader = StoreReader(store)
+    expected = len(reader.commit_log.segments)
+
+    segments[2].unlink()
+
+    assert expected == 5
+    with pytest.raises(StoreChangedError, match=segments[2].name):
+        list(reader.messages())
+
+
+def test_what_retention_takes_while_a_log_is_read_is_left_out_and_told(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    segments = sorted((store / "commitlog").iterdir())
+    reader = StoreReader(store)
+    messages = reader.messages()
+    first = next(messages)
+
+    for path in segments[:3]:
+        path.unlink()
+    rest = [message.physical_offset for message in messages]
+
+    known = [one["phy"] for one in manifest("mixed-533-clean")["messages"]]
+    assert [first.physical_offset, *rest] == [at for at in known if at < 65536 or at >= 3 * 65536]
+    assert sum("went by retention" in remark for remark in reader.remarks) == 2
