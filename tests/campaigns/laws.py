@@ -150,7 +150,7 @@ def _work(how: str, seeds: Iterable[int], pipe: Connection) -> None:
         result = check(case, scratch, runner)
         counted = ["cases", f"mend {case.mend}", f"outcome {result.outcome}", f"store {case.base}"]
         counted += [f"damage {kind}" for kind in sorted(set(case.kinds))]
-        counted += [f"law {one.law}" for one in result.violations]
+        counted += [f"law {one.law}" for one in result.violations] or ["kept"]
         pipe.send(
             {"seed": seed, "counted": counted, "violations": [_violation(seed, case, v) for v in result.violations]}
         )
