@@ -1,7 +1,7 @@
 """The law of cost: what a command does grows with what it is given, not with its square.
 
 Steps are counted, not time: lines of mqtool that run, each turn of a loop included; units and bytes of the log that
-readers hand out. What numpy does inside one call is not seen; ``python -m tests.campaigns.cost`` measures that.
+readers hand out. What numpy does inside one call is not seen: ``python -m bench --only damage`` times that.
 """
 
 import dataclasses

@@ -228,7 +228,7 @@ class RecordEditor:
             self._tell(
                 "crc",
                 f"{what} CRC property while body, topic, queue and offset are right: the property is written anew; "
-                "times, hosts, keys or tags may be damaged, `mqtool verify` lists where",
+                "times, hosts, keys or tags may be damaged; `mqtool verify`, run before, lists where",
             )
 
     def _record(self, position: int) -> _Record | None:
