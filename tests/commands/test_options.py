@@ -1,14 +1,16 @@
 """What all commands share: options, their help, and what a store may be."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from mqtool.cli import COMMANDS, cli
+from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import Status
 from tests.commands.running import run
-from tests.golden import golden_store
+from tests.golden import copy_of, golden_store
 
 SHARED = (
     "rate",
@@ -102,3 +104,31 @@ def test_a_setting_in_a_file_that_nobody_knows_is_remarked_and_known_ones_are_no
         assert "myPluginsOwn" in ran.remarks
         assert "listenPort" not in ran.remarks
         assert "sendMessageThreadPoolNums" not in ran.remarks
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["stats", "-j", "1"], ["find", "--text", "a"], ["dump", "commitlog"], ["export"], ["verify", "-j", "1"]],
+    ids=lambda command: command[0],
+)
+def test_reading_goes_on_where_retention_takes_the_oldest_files(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    segments = sorted((store / "commitlog").iterdir())
+    really_map = MappedFile.map
+
+    def map_and_lose(file: MappedFile) -> Any:
+        mapped = really_map(file)
+        if file.path == segments[0]:
+            for path in segments[:3]:
+                path.unlink(missing_ok=True)
+        return mapped
+
+    monkeypatch.setattr(MappedFile, "map", map_and_lose)
+    into = ["--into", tmp_path / "out.jsonl"] if command == ["export"] else []
+
+    ran = run(*command, *into, "-s", store)
+
+    assert ran.status == Status.OK
+    assert ran.remarks.count("went by retention") >= 2

@@ -21,6 +21,7 @@ from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.dispatch import Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
+from mqtool.errors import NotFoundError
 from mqtool.formats import commit_log as layout
 from mqtool.formats import scan
 from mqtool.formats.scan import Ints, MessageTable
@@ -298,7 +299,14 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
 
 def _check_names(reader: StoreReader) -> Iterator[Finding]:
     """Hold the names of segments against what the records in them say."""
-    placement = place(reader.commit_log)
+    log = reader.commit_log
+    try:
+        placement = place(log)
+    except NotFoundError:  # retention takes files just now
+        for segment in log.segments:
+            if not segment.path.exists():
+                log.let_go(segment)
+        placement = place(log)
     for one in placement.renamed:
         yield finding(
             "LOG-NAME",

@@ -88,6 +88,9 @@ class MappedFile:
 
     def read(self, at: int, size: int) -> bytes:
         """Return ``size`` bytes at position ``at`` of the file, fewer at its end."""
+        mapped: Bytes | None = vars(self).get("bytes")
+        if mapped is not None:  # it may have gone by its name
+            return mapped[at : at + max(0, size)].tobytes()
         with reading(self.path):
             descriptor = os.open(self.path, os.O_RDONLY)
             try:
