@@ -54,7 +54,7 @@ class Place:
         calls: dict[str, list[object]] = {
             "recover": ["recover", *on_store, "--yes"],
             "recover --as-broker": ["recover", "--as-broker", "5.3", *on_store, "--yes"],
-            "rebuild": ["rebuild", "all", *on_store, "--yes"],
+            "rebuild": ["rebuild", "all", *on_store, "--survey", "--yes"],
             "apply": ["apply", self.plan, "--yes"],
             "undo": ["undo", *on_store, "--yes"],
             "rebuild --into": ["rebuild", "all", *on_store, "--into", self.into],
