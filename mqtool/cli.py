@@ -191,11 +191,16 @@ def _forget_output() -> None:
     forget_output()
 
 
-def _complain(sentence: str, status: Status) -> Status:
+def _flush() -> None:
+    """Write the rows that there are, for nobody does it later: a child ends at once."""
     try:
         sys.stdout.flush()
     except OSError:
         _forget_output()
+
+
+def _complain(sentence: str, status: Status) -> Status:
+    _flush()
     with contextlib.suppress(OSError):  # the status tells all the same
         click.echo(f"mqtool: {sentence}", err=True)
     return status
@@ -258,6 +263,7 @@ def _run_in_child(arguments: list[str]) -> int:
 
 def _status_of_interrupt(interrupt: BaseException | None) -> int:
     """Return the status of a command that was interrupted, perhaps by a signal that the interrupt has the number of."""
+    _flush()
     if isinstance(interrupt, KeyboardInterrupt) and interrupt.args:
         return _status_of(*interrupt.args)
     return Status.INTERRUPTED
