@@ -22,8 +22,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "quick")  # --hypothesis
 for _name in ("MQTOOL_STORE", "NAMESRV_ADDR"):
     os.environ.pop(_name, None)
 
-# A shell has what it starts in the background ignore SIGINT, and so would the commands that tests interrupt.
+# What a shell starts in the background ignores SIGINT, what nohup starts SIGHUP, and so would the commands of tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

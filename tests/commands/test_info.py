@@ -89,7 +89,7 @@ def test_times_come_twice_however_deep_they_lie() -> None:
 def test_config_given_by_hand_is_told_and_no_password_is() -> None:
     store = golden_store("mixed-533-clean")
 
-    told = info(store, "--set", "mappedFileSizeCommitLog=65536", "--set", "haPassword=x")
+    told = info(store, "--set", "mappedFileSizeCommitLog=65536", "--set", "innerClientAuthenticationCredentials=x")
 
     assert told["config"]["settings"] == {"mappedFileSizeCommitLog": "65536"}
     assert not any("mappedFileSizeCommitLog" in remark for remark in told["inferred"])

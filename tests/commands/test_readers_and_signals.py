@@ -28,7 +28,7 @@ CASE = next(case for case in cases() if case.name == "mixed-533-clean/middle-seg
 SMALL = "--set mappedFileSizeCommitLog=65536 --set maxHashSlotNum=9 --set maxIndexNum=99"
 CHANGES = {
     "recover -s {store} --yes": Status.GIVEN_UP,
-    "rebuild all -s {store} --yes": Status.OK,
+    "rebuild all -s {store} --survey --yes": Status.GIVEN_UP,
     "apply {plan} -s {store} --yes": Status.GIVEN_UP,
     "undo -s {mended} --yes": Status.OK,
     "topic create New -s {store} --yes": Status.OK,

@@ -27,6 +27,8 @@ Section = dict[str, Any]
 _SAMPLED_SEGMENTS = 16
 _SAMPLED_MESSAGES = 32
 _FEW = 256  # messages for which no kernels are loaded
+_SECRETS = ("password", "secret", "credential")
+"""A setting whose name holds one of these words is not shown."""
 _KINDS = {
     "consumequeue": "consume queues",
     "consumequeue_ext": "consume queues",
@@ -272,7 +274,8 @@ class _Describer:
         store = self.store
         names = [name for name in config_tables.TABLES if name != "position-checkpoint"]
         tables = [self._table(name) for name in names]
-        settings = {name: value for name, value in store.config.settings.items() if "password" not in name.lower()}
+        given = store.config.settings.items()
+        settings = {name: value for name, value in given if not any(word in name.lower() for word in _SECRETS)}
         return {
             "tables": [table for table in tables if table],
             "rocksdb": [name for name in rocksdb.CONFIG_DATABASES if rocksdb.is_rocksdb(store.paths.config / name)],
