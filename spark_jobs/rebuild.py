@@ -308,7 +308,7 @@ class _Writing(NamedTuple):
             for _ in range(self.verdict.holes_before(row["run"]) - holes):
                 builder.shake()
                 holes += 1
-            builder.add([_piece(topic, queue_id, row["load"])])
+            builder.add([_piece(topic, queue_id, row["load"])], torn=row["run"] in self.verdict.torn)
         builder.finish()
         for kind in FOLDERS:
             _take_place(disk, attempt / kind / topic / str(queue_id), Path(self.into, kind, topic, str(queue_id)))

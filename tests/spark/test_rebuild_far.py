@@ -12,7 +12,7 @@ from spark_jobs import rebuild
 from spark_jobs.stores import Store, find_stores
 from tests.damage import Case, cases
 from tests.engine.repair.test_rebuild import IN_FILES, config_of
-from tests.golden import golden_store
+from tests.golden import copy_of, golden_store, manifest
 from tests.spark.frames import Frames
 
 
@@ -56,6 +56,26 @@ def test_a_golden_store_is_rebuilt_in_pieces_byte_for_byte(
     (store,) = find_stores([str(golden_store(name))], config_of(name).settings)
 
     compare(store, tmp_path, 20_000)
+
+
+@pytest.mark.parametrize("size", [600, 8192, 1 << 20])
+def test_a_queue_whose_second_message_is_lost_keeps_its_offsets_in_pieces_too(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("mqtool.engine.repair.rebuild", "spark_jobs.rebuild"):
+        monkeypatch.setattr(f"{module}.PART", size)
+    root = copy_of("propcrc-533-clean", tmp_path)
+    with (root / "commitlog" / "00000000000000065536").open("r+b") as file:
+        file.seek(23104)
+        file.write(bytes(64))
+    (store,) = find_stores([str(root)], config_of("propcrc-533-clean").settings)
+    units = manifest("propcrc-533-clean")["load"]["after_load"]["queues"]
+    ends = {(topic, int(number)): queue["max"] for topic, numbers in units.items() for number, queue in numbers.items()}
+
+    compare(store, tmp_path, 20_000)
+
+    made = build(store.open(), tmp_path / "again", Disk(), queues=True, index=False)
+    assert {key: made.queues[key].next for key in made.queues} == {key: ends[key] for key in made.queues}
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)

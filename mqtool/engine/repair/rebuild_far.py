@@ -111,6 +111,10 @@ class Verdict:
 
     holes: list[int] = dataclasses.field(default_factory=list)
     """Address of the first run behind each hole."""
+    torn: set[int] = dataclasses.field(default_factory=set)
+    """Addresses of runs with records that cannot be read, .."""
+    torn_ends: list[int] = dataclasses.field(default_factory=list)
+    """.. and where each of them ends."""
     accepted: dict[Stretch, frozenset[int]] = dataclasses.field(default_factory=dict)
     """Addresses of the runs that belong to the log, for stretches where not all do."""
     files: list[FileStart] = dataclasses.field(default_factory=list)
@@ -120,8 +124,8 @@ class Verdict:
     inner_batches: set[str] = dataclasses.field(default_factory=set)
 
     def holes_before(self, run: int) -> int:
-        """Return how many holes lie before the run at an address."""
-        return bisect.bisect_right(self.holes, run)
+        """Return how many holes lie before the run at an address, torn runs among them."""
+        return bisect.bisect_right(self.holes, run) + bisect.bisect_right(self.torn_ends, run)
 
     def slices(self, address: int, entries: IndexEntries) -> Iterator[tuple[int, slice, Entry | None]]:
         """Yield which entries of the run at an address go into which index file, and what that one begins with."""
@@ -201,6 +205,9 @@ def judge(rules: Rules, shape: Shape | None, reports: Iterable[bytes], surplus: 
             continue
         verdict.holes += [run.start_offset] * lost
         lost = 0
+        if run.faulty:
+            verdict.torn.add(run.start_offset)
+            verdict.torn_ends.append(run.end_offset)
         verdict.inner_batches |= run.inner_batches
         if isinstance(run, FarDerived):
             taken.setdefault(run.stretch, set()).add(run.start_offset)

@@ -316,7 +316,7 @@ class QueueBuilder:
         self._most = reader.commit_log.total_size // log_layout.MIN_SIZE
 
     def add(self, pieces: Sequence[Piece], torn: bool = False) -> None:
-        """Take the next units of the log; ``torn``: records between them cannot be read."""
+        """Take the next units of the log; ``torn``: records between them, or behind the last, cannot be read."""
         self._torn = torn
         for piece in pieces:
             queue = self.queues.get(piece.queue) or self._second(piece)
@@ -326,6 +326,8 @@ class QueueBuilder:
                 self._out_of_order(queue, piece)
             else:
                 self._append(queue, piece)
+        if torn:
+            self.shake()
         if self._pending >= PENDING:
             self.flush()
 
