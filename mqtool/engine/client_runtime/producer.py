@@ -143,8 +143,13 @@ class Producer(Client):
         self._check_stopped()
         self._is_running = True
         self._instance.start()
-        for topic in self.options.topics:
-            await self._instance.route(self._topic(topic))
+        try:
+            for topic in self.options.topics:
+                await self._instance.route(self._topic(topic))
+        except UnavailableError:
+            self._is_running = False
+            await self._instance.stop()
+            raise
 
     async def shutdown(self) -> None:
         """Wait for what ``send_async`` began, then tell brokers that this producer leaves, and end its connections.

@@ -322,6 +322,13 @@ def test_a_fresh_transaction_producer_is_asked_about_what_a_dead_one_has_left() 
     assert asked.seen
 
 
+def test_a_producer_that_cannot_learn_its_topics_does_not_run() -> None:
+    producer = mqtool.Producer("P", "127.0.0.1:1", ProducerOptions(topics=["Orders"]))
+    with pytest.raises(UnavailableError, match="cannot connect"):
+        producer.start()
+    assert not producer._client.is_running
+
+
 def test_a_paused_queue_gives_nothing_that_came_later_until_it_is_resumed(broker: mqtool.Broker) -> None:
     with mqtool.Producer("P", broker.name_server_address) as producer:
         paused, other = producer.queues("Orders")[:2]
