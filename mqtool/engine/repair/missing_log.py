@@ -1,5 +1,6 @@
 """A log, or a part of it, that lies in folders which nobody has named: a mend without it would give up its messages."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -13,7 +14,7 @@ from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import MqtoolError, NotFoundError
+from mqtool.errors import BadDataError, MqtoolError, NotFoundError
 from mqtool.formats import consume_queue
 
 _DEEP = 4
@@ -55,7 +56,7 @@ class Elsewhere:
                 f"give --set storePathCommitLog={self.setting} (or -c broker.conf)"
             )
         return (
-            "there is no log in this store, though it has queues: name the folders of its log with "
+            "there is no log in this store, though it held messages: name the folders of its log with "
             "--set storePathCommitLog=FOLDER,.. (or -c broker.conf), or restore them"
         )
 
@@ -80,7 +81,7 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
     log = reader.commit_log
     folders = tuple(reader.paths.commit_log)
     if not log.total_size:
-        return Elsewhere(tuple(_folders_near(reader)), folders, is_all=True) if _has_queues(reader) else None
+        return Elsewhere(tuple(_folders_near(reader)), folders, is_all=True) if _held_messages(reader) else None
     if "storePathCommitLog" in reader.config.settings or not log.file_size:
         return None
     missing = list(_missing(reader))
@@ -94,9 +95,14 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
     return Elsewhere(tuple(found), folders, is_all=False) if found else None
 
 
-def _has_queues(reader: StoreReader) -> bool:
+def _held_messages(reader: StoreReader) -> bool:
+    """Whether anything beside the log tells that there were messages."""
     queues = [*reader.consume_queues.values(), *reader.batch_consume_queues.values()]
-    return any(queue.segments for queue in queues) or reader.rocksdb_queues is not None
+    if any(queue.segments for queue in queues) or reader.rocksdb_queues is not None or reader.index_files:
+        return True
+    with contextlib.suppress(BadDataError):
+        return reader.checkpoint is not None and reader.checkpoint.physical_timestamp > 0
+    return False
 
 
 def _missing(reader: StoreReader) -> Iterator[tuple[int, int]]:

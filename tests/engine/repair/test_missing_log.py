@@ -98,6 +98,19 @@ def test_a_store_without_any_log_is_refused_with_the_setting_named(tmp_path: Pat
     assert not [command for row in run("doctor", "-s", str(store)).rows for command in row.get("next", ())]
 
 
+@pytest.mark.parametrize("gone", [("consumequeue",), ("consumequeue", "index"), ("consumequeue", "checkpoint")])
+def test_a_store_whose_log_went_with_its_queues_is_refused_as_well(gone: tuple[str, ...], tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    for name in ("commitlog", *gone):
+        path = store / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    ran = run("recover", "-s", str(store), "--abnormal", "--yes")
+
+    assert ran.status == Status.NO_INPUT
+    assert "storePathCommitLog" in ran.remarks
+
+
 def test_who_names_the_folders_may_do_without_others(tmp_path: Path) -> None:
     store = copy_of("multipath-533-clean", tmp_path)
     moved("commitlog-b", to="..")(store)
