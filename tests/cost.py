@@ -110,7 +110,10 @@ def growth(make: Callable[[Path, int], Path], run: Callable[[Path], object], cou
 SIZES = Sizes(segment=1 << 14, queue_file=20 * 1000, slots=100, entries=400)
 
 
-def messages(root: Path, count: int, queues: int = 4, topics: int = 2, segments: int = 0) -> Path:
+LONG = dataclasses.replace(SIZES, segment=1 << 20)
+
+
+def messages(root: Path, count: int, queues: int = 4, topics: int = 2, segments: int = 0, sizes: Sizes = SIZES) -> Path:
     """Write a store with so many messages, in so many segments at least."""
     body = b"x" * ((segments and max(100, segments * SIZES.segment // count - 150)) or 100)
     drafts = [
@@ -118,7 +121,7 @@ def messages(root: Path, count: int, queues: int = 4, topics: int = 2, segments:
         for i in range(count)
     ]
     shutil.rmtree(root, ignore_errors=True)
-    write_store(root, drafts, SIZES)
+    write_store(root, drafts, sizes)
     return root
 
 
@@ -167,6 +170,7 @@ STORES: dict[str, tuple[Callable[[Path, int], Path], int]] = {
     "messages of a missing segment": (missing_segments, 500),
     "messages of a missing segment, without queues": (missing_without_queues, 500),
     "damaged bodies": (lambda root, count: damaged_bodies(messages(root, 2 * count), 2), 200),
+    "damaged bodies side by side": (lambda root, count: damaged_bodies(messages(root, count, sizes=LONG), 1), 200),
     "queues with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, count, 1), 2), 80),
     "topics with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, 1, count), 2), 80),
     "segments": (every_second_segment, 60),

@@ -318,9 +318,8 @@ def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator
     and its physical offset is its own address; without ``base`` any address will do.
     """
     view = memoryview(buffer)
-    step = 1 << 20
     magics = {magic.to_bytes(4, "big", signed=True) for magic in MAGICS[:2]}
-    for window in range(start, stop, step):
+    for window, step in _windows(start, stop):
         # Magic codes of records that begin in this window lie in [window + 4, window + step + 7).
         reach = min(window + step, stop) + _MAGIC_AT + 3
         # Most of what is searched is the unused end of a log.
@@ -339,6 +338,14 @@ def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator
             ):
                 yield position
             at = chunk.find(_MAGIC_PREFIX, at + 1)
+
+
+def _windows(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield where windows begin and how long they are: short at first, since most searches end soon."""
+    step = 1 << 12
+    while start < stop:
+        yield start, step
+        start, step = start + step, min(4 * step, 1 << 20)
 
 
 def resync(buffer: Any, base: int, start: int, stop: int | None = None, envelope: Envelope = BARE) -> int | None:

@@ -200,11 +200,18 @@ def records_in(
         wrong = table.faults != 0
         if is_sound is not None:
             wrong[~wrong] = ~is_sound(table.where(~wrong))
-        count = int(wrong.argmax()) if wrong.any() else len(table)
-        at = first + 1
-        if count:
-            yield table.where(slice(count))
-            at = int(table.starts[count - 1]) + int(table.column("size")[count - 1])
+        done, at = 0, first + 1
+        for row in [*np.flatnonzero(wrong).tolist(), len(table)]:
+            if done < row:
+                yield table.where(slice(done, row))
+                at = int(table.starts[row - 1]) + int(table.column("size")[row - 1])
+            if row == len(table):
+                break
+            # Another record may begin in one that is wrong; else the next in line is as good as found.
+            done, at = row + 1, int(table.starts[row]) + 1
+            behind = int(table.starts[done]) if done < len(table) else at
+            if done == len(table) or next(scan.candidates(buffer, None, at, behind), None) is not None:
+                break
 
 
 def _keepers(files: list[_File], size: int) -> dict[int, _File]:
