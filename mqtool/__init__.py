@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus, MessageModel, Thresholds
     from mqtool.engine.client.incoming import ConsumerMessage
     from mqtool.engine.client.outgoing import ProducerMessage
-    from mqtool.engine.client.questions import RefusedError
     from mqtool.engine.client.queue_choice import select_at_random, select_by_hash
-    from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
+    from mqtool.engine.client.sending import SendResult, SendStatus, TransactionState
     from mqtool.engine.client_runtime.blocking.consumers import (
         LitePullConsumer,
         PopConsumer,
@@ -37,13 +36,29 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
     from mqtool.engine.client_runtime.producer import ProducerOptions
     from mqtool.engine.client_runtime.pull_consumer import PullConsumerOptions, PullResult
-    from mqtool.engine.client_runtime.user_code import CallbackError
     from mqtool.engine.embedded import Broker
     from mqtool.engine.repair.findings import Finding, Severity
     from mqtool.engine.repair.verify import verify_store
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.virtual_clock import VirtualClock
-    from mqtool.errors import FormatError, MqtoolError, NotFoundError, UnavailableError, UsageError
+    from mqtool.errors import (
+        AccessDeniedError,
+        AnswerTimeoutError,
+        BusyError,
+        CallbackError,
+        FormatError,
+        IllegalMessageError,
+        InvalidRequestError,
+        MqtoolError,
+        NotFoundError,
+        NotPermittedError,
+        RefusedError,
+        SendError,
+        UnavailableError,
+        UnknownGroupError,
+        UnknownTopicError,
+        UsageError,
+    )
     from mqtool.formats.bodies import MessageQueue
     from mqtool.formats.codes import PullStatus
     from mqtool.formats.compression import Compression
@@ -53,8 +68,11 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AccessDeniedError",
+    "AnswerTimeoutError",
     "BoundedMemory",
     "Broker",
+    "BusyError",
     "CallbackError",
     "Compression",
     "ConsumeContext",
@@ -63,6 +81,8 @@ __all__ = [
     "ConsumerMessage",
     "Finding",
     "FormatError",
+    "IllegalMessageError",
+    "InvalidRequestError",
     "LitePullConsumer",
     "LitePullConsumerOptions",
     "Message",
@@ -71,6 +91,7 @@ __all__ = [
     "MessageTable",
     "MqtoolError",
     "NotFoundError",
+    "NotPermittedError",
     "OnlyOnce",
     "PopConsumer",
     "PopConsumerOptions",
@@ -94,6 +115,8 @@ __all__ = [
     "TransactionProducer",
     "TransactionState",
     "UnavailableError",
+    "UnknownGroupError",
+    "UnknownTopicError",
     "UsageError",
     "VirtualClock",
     "aio",
@@ -104,9 +127,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AccessDeniedError": "mqtool.errors",
+    "AnswerTimeoutError": "mqtool.errors",
     "BoundedMemory": "mqtool.engine.client_runtime.only_once",
     "Broker": "mqtool.engine.embedded",
-    "CallbackError": "mqtool.engine.client_runtime.user_code",
+    "BusyError": "mqtool.errors",
+    "CallbackError": "mqtool.errors",
     "Compression": "mqtool.formats.compression",
     "ConsumeContext": "mqtool.engine.client_runtime.consume_services",
     "ConsumeFrom": "mqtool.engine.client.consuming",
@@ -114,6 +140,8 @@ _HOMES = {
     "ConsumerMessage": "mqtool.engine.client.incoming",
     "Finding": "mqtool.engine.repair.findings",
     "FormatError": "mqtool.errors",
+    "IllegalMessageError": "mqtool.errors",
+    "InvalidRequestError": "mqtool.errors",
     "LitePullConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "LitePullConsumerOptions": "mqtool.engine.client_runtime.lite_pull_consumer",
     "Message": "mqtool.formats.message",
@@ -122,6 +150,7 @@ _HOMES = {
     "MessageTable": "mqtool.formats.scan",
     "MqtoolError": "mqtool.errors",
     "NotFoundError": "mqtool.errors",
+    "NotPermittedError": "mqtool.errors",
     "OnlyOnce": "mqtool.engine.client_runtime.only_once",
     "PopConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "PopConsumerOptions": "mqtool.engine.client_runtime.pop_consumer",
@@ -134,8 +163,8 @@ _HOMES = {
     "PullStatus": "mqtool.formats.codes",
     "PushConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "PushConsumerOptions": "mqtool.engine.client_runtime.consume_services",
-    "RefusedError": "mqtool.engine.client.questions",
-    "SendError": "mqtool.engine.client.sending",
+    "RefusedError": "mqtool.errors",
+    "SendError": "mqtool.errors",
     "SendResult": "mqtool.engine.client.sending",
     "SendStatus": "mqtool.engine.client.sending",
     "Severity": "mqtool.engine.repair.findings",
@@ -145,6 +174,8 @@ _HOMES = {
     "TransactionProducer": "mqtool.engine.client_runtime.blocking.producers",
     "TransactionState": "mqtool.engine.client.sending",
     "UnavailableError": "mqtool.errors",
+    "UnknownGroupError": "mqtool.errors",
+    "UnknownTopicError": "mqtool.errors",
     "UsageError": "mqtool.errors",
     "VirtualClock": "mqtool.engine.virtual_clock",
     "select_at_random": "mqtool.engine.client.queue_choice",

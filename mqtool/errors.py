@@ -4,6 +4,7 @@ An error words its sentence once (what, where, what to do) and keeps its facts a
 """
 
 import enum
+from collections.abc import Sequence
 
 
 class Status(enum.IntEnum):
@@ -25,9 +26,18 @@ class Status(enum.IntEnum):
 
 
 class MqtoolError(Exception):
-    """The base of all errors; its text is the sentence that a user reads."""
+    """The base of all errors; its text is the sentence that a user reads.
+
+    Attributes:
+        code: the response code of RocketMQ, where a server has answered with one.
+        address: of the server, where it is known which one.
+        retriable: whether the same call may succeed later, as nothing is wrong with what was asked.
+    """
 
     exit_code = Status.FAULT
+    code: int | None = None
+    address: str | None = None
+    retriable = False
 
 
 class FormatError(MqtoolError):
@@ -112,7 +122,7 @@ class StoreChangedError(MqtoolError):
 
 
 class NotPermittedError(MqtoolError):
-    """The file system does not let this user read or write."""
+    """The file system, or a server, does not let this user read or write."""
 
     exit_code = Status.NOT_PERMITTED
 
@@ -121,6 +131,91 @@ class UnavailableError(MqtoolError):
     """No broker or name server answers, or not in time."""
 
     exit_code = Status.UNAVAILABLE
+    retriable = True
+
+    def __init__(self, sentence: str, address: str | None = None) -> None:
+        self.address = address
+        super().__init__(sentence)
+
+
+class AnswerTimeoutError(UnavailableError):
+    """A server has not answered, read or let itself be reached in time; it may have done what it was asked."""
+
+
+class RefusedError(MqtoolError):
+    """A broker or name server has answered that it does not do what it was asked; the subclasses tell why."""
+
+    exit_code = Status.UNAVAILABLE
+    code: int
+    address: str
+
+    def __init__(self, address: str, code: int, remark: str | None) -> None:
+        self.address = address
+        self.code = code
+        self.remark = remark
+        super().__init__(f"{address} refuses: {(remark or f'response code {code}').strip()}")
+
+
+class BusyError(RefusedError):
+    """A server is overloaded, starting or stopping: later it may do it."""
+
+    retriable = True
+
+
+class AccessDeniedError(RefusedError, NotPermittedError):
+    """A server does not let this client do that: its keys are wrong, or the topic may not be read or written."""
+
+    exit_code = Status.NOT_PERMITTED
+
+
+class UnknownTopicError(RefusedError, NotFoundError):
+    """A server has no such topic."""
+
+    exit_code = Status.NO_INPUT
+
+
+class UnknownGroupError(RefusedError, NotFoundError):
+    """A server has no such group."""
+
+    exit_code = Status.NO_INPUT
+
+
+class InvalidRequestError(RefusedError, UsageError):
+    """A server cannot use what it was given: a filter, a parameter."""
+
+    exit_code = Status.USAGE
+
+
+class IllegalMessageError(RefusedError, BadDataError):
+    """A broker takes no such message: it is too large, or its parts do not go together."""
+
+    exit_code = Status.BAD_DATA
+
+
+class SendError(MqtoolError):
+    """A message that no broker has stored, after all attempts; it may be stored all the same where an answer was lost.
+
+    ``errors`` holds what each attempt came to, ``brokers`` the name of the broker it went to. ``code``, ``address`` and
+    ``retriable`` are those of the last attempt.
+    """
+
+    def __init__(self, topic: str, brokers: Sequence[str], errors: Sequence[MqtoolError], waited_ms: int) -> None:
+        self.topic = topic
+        self.brokers = [*brokers]
+        self.errors = [*errors]
+        last = errors[-1] if errors else UnavailableError("no attempt was made in time")
+        self.exit_code, self.code, self.address = last.exit_code, last.code, last.address
+        self.retriable = last.retriable
+        attempts = f"{len(brokers)} attempt{'s' * (len(brokers) != 1)} in {waited_ms:,} ms"
+        came_to = f"; the last: {last}" if errors else ""
+        super().__init__(f"the message to {topic} could not be sent, {attempts}{came_to}")
+
+
+class CallbackError(MqtoolError):
+    """Code of the application raised what is no ordinary exception; ``__cause__`` is that."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        super().__init__(f"the {what} raised {error!r}")
 
 
 class MissingExtraError(MqtoolError):

@@ -1,6 +1,7 @@
 """What ``topic``, ``group`` and ``offset`` share: brokers asked one by one, queues as they and a store have them."""
 
 import contextlib
+import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime import Wire
     from mqtool.engine.store.queue_view import QueueView
     from mqtool.engine.store.reader import StoreReader
+    from mqtool.formats.bodies import TopicRoute
     from mqtool.formats.config_tables import OffsetKey, TopicConfig
 
 T = TypeVar("T")
@@ -66,6 +68,22 @@ async def ask_each(
     brokers = list(brokers)
     answers = await together(wire.ask(broker.address, question()) for broker in brokers)
     return list(zip(brokers, answers, strict=True))
+
+
+async def route_of(wire: "Wire", topic: str) -> "TopicRoute":
+    """Return which brokers have a topic.
+
+    Raises:
+        NotFoundError: none has; the sentence lists near names.
+    """
+    from mqtool.engine.client import questions
+
+    route = await wire.ask_name_server(questions.route(topic))
+    if route is None:
+        names = await wire.ask_name_server(questions.topic_names())
+        near = ", ".join(difflib.get_close_matches(topic, names, 5))
+        raise NotFoundError(f"there is no topic {topic}{f'; near it: {near}' if near else ''}")
+    return route
 
 
 def check_group(group: str, names: Collection[str]) -> None:

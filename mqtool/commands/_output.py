@@ -90,12 +90,14 @@ class Output:
     """Where a command writes its rows.
 
     Give ``columns`` before the first row: those a table shows, the most important first; a narrow terminal leaves out
-    the last. JSON lines and CSV have every field of a row, and beside each ``.._timestamp`` a ``.._time``.
+    the last, but none of ``always``, which get 20 columns each and the first of them what no other needs, as rows that
+    come later may. JSON lines and CSV have every field of a row, and beside each ``.._timestamp`` a ``.._time``.
     """
 
     def __init__(self, chosen: str | None) -> None:
         self.format = Format(chosen) if chosen else Format.TABLE if sys.stdout.isatty() else Format.JSONL
         self.columns: Sequence[str] = ()
+        self.always: Sequence[str] = ()
         self.count = 0
         self._block: list[dict[str, Any]] = []
         self._widths: dict[str, int] = {}
@@ -207,17 +209,27 @@ class Output:
         room = self.width
         # A long name must not take the room of all columns behind it; what is left over it gets back.
         most = max(2 * _LEAST, room // 3)
-        needed: dict[str, int] = {}
+        needed = {name: max(cell_len(row[name]) for row in [{name: name}, *cells]) for name in cells[0]}
+        for name in self.always:
+            needed[name] = max(needed.get(name, 0), _LEAST)
+        least = {name: min(width, max(len(name), _LEAST)) for name, width in needed.items()}
+        kept = [name for name in self.always if name in cells[0]]
+        room -= sum(least[name] + 2 for name in kept)
         widths: dict[str, int] = {}
+        is_full = False
         for name in cells[0]:
-            needed[name] = max(cell_len(row[name]) for row in [{name: name}, *cells])
-            if room < min(needed[name], max(len(name), _LEAST)):
-                break
-            widths[name] = min(needed[name], room, most)
+            if name in kept:
+                room += least[name] + 2
+            elif is_full or room < least[name]:
+                is_full = True
+                continue
+            widths[name] = max(0, min(needed[name], room, most))
             room -= widths[name] + 2
         for name, width in widths.items():
             widths[name] = width + max(0, min(needed[name] - width, room + 2))
             room -= widths[name] - width
+        if kept:
+            widths[kept[0]] += max(0, room + 2)
         return widths
 
     def _echo(self, row: dict[str, str], numbers: set[str], fg: str | None = None) -> None:

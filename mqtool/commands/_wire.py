@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ class Brokers:
             MqtoolError: what the work raises.
         """
         from mqtool.engine.cluster import run
+
+        logging.basicConfig(format="mqtool: %(message)s", level=logging.WARNING)
 
         async def connected() -> T:
             async with self.wire() as wire:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from mqtool.commands._admin import route_of
 from mqtool.commands._options import SPAN, TIME, body_option, limit_option, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import body_fields
@@ -100,6 +101,8 @@ def command(
     A message counts as consumed once its row is written; one that another member could not consume comes here, too.
     With --peek nobody notices: the group goes on where it is.
     """  # noqa: D301
+    from mqtool.engine.client.names import DEFAULT_CONSUMER, check_group
+
     if sql is not None and expression is not None:
         raise UsageError("a subscription has tags or an SQL92 filter, not both: leave out --sql or --filter")
     if peek and orderly:
@@ -107,10 +110,15 @@ def command(
     if not peek and not group:
         raise UsageError("give the group with --group; or look without one with --peek")
     wanted = _Wanted(topics, sql if sql is not None else expression or "*", sql is not None, where, limit, idle)
-    output.columns = _COLUMNS
+    output.columns, output.always = _COLUMNS, ("body", "keys")
     sink = _Sink(output, body, wanted, "shown" if peek else "consumed")
 
+    if group:
+        check_group(group, DEFAULT_CONSUMER)
+
     async def consume(wire: "Wire") -> None:
+        for topic in topics:
+            await route_of(wire, topic)
         if peek:
             await _peek(wire, brokers, group, wanted, sink)
         elif orderly:

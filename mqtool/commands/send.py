@@ -77,7 +77,8 @@ def command(
       mqtool send -n localhost:9876 --topic Orders < lines.txt
       mqtool consume --topic A --group G | mqtool send --topic B --jsonl
 
-    A row for each tells where it is stored. A topic that there is not yet comes about where the broker allows that.
+    A row for each tells where it is stored. Empty lines are passed over, as a message has a body. A topic that there is
+    not yet comes about where the broker allows that.
     """  # noqa: D301
     from mqtool.engine.client.outgoing import ProducerMessage
 
@@ -89,7 +90,7 @@ def command(
         raise UsageError("messages of a batch cannot be delayed: leave out --batch")
     each = ProducerMessage(topic, b"", tag or "", keys, delay_level or 0, delay or 0, properties=_pairs(properties))
     is_typed = not (bodies or files) and sys.stdin.isatty()
-    messages = _messages(each, bodies, files, jsonl=jsonl)
+    messages = _messages(each, bodies, files, output, jsonl=jsonl)
 
     async def send_all(_: "Wire") -> None:
         if is_typed:
@@ -116,17 +117,21 @@ def command(
 
 
 def _pairs(properties: Iterable[str]) -> dict[str, str]:
+    from mqtool.engine.client.outgoing import UNIQUE_KEY
+
     pairs = {}
     for text in properties:
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise UsageError(f"--property {text}: give it as NAME=VALUE")
+        if name == UNIQUE_KEY:
+            raise UsageError(f"{name} is no property of an application: the producer gives each message its own")
         pairs[name] = value
     return pairs
 
 
 def _messages(
-    each: "ProducerMessage", bodies: Iterable[str], files: Iterable[Path], *, jsonl: bool
+    each: "ProducerMessage", bodies: Iterable[str], files: Iterable[Path], output: Output, *, jsonl: bool
 ) -> "Iterator[ProducerMessage]":
     from mqtool.engine.store.mapped_file import read_file
 
@@ -136,16 +141,21 @@ def _messages(
         for path in files:
             yield dataclasses.replace(each, body=read_file(path))
         return
-    at = 0
+    at = empty = 0
     for number, line in enumerate(sys.stdin.buffer, 1):
         text, what = line.rstrip(b"\r\n"), f"line {number:,} of standard input"
         if not text:
-            raise FormatError(f"{what} is empty: a message has a body", at)
-        try:
-            yield _of_row(each, text) if jsonl else dataclasses.replace(each, body=text)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise FormatError(f"{what} is no row of a message", at) from error
+            empty += 1
+        else:
+            try:
+                message = _of_row(each, text) if jsonl else dataclasses.replace(each, body=text)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise FormatError(f"{what} is no row of a message", at) from error
+            yield message
         at += len(line)
+    if empty:
+        lines = "1 empty line was" if empty == 1 else f"{empty:,} empty lines were"
+        output.remark(f"{lines} passed over: a message has a body")
 
 
 def _of_row(each: "ProducerMessage", line: bytes) -> "ProducerMessage":

@@ -1,1 +1,6 @@
 """What mqtool does with the values of ``formats``: read, judge, mend, serve."""
+
+import logging
+
+# Programs that set up no logging of their own hear nothing from this library, as of others.
+logging.getLogger("mqtool").addHandler(logging.NullHandler())

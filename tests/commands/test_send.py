@@ -46,6 +46,13 @@ def test_files_and_lines_are_messages_as_they_are(broker: mqtool.Broker, tmp_pat
     assert [one.body for one in stored(broker)] == [b"typed", b"\xff\n\x00", b"one", b"two", b"three"]
 
 
+def test_empty_lines_are_passed_over_and_told(broker: mqtool.Broker) -> None:
+    ran = send(broker, lines=b"\none\n\r\n\ntwo\n")
+
+    assert [one.body for one in stored(broker)] == [b"one", b"two"]
+    assert ran.remarks == "mqtool: 3 empty lines were passed over: a message has a body\n"
+
+
 @pytest.mark.parametrize("batch", [(), ("--batch", "2")])
 def test_rows_that_were_shown_can_be_sent_again(batch: tuple[str, ...], broker: mqtool.Broker) -> None:
     send(broker, "--tag", "new", "--key", "a", "--key", "b", "--property", "price=5", "text")
@@ -107,7 +114,6 @@ def test_messages_are_sent_at_a_rate(broker: mqtool.Broker) -> None:
         (("--property", "UNIQ_KEY=1", "x"), b"", Status.USAGE, "UNIQ_KEY is no property of an application"),
         (("--queue", "99", "x"), b"", Status.NO_INPUT, "has no queue 99 that a broker lets be written to"),
         (("--file", "/no/such/file"), b"", Status.NO_INPUT, "/no/such/file"),
-        ((), b"one\n\ntwo\n", Status.BAD_DATA, "line 2 of standard input is empty"),
         (("--jsonl",), b"no row\n", Status.BAD_DATA, "line 1 of standard input is no row of a message"),
         (("--jsonl",), b"{}\n", Status.BAD_DATA, "line 1 of standard input is no row of a message"),
     ],

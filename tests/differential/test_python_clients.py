@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import random
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -173,6 +174,32 @@ def test_what_cannot_be_sent(target: Target, topic: str) -> None:
         with pytest.raises(MqtoolError) as refused:
             sending.send(ProducerMessage(topic, bytes((4 << 20) + 1)))
         assert "illegal" in str(refused.value) or "13" in str(refused.value)
+        assert (refused.value.code, refused.value.retriable) == (13, False)
+        assert isinstance(refused.value, mqtool.IllegalMessageError)
+
+
+def test_a_body_of_4_mib_that_cannot_be_compressed_is_sent(target: Target, topic: str) -> None:
+    with producer(target, send_msg_timeout=60_000) as sending:
+        sending.send(ProducerMessage(topic, random.Random(0).randbytes(4 << 20)))
+
+
+def test_a_dead_letter_is_sent_again_with_its_properties(target: Target, topic: str) -> None:
+    seen = Seen(lambda message: ConsumeStatus.LATER if message.body == b"dead" else ConsumeStatus.SUCCESS)
+    dead = Seen()
+    with (
+        producer(target) as sending,
+        consumer(target, topic, topic, seen, max_reconsume_times=0),
+        consumer(target, f"{topic}-dead", f"%DLQ%{topic}", dead),
+    ):
+        sending.send(ProducerMessage(topic, b"dead", "a", ["k", "l"], properties={"x": "y"}))
+        until(lambda: bool(dead.messages))
+        [letter] = dead.messages
+        sending.send(ProducerMessage(topic, b"again", properties=letter.properties))
+        until(lambda: seen.bodies == [b"dead", b"again"])
+    again = seen.messages[1]
+    assert (again.tags, again.keys, again.properties["x"]) == ("a", ["k", "l"], "y")
+    assert again.unique_key not in (None, letter.unique_key)
+    assert not {"DLQ_ORIGIN_TOPIC", "ORIGIN_MESSAGE_ID", "RETRY_TOPIC"} & {*again.properties}
 
 
 def test_later(target: Target, topic: str) -> None:

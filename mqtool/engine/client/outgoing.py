@@ -13,13 +13,21 @@ from mqtool.errors import UsageError
 from mqtool.formats.client_batch import build_element
 from mqtool.formats.codes import SysFlag
 from mqtool.formats.compression import Compression, compress
-from mqtool.formats.properties import KEY_SEPARATOR, NAME_SEPARATOR, PAIR_SEPARATOR, build_properties, join_properties
+from mqtool.formats.properties import (
+    KEY_SEPARATOR,
+    NAME_SEPARATOR,
+    OF_ROCKETMQ,
+    PAIR_SEPARATOR,
+    build_properties,
+    join_properties,
+)
 from mqtool.formats.topics import RETRY_PREFIX
 
 UNIQUE_KEY = "UNIQ_KEY"
 MAX_MESSAGE_SIZE = 4 << 20
 _MAX_INT, _MAX_LONG = (1 << 31) - 1, (1 << 63) - 1
 _MOST_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes
+_CARRIED = frozenset(("TAGS", "KEYS", "__SHARDINGKEY"))
 _OURS = frozenset(("TAGS", "KEYS", "WAIT", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", UNIQUE_KEY, "__SHARDINGKEY"))
 
 
@@ -30,6 +38,10 @@ class ProducerMessage:
     Times are in ms. At most one of the three that delay it can be given: ``delay_level`` (1 to 18, of the broker's
     table), ``delay_ms``, and ``deliver_at`` (since 1970); the latter two want a broker of 5.x. ``properties`` are the
     application's own. ``unique_key`` is given by the producer when it sends the message.
+
+    To send again what was received give its ``properties`` as they are: the application's own go with the message, and
+    so do its tag, keys and shard key where the fields for these are empty; what clients and brokers noted of its way
+    (unique key, delays, attempts, transaction) is left behind.
 
     A ``body`` of text is sent as UTF-8. ``tags`` and ``keys`` may be None for none.
     """
@@ -63,6 +75,8 @@ class ProducerMessage:
     def pairs(self) -> dict[str, str]:
         """Return all properties that go with the message."""
         pairs = {**self.properties}
+        if UNIQUE_KEY in pairs:  # those of a message that was received
+            pairs = {name: pairs[name] for name in pairs if name in _CARRIED or name not in OF_ROCKETMQ}
         if self.tags:
             pairs["TAGS"] = self.tags
         if keys := self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys or ()):
@@ -95,7 +109,7 @@ def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_
         if min(delays) < 0:
             raise UsageError("a message cannot be delivered before it is sent")
     for name, value in message.properties.items():
-        if name in _OURS:
+        if name in _OURS and UNIQUE_KEY not in message.properties:
             raise UsageError(f"{name} is no property of an application: the message has a field for it")
         if not name or not value:
             raise UsageError("a property needs a name and a value")
@@ -195,7 +209,7 @@ def pack(
         message: checked, and with its unique key.
         topic: its topic as brokers know it.
         more: properties besides.
-        compress_over: a body of so many bytes or more is compressed.
+        compress_over: a body of so many bytes or more is compressed, where that makes it smaller.
         compression: in which way.
         level: from 1, fast, to 9, small.
 
@@ -207,7 +221,9 @@ def pack(
         pairs |= more
     body, sys_flag = message.encoded_body, 0
     if len(body) >= compress_over:
-        body, sys_flag = compress(body, compression, level)
+        small, compressed = compress(body, compression, level)
+        if len(small) < len(body):  # one that grows may pass what brokers take
+            body, sys_flag = small, compressed
     if pairs.get("TRAN_MSG") == "true":
         sys_flag |= SysFlag.TRANSACTION_PREPARED
     times, most = 0, None

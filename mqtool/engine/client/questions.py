@@ -6,7 +6,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from mqtool.errors import FormatError, MqtoolError, Status
+from mqtool.errors import (
+    AccessDeniedError,
+    BusyError,
+    FormatError,
+    IllegalMessageError,
+    InvalidRequestError,
+    RefusedError,
+    UnknownGroupError,
+    UnknownTopicError,
+)
 from mqtool.formats.bodies import (
     ClusterInfo,
     Heartbeat,
@@ -55,27 +64,25 @@ DEFAULT_TOPIC = "TBW102"
 LATEST = -1
 """A time that means the end of a queue."""
 
-_STATUSES = {
-    ResponseCode.MESSAGE_ILLEGAL: Status.BAD_DATA,
-    ResponseCode.INVALID_PARAMETER: Status.USAGE,
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: Status.USAGE,
-    ResponseCode.NO_PERMISSION: Status.NOT_PERMITTED,
-    ResponseCode.TOPIC_NOT_EXIST: Status.NO_INPUT,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: Status.NO_INPUT,
+_REFUSALS: dict[int, type[RefusedError]] = {
+    ResponseCode.SYSTEM_BUSY: BusyError,
+    ResponseCode.SERVICE_NOT_AVAILABLE: BusyError,
+    ResponseCode.FLOW_CONTROL: BusyError,
+    ResponseCode.GO_AWAY: BusyError,
+    ResponseCode.MESSAGE_ILLEGAL: IllegalMessageError,
+    ResponseCode.INVALID_PARAMETER: InvalidRequestError,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: InvalidRequestError,
+    ResponseCode.NO_PERMISSION: AccessDeniedError,
+    ResponseCode.TOPIC_NOT_EXIST: UnknownTopicError,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: UnknownGroupError,
 }
 _ACL_REFUSAL = "AclException"  # with the code of any other failure
 
 
-class RefusedError(MqtoolError):
-    """A broker or name server has answered that it does not do what it was asked."""
-
-    def __init__(self, address: str, code: int, remark: str | None) -> None:
-        self.address = address
-        self.code = code
-        self.remark = remark
-        is_of_acl = _ACL_REFUSAL in (remark or "")
-        self.exit_code = Status.NOT_PERMITTED if is_of_acl else _STATUSES.get(code, Status.UNAVAILABLE)  # type: ignore[call-overload]
-        super().__init__(f"{address} refuses: {(remark or f'response code {code}').strip()}")
+def refusal(address: str, code: int, remark: str | None) -> RefusedError:
+    """Return the error for an answer that says no; its class tells why."""
+    kind = AccessDeniedError if _ACL_REFUSAL in (remark or "") else _REFUSALS.get(code, RefusedError)
+    return kind(address, code, remark)
 
 
 class Question(NamedTuple, Generic[T]):

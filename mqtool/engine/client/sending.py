@@ -4,12 +4,11 @@
 """
 
 import enum
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.client.outgoing import Packed, ProducerMessage
 from mqtool.engine.client.questions import DEFAULT_TOPIC, Question
-from mqtool.errors import FormatError, MqtoolError, UnavailableError, UsageError
+from mqtool.errors import FormatError, UsageError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.codes import RequestCode, ResponseCode, SysFlag
 from mqtool.formats.headers import (
@@ -81,22 +80,6 @@ class SendResult(NamedTuple):
     transaction_id: str | None = None
     recall_handle: str | None = None
     transaction_state: TransactionState | None = None
-
-
-class SendError(MqtoolError):
-    """A message that no broker has stored, after all attempts; it may be stored all the same where an answer was lost.
-
-    ``errors`` holds what each attempt came to, ``brokers`` the name of the broker it went to.
-    """
-
-    def __init__(self, topic: str, brokers: Sequence[str], errors: Sequence[MqtoolError], waited_ms: int) -> None:
-        self.topic = topic
-        self.brokers = [*brokers]
-        self.errors = [*errors]
-        self.exit_code = errors[-1].exit_code if errors else UnavailableError.exit_code
-        attempts = f"{len(brokers)} attempt{'s' * (len(brokers) != 1)} in {waited_ms:,} ms"
-        last = f"; the last: {errors[-1]}" if errors else ""
-        super().__init__(f"the message to {topic} could not be sent, {attempts}{last}")
 
 
 def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int) -> Question[SendResult]:

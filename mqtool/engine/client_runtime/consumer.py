@@ -31,7 +31,7 @@ from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets
 from mqtool.engine.client_runtime.reader import ANSWER_MS, Reader
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import MqtoolError, UnavailableError
+from mqtool.errors import MqtoolError, RefusedError, UnavailableError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
@@ -367,7 +367,7 @@ class Consumer(Subscriber, Reader):
                 broker_id, address = self._instance.broker_to_read(queue.broker_name, held.wished_broker_id)
                 question = self._question(held, subscription, of_master=broker_id == MASTER)
                 fetched = await self._instance.wire.ask(address, question, fetching.HELD_ANSWER_MS)
-            except questions.RefusedError as error:
+            except RefusedError as error:
                 log.warning("pull of %s: %s", queue, error)
                 await asyncio.sleep(_AFTER_BUSY_S if error.code == ResponseCode.SYSTEM_BUSY else _AFTER_ERROR_S)
                 continue

@@ -14,11 +14,11 @@ from typing import Any, Self
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.measuring import Tally
 from mqtool.engine.client.outgoing import ProducerMessage
-from mqtool.engine.client.questions import TOOLS_GROUP, RefusedError
-from mqtool.engine.client.sending import SendError, SendStatus
+from mqtool.engine.client.questions import TOOLS_GROUP
+from mqtool.engine.client.sending import SendStatus
 from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer, LitePullConsumerOptions
 from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
-from mqtool.errors import MqtoolError
+from mqtool.errors import MqtoolError, RefusedError, SendError
 from mqtool.formats.codes import ResponseCode
 
 _STAMP = struct.Struct(">QQ")  # the round; and when a message was due, in ns of a clock that only goes on

@@ -26,13 +26,13 @@ from mqtool.engine.client.outgoing import (
     split_by_size,
 )
 from mqtool.engine.client.queue_choice import InTurn, Selector
-from mqtool.engine.client.sending import SendError, SendResult, SendStatus, TransactionState
+from mqtool.engine.client.sending import SendResult, SendStatus, TransactionState
 from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.listener_threads import is_coroutine
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import MqtoolError, UnavailableError, UsageError
+from mqtool.errors import AnswerTimeoutError, MqtoolError, RefusedError, SendError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.compression import Compression
@@ -62,7 +62,7 @@ class ProducerOptions(ClientOptions):
             answer, or one of the codes that another broker may not give.
         retry_times_when_send_async_failed: the same of ``send_async``, which gives up on any answer with a code.
         retry_another_broker_when_not_store_ok: also after an answer that is not SEND_OK.
-        compress_msg_body_over_howmuch: a body of so many bytes or more is compressed.
+        compress_msg_body_over_howmuch: a body of so many bytes or more is compressed, where that makes it smaller.
         compress_type: how, ..
         compress_level: .. and how much, from 1, fast, to 9, small.
         max_message_size: bytes of the largest body.
@@ -180,7 +180,7 @@ class Producer(Client):
             if left <= 0:
                 count = len(self._under_way)
                 are = "1 message was" if count == 1 else f"{count:,} messages were"
-                raise UnavailableError(f"{are} not sent within {timeout_ms:,} ms")
+                raise AnswerTimeoutError(f"{are} not sent within {timeout_ms:,} ms")
             await asyncio.wait({*self._under_way}, timeout=left)
 
     # Sending
@@ -343,7 +343,8 @@ class Producer(Client):
                 await self._send(packed, message, queue, selector, arg, timeout_ms)
                 return await replied
         except TimeoutError:
-            raise UnavailableError(f"no reply to the message to {message.topic} within {timeout_ms:,} ms") from None
+            sentence = f"no reply to the message to {message.topic} within {timeout_ms:,} ms"
+            raise AnswerTimeoutError(sentence) from None
         finally:
             del self._awaited[correlation_id]
 
@@ -412,7 +413,7 @@ class Producer(Client):
             brokers.append(chosen.broker_name)
             try:
                 result = await self._ask(packed, chosen, timeout_ms - waited)
-            except questions.RefusedError as error:
+            except RefusedError as error:
                 self._failed(chosen.broker_name)
                 errors.append(error)
                 if is_async or error.code not in sending.RETRY_CODES:
@@ -471,7 +472,7 @@ class Producer(Client):
                 return await self._queues(topic)
         except TimeoutError:
             message = f"no name server told the queues of {topic} within {timeout_ms:,} ms"
-            raise UnavailableError(message) from None
+            raise AnswerTimeoutError(message) from None
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
         self._check_running()

@@ -8,14 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from mqtool.errors import MqtoolError
-
-
-class CallbackError(MqtoolError):
-    """Code of the application raised what is no ordinary exception; ``__cause__`` is that."""
-
-    def __init__(self, what: str, error: BaseException) -> None:
-        super().__init__(f"the {what} raised {error!r}")
+from mqtool.errors import CallbackError
 
 
 def contained(what: str, error: BaseException) -> Exception:

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from mqtool.engine.client.questions import Question, RefusedError
+from mqtool.engine.client.questions import Question, refusal
 from mqtool.engine.remoting.client import Answering, RemotingClient
-from mqtool.errors import UnavailableError
+from mqtool.errors import RefusedError, UnavailableError
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import Credentials
@@ -64,7 +64,9 @@ class Wire:
             return _read(self._name_server, question, answer)
         except RefusedError as refused:
             if refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise UnavailableError(f"{refused.address} answers, but not as a name server does") from refused
+                raise UnavailableError(
+                    f"{refused.address} answers, but not as a name server does", refused.address
+                ) from refused
             raise
 
     def ask(self, address: str, question: Question[T], timeout_ms: int = ANSWER_MS) -> Awaitable[T]:
@@ -99,7 +101,7 @@ async def _ask(client: RemotingClient, question: Question[T], timeout_ms: int) -
 
 def _read(client: RemotingClient, question: Question[T], answer: RemotingCommand) -> T:
     if answer.code not in question.codes:
-        raise RefusedError(client.addresses[0], answer.code, answer.remark)
+        raise refusal(client.addresses[0], answer.code, answer.remark)
     return question.read(answer)
 
 

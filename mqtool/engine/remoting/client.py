@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.remoting.reasons import reason_of
-from mqtool.errors import FormatError, MqtoolError, UnavailableError
+from mqtool.errors import AnswerTimeoutError, FormatError, MqtoolError, UnavailableError
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.remoting import ONEWAY, Buffer, RemotingCommand, frame_buffers
 from mqtool.formats.signing import Credentials
@@ -145,7 +145,8 @@ class RemotingClient:
                 await connection.until_writable()
         except TimeoutError:
             how = "cannot be reached" if connection is None else "has not read what was sent before"
-            raise UnavailableError(f"{self.addresses[0]} {how} within {timeout_ms:,} ms") from None
+            sentence = f"{self.addresses[0]} {how} within {timeout_ms:,} ms"
+            raise AnswerTimeoutError(sentence, self.addresses[0]) from None
         return connection, max(1, timeout_ms - int((loop.time() - start) * 1000))
 
     async def _connected(self) -> "_ClientConnection":
@@ -165,7 +166,7 @@ class RemotingClient:
             except OSError as error:
                 reasons.append(f"{address} ({reason_of(error)})")
                 self._prefer_another()
-        raise UnavailableError(f"cannot connect to {', '.join(reasons)}")
+        raise UnavailableError(f"cannot connect to {', '.join(reasons)}", self.addresses[0])
 
     async def _connect_to(self, address: str) -> "_ClientConnection":
         host, colon, port = address.rpartition(":")
@@ -258,7 +259,7 @@ class _ClientConnection(asyncio.Protocol):
         for answer, _, _ in self._expected.values():
             if not answer.done():
                 answer.set_exception(
-                    UnavailableError(f"{self.address} closed the connection{f': {exc}' if exc else ''}")
+                    UnavailableError(f"{self.address} closed the connection{f': {exc}' if exc else ''}", self.address)
                 )
 
     def expect(self, opaque: int, timeout_ms: int, left_ms: int) -> "asyncio.Future[RemotingCommand]":
@@ -286,7 +287,8 @@ class _ClientConnection(asyncio.Protocol):
         self._next_look = math.inf
         overdue = [one for one in self._expected.values() if one.deadline <= deadline and not one.answer.done()]
         for answer, _, timeout_ms in overdue:
-            answer.set_exception(UnavailableError(f"{self.address} did not answer within {timeout_ms:,} ms"))
+            sentence = f"{self.address} did not answer within {timeout_ms:,} ms"
+            answer.set_exception(AnswerTimeoutError(sentence, self.address))
         left = [one.deadline for one in self._expected.values() if not one.answer.done()]
         if left:
             self._look_at(min(left))
@@ -309,7 +311,7 @@ class _ClientConnection(asyncio.Protocol):
             UnavailableError: the connection was lost.
         """
         if self.is_lost:
-            raise UnavailableError(f"{self.address} closed the connection")
+            raise UnavailableError(f"{self.address} closed the connection", self.address)
         if not self._unsent:
             self._loop.call_soon(self._send)
         buffers = frame_buffers(command)

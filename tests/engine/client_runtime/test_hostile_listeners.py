@@ -11,8 +11,7 @@ import mqtool
 from mqtool import ConsumerMessage, ProducerMessage, PushConsumerOptions
 from mqtool.engine.client.rebalance import averagely
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
-from mqtool.engine.client_runtime.user_code import CallbackError
-from mqtool.errors import UsageError
+from mqtool.errors import CallbackError, UsageError
 from mqtool.formats.bodies import MessageQueue
 from tests.engine.client_runtime.test_push_consumer import FIRST, Listener, consumer, send, topics_of, until
 

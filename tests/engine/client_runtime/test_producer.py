@@ -15,8 +15,7 @@ import pytest
 
 import mqtool
 from mqtool import ProducerMessage, ProducerOptions, SendStatus, TransactionState, aio
-from mqtool.engine.client.questions import RefusedError
-from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
+from mqtool.errors import MqtoolError, NotFoundError, RefusedError, UnavailableError, UsageError
 from mqtool.formats.bodies import Registration, build_registration
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import DataVersion, TopicConfig
