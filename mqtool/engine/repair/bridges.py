@@ -537,13 +537,13 @@ class Layout(NamedTuple):
     unplaced: list[QueueGap]  # those for which there is no room between their neighbours
 
 
-def lay_out(reader: StoreReader, lost: Lost, holes: list[Hole]) -> Layout:
-    """Give every byte of the holes to a record.
+def lay_out(reader: StoreReader, lost: Lost, holes: list[Hole], batch_topics: Collection[str]) -> Layout:
+    """Give every byte of the holes to a record; those of ``batch_topics`` stand for several messages at once.
 
     Raises:
         BadDataError: a hole is too small for any record.
     """
-    layer = _Layer(reader, lost, holes)
+    layer = _Layer(reader, lost, holes, batch_topics)
     for stretch in layer.stretches():
         layer.use(stretch)
     return layer.finish()
@@ -552,8 +552,9 @@ def lay_out(reader: StoreReader, lost: Lost, holes: list[Hole]) -> Layout:
 class _Layer:
     """Uses the free stretches of the holes, in the order of the log."""
 
-    def __init__(self, reader: StoreReader, lost: Lost, holes: list[Hole]) -> None:
+    def __init__(self, reader: StoreReader, lost: Lost, holes: list[Hole], batch_topics: Collection[str]) -> None:
         self.reader = reader
+        self.batch_topics = batch_topics
         self.holes = holes
         self.keys = lost.keys
         self.light = lost.light
@@ -622,7 +623,7 @@ class _Layer:
     def _place(self, gap: QueueGap, at: int, room: int, hole: Hole) -> tuple[int, QueueGap | None]:
         """Put placeholders for messages of a gap at an address; returns the bytes taken and what is left of the gap."""
         least = self._least_size(gap.queue, hole.like)
-        is_batch = gap.queue in self.reader.batch_consume_queues
+        is_batch = gap.queue[0] in self.batch_topics
         if is_batch:
             # One record stands for all of them.
             count = min(gap.messages, _MOST_BATCH, max(0, room - least) // placeholder.ELEMENT_SIZE)
@@ -643,7 +644,7 @@ class _Layer:
     def _least_size(self, queue: QueueKey, like: Likeness) -> int:
         size = self._least.get((queue, like))
         if size is None:
-            is_batch = queue in self.reader.batch_consume_queues
+            is_batch = queue[0] in self.batch_topics
             topic, queue_id = queue
             properties = placeholder.needed(topic, queue_id, 1 << 62, _MOST_BATCH if is_batch else 1)
             size = placeholder.min_size(topic.encode(), like) + len(properties)

@@ -42,7 +42,15 @@ from mqtool.engine.repair.parts import (
 from mqtool.engine.repair.record_editor import Patch, RecordEditor
 from mqtool.engine.repair.verify_log import Run
 from mqtool.engine.store.commit_log import Gap
-from mqtool.engine.store.dispatch import CRC_PROPERTY, IndexEntries, QueueKey, Units, dispatch, property_crcs
+from mqtool.engine.store.dispatch import (
+    CRC_PROPERTY,
+    IndexEntries,
+    QueueKey,
+    Units,
+    dispatch,
+    inner_batch_topics,
+    property_crcs,
+)
 from mqtool.engine.store.express import Express, express
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -90,6 +98,7 @@ class Piece:
     topics: dict[str, int]  # sound messages
     last_start: int  # of the last sound record, -1 without one
     like: Likeness
+    inner_batches: set[str]  # topics of sound records that hold several messages
     torn: list[int]  # positions of inner batches that do not say how many messages they hold
     doubtful: list[int]  # positions of sound messages whose CRC property does not match: their bodies do
     run: Run | None  # the sound records, where there are some
@@ -212,6 +221,7 @@ def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
         topics=found.topics,
         last_start=found.last_start,
         like=Likeness.of(last, 0, has_crc=False),
+        inner_batches=set(),
         torn=[],
         doubtful=[],
         run=Run(
@@ -277,11 +287,12 @@ def _piece(
     bad = faulty | misplaced | broken
     sound = table if not bad.any() else table.where(~bad)
     derived = dispatch(sound, rules.delay_levels, rules.tags_in_index) if len(sound) else None
-    has_crc, doubtful, torn = False, [], []
+    has_crc, doubtful, torn, inner_batches = False, [], [], set[str]()
     if derived is not None:
         has_crc = bool(derived.properties.at(CRC_PROPERTY)[1][-1] > 0)
         rows, said, should = property_crcs(sound, derived.properties)
         doubtful = sound.starts[rows[said != should]].tolist()
+        inner_batches = inner_batch_topics(sound, derived.properties)
         sizes = np.minimum(*(derived.properties.at(name)[1] for name in ("INNER_NUM", "INNER_BASE")))
         torn = sound.starts[(sound.column("sys_flag") & layout.INNER_BATCH != 0) & (sizes == 0)].tolist()
     starts, sizes = table.starts, table.column("size")
@@ -317,6 +328,7 @@ def _piece(
         topics=counts,
         last_start=int(sound.starts[-1]) if len(sound) else -1,
         like=Likeness.of(sound, len(sound) - 1, has_crc) if len(sound) else placeholder.PLAIN,
+        inner_batches=inner_batches,
         torn=torn,
         doubtful=doubtful,
         run=run_of(segment, sound, derived.entries) if derived else None,
@@ -371,7 +383,9 @@ def _light_queues(properties: dict[str, str]) -> Iterator[tuple[str, int]]:
 # The plan.
 
 
-def plan_log(reader: StoreReader, pieces: Iterable[Piece | Gap], start_offset: int, cut: bool) -> LogPlan:
+def plan_log(
+    reader: StoreReader, pieces: Iterable[Piece | Gap], start_offset: int, cut: bool, batch_topics: set[str]
+) -> LogPlan:
     """Find the end of the log and bridge the holes before it.
 
     Args:
@@ -379,8 +393,9 @@ def plan_log(reader: StoreReader, pieces: Iterable[Piece | Gap], start_offset: i
         pieces: by ``survey``.
         start_offset: first byte of the segment to begin with.
         cut: end the log at the first hole.
+        batch_topics: that keep several messages in a unit; those of which the records say so are added.
     """
-    builder = _Builder(reader, start_offset, cut)
+    builder = _Builder(reader, start_offset, cut, batch_topics)
     for piece in pieces:
         builder.take(piece)
     return builder.finish()
@@ -389,10 +404,11 @@ def plan_log(reader: StoreReader, pieces: Iterable[Piece | Gap], start_offset: i
 class _Builder:
     """Takes what a survey yields and makes the plan of it."""
 
-    def __init__(self, reader: StoreReader, start_offset: int, cut: bool) -> None:
+    def __init__(self, reader: StoreReader, start_offset: int, cut: bool, batch_topics: set[str]) -> None:
         self.reader = reader
         self.log = reader.commit_log
         self.cut = cut
+        self.batch_topics = batch_topics
         self.plan = LogPlan(start_offset, -1, 0, [])
         self.holes: list[Hole] = []
         most = self.log.total_size // layout.MIN_SIZE
@@ -429,6 +445,7 @@ class _Builder:
             self.plan.is_cut = True
             return
         self.plan.kept.update(piece.topics)
+        self.batch_topics |= piece.inner_batches
         self.doubtful += [base + start for start in piece.doubtful]
         self.torn += [base + start for start in piece.torn]
         self.plan.last_start = base + piece.last_start
@@ -526,7 +543,7 @@ class _Builder:
         editor.mend_crcs(self.doubtful)
         plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.edited
         plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks()]
-        plan.bridges, stood, placed, plan.unplaced = lay_out(self.reader, lost, plan.holes)
+        plan.bridges, stood, placed, plan.unplaced = lay_out(self.reader, lost, plan.holes, self.batch_topics)
         plan.note_bridged(stood, lost.keys.all, lost.light)
         self._keep_own(plan.bridges)
         for gap in (*placed, *plan.unplaced):

@@ -18,6 +18,7 @@ from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.repair.rebuild import Built, build
 from mqtool.engine.store.disk import Disk, inside
+from mqtool.engine.store.dispatch import inner_batch_topics, properties_of
 from mqtool.engine.store.locks import hold_folder
 from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, field_at, put_numbers
 from mqtool.engine.store.paths import StoreConfig
@@ -216,8 +217,8 @@ class NewStore:
     def _note_batches(self, table: MessageTable) -> None:
         rows = np.flatnonzero(table.column("sys_flag") & layout.INNER_BATCH)
         if len(rows):
-            _, names = table.where(rows).topics()
-            self.batch_topics.update(name.decode("utf-8", "replace") for name in names)
+            some = table.where(rows)
+            self.batch_topics |= inner_batch_topics(some, properties_of(some))
 
     def _fill(self, missing: Missing, like: Likeness) -> None:
         """Write placeholders for queue offsets that no message has."""

@@ -16,7 +16,7 @@ from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import BEHIND, LogPlan
 from mqtool.engine.repair.rebuild_queues import Sizes
 from mqtool.engine.repair.verify_log import stretches
-from mqtool.engine.store.consume_queue import ConsumeQueue, used_units
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, used_units
 from mqtool.engine.store.dispatch import QueueKey, Stretch, Units
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
@@ -43,10 +43,11 @@ class Sink(Protocol):
 class QueueMender:
     """Takes the units of all messages in the order of the log."""
 
-    def __init__(self, reader: StoreReader, sink: Sink) -> None:
+    def __init__(self, reader: StoreReader, sink: Sink, batch_topics: Collection[str]) -> None:
         self.reader = reader
         self.sink = sink
-        self.queues = reader.consume_queues
+        self.batch_topics = batch_topics
+        """Topics that keep several messages in a unit."""
         self.others: set[QueueKey] = set()
         """Batch queues whose units differ."""
         self.odd: Collection[int] = ()
@@ -55,13 +56,14 @@ class QueueMender:
         """Whether a queue has no unit before the first that was taken: older messages may be missing in it."""
         self._first: dict[QueueKey, int] = {}
         self._next: dict[QueueKey, int] = {}
+        self._places: dict[QueueKey, int] = {}  # one past the last unit that was taken, of batch queues
         self._trimmed: dict[QueueKey, int] = {}
         self._most = reader.commit_log.total_size // layout.MIN_SIZE
 
     def take(self, units: Units) -> None:
         """Hold units against the files."""
         for stretch in units.stretches:
-            if stretch.queue in self.reader.batch_consume_queues:
+            if stretch.queue[0] in self.batch_topics:
                 self._compare_batch(units, stretch)
             else:
                 self._compare(units, stretch)
@@ -69,12 +71,10 @@ class QueueMender:
     def _compare(self, units: Units, stretch: Stretch) -> None:
         start = int(units.queue_offset[stretch.first])
         stop = start + stretch.last - stretch.first
-        if int(units.physical_offset[stretch.first]) in self.odd:
+        if not self._has_place(units, stretch):
             return
-        if start < 0 or not 0 <= start - self._next.get(stretch.queue, start) <= self._most:
-            return  # a damaged number: the place is taken, or there is none
         wanted = units.packed[stretch.first : stretch.last]
-        queue = self.queues.get(stretch.queue)
+        queue = self.reader.consume_queues.get(stretch.queue)
         if self._first.setdefault(stretch.queue, start) == start > 0:
             before = queue.units(start - 1, start)["size"][0] if queue else 0
             self.is_short |= not 0 < before < consume_queue.PRE_BLANK_SIZE
@@ -91,6 +91,12 @@ class QueueMender:
         for first, last in stretches(differs):
             self.sink.write(stretch.queue, start + first, wanted[first:last].tobytes())
 
+    def _has_place(self, units: Units, stretch: Stretch) -> bool:
+        """Tell whether messages can have the queue offsets that they say: damaged ones are taken, or none at all."""
+        start = int(units.queue_offset[stretch.first])
+        ahead = start - self._next.get(stretch.queue, start)
+        return int(units.physical_offset[stretch.first]) not in self.odd and start >= 0 and 0 <= ahead <= self._most
+
     def _says_the_same(self, key: QueueKey, stored: np.void, units: Units, row: int) -> bool:
         """Tell whether a unit and the extension that it names hold what is due."""
         ext = self.reader.consume_queue_exts.get(key)
@@ -102,16 +108,28 @@ class QueueMender:
         )
 
     def _compare_batch(self, units: Units, stretch: Stretch) -> None:
-        queue = self.reader.batch_consume_queues[stretch.queue]
-        rows = slice(stretch.first, stretch.last)
-        self._next[stretch.queue] = int(units.queue_offset[stretch.last - 1] + units.batch_size[stretch.last - 1])
-        place = queue.place_of(int(units.queue_offset[stretch.first]))
-        stored = queue.units(place, min(place + stretch.last - stretch.first, queue.unit_count))
+        if not self._has_place(units, stretch):
+            return
+        key, rows, count = stretch.queue, slice(stretch.first, stretch.last), stretch.last - stretch.first
+        start, is_first = int(units.queue_offset[stretch.first]), key not in self._next
+        self._next[key] = int(units.queue_offset[stretch.last - 1] + units.batch_size[stretch.last - 1])
+        queue = self.reader.batch_consume_queues.get(key)
+        if queue is None:
+            self.others.add(key)
+            return
+        place = queue.place_of(start)
+        if is_first:
+            before = queue.units(place - 1, place)
+            self.is_short |= start > 0 and (before["queue_offset"] + before["batch_size"]).tolist() != [start]
+        stored = queue.units(place, min(place + count, queue.unit_count))
         names = ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp", "batch_size")
-        if len(stored) < stretch.last - stretch.first or any(
-            (stored[name] != getattr(units, name)[rows]).any() for name in names
+        if (
+            place != self._places.get(key, place)
+            or len(stored) < count
+            or any((stored[name] != getattr(units, name)[rows]).any() for name in names)
         ):
-            self.others.add(stretch.queue)
+            self.others.add(key)
+        self._places[key] = place + count
 
     def finish(self, start_offset: int, plan: LogPlan) -> None:
         """Trim what lies behind the last message; units that point behind the end of the log are messages lost.
@@ -120,7 +138,7 @@ class QueueMender:
             start_offset: address of the first message that was taken; of a whole log 0.
             plan: of the log; what is lost is noted there.
         """
-        for key, queue in self.queues.items():
+        for key, queue in self._queues.items():
             last = queue.max_offset()
             end = self._next.get(key)
             if end is None:
@@ -135,25 +153,35 @@ class QueueMender:
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
             self._fill_front(key, queue)
-        for key, batch in self.reader.batch_consume_queues.items():
-            count = batch.unit_count
-            if count and int(batch.units(count - 1, count)["physical_offset"][0]) >= plan.end_offset:
-                self.others.add(key)
-                units = batch.units(0, count)
-                behind = units["physical_offset"] >= plan.end_offset
-                behind &= (units["size"] > 0) & (units["batch_size"] > 0)
-                gone = units[behind]
-                firsts = gone["queue_offset"].astype(np.int64)
-                stops = firsts + gone["batch_size"]
-                plan.losses.add_many(key, firsts, stops, gone["size"].astype(np.int64), BEHIND)
-                kept = [unit for unit in units if unit["physical_offset"] < plan.end_offset][-1:]
-                ends = [int(unit["queue_offset"] + unit["batch_size"]) for unit in kept]
-                self._trimmed[key] = ends[0] if ends else batch.first_offset
+        for key, batch in self._batch_queues.items():
+            self._finish_batch(key, batch, max(start_offset, self.reader.commit_log.min_offset), plan)
+
+    def _finish_batch(self, key: QueueKey, queue: BatchConsumeQueue, start_offset: int, plan: LogPlan) -> None:
+        count = queue.unit_count
+        units = queue.units(0, count)
+        addresses = units["physical_offset"].astype(np.int64)
+        place = self._places.get(key, int(np.argmax(np.r_[addresses >= start_offset, True])))
+        if count <= place:
+            return
+        self.others.add(key)
+        gone = units[(addresses >= plan.end_offset) & (units["size"] > 0) & (units["batch_size"] > 0)]
+        firsts = gone["queue_offset"].astype(np.int64)
+        plan.losses.add_many(key, firsts, firsts + gone["batch_size"], gone["size"].astype(np.int64), BEHIND)
+        last = units[place - 1] if place else None
+        self._trimmed[key] = queue.first_offset if last is None else int(last["queue_offset"]) + int(last["batch_size"])
+
+    @property
+    def _queues(self) -> dict[QueueKey, ConsumeQueue]:
+        return {key: queue for key, queue in self.reader.consume_queues.items() if key[0] not in self.batch_topics}
+
+    @property
+    def _batch_queues(self) -> dict[QueueKey, BatchConsumeQueue]:
+        return {key: queue for key, queue in self.reader.batch_consume_queues.items() if key[0] in self.batch_topics}
 
     def ends(self) -> dict[QueueKey, int]:
         """Return one past the last queue offset of each queue, as it becomes; known once ``finish`` was called."""
-        ends = {key: queue.max_offset() for key, queue in self.queues.items()}
-        ends |= {key: batch.max_offset() for key, batch in self.reader.batch_consume_queues.items()}
+        ends = {key: queue.max_offset() for key, queue in self._queues.items()}
+        ends |= {key: queue.max_offset() for key, queue in self._batch_queues.items()}
         return ends | self._trimmed | self._next
 
     def _fill_front(self, key: QueueKey, queue: ConsumeQueue) -> None:

@@ -6,7 +6,6 @@ in the workspace of its journal and then swaps them in.
 """
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -50,14 +49,12 @@ from mqtool.engine.repair.rehearsal import CountingDisk, rehearsed
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import NO_ENTRIES, LogJudge, Run, last_start
 from mqtool.engine.store.disk import Disk, allocated
-from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, dispatch
+from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, dispatch, inner_batch_topics
 from mqtool.engine.store.express import Express, express
 from mqtool.engine.store.mapped_file import MappedFile, read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, UsageError
 from mqtool.formats import checkpoint, config_tables, scan
-from mqtool.formats import commit_log as layout
-from mqtool.formats import kernels as plain
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
@@ -389,11 +386,12 @@ def _derive_run(rules: Rules, segment: MappedFile, table: MessageTable, in_place
     sound = table if not table.faults.any() else table.where(table.faults == 0)
     timestamps = table.column("store_timestamp")
     pieces: list[Piece] = []
-    spans, entries, more = [], NO_ENTRIES, False
+    spans, entries, more, inner_batches = [], NO_ENTRIES, False, set[str]()
     if len(sound):
         derived = dispatch(sound, rules.delay_levels, rules.with_tags)
         spans = spans_of(derived.units)
         pieces = _pieces(rules, derived.units)
+        inner_batches = inner_batch_topics(sound, derived.properties)
         if rules.index:
             entries, more = derived.entries, _has_more(derived.entries, len(sound))
     return Derived(
@@ -409,26 +407,25 @@ def _derive_run(rules: Rules, segment: MappedFile, table: MessageTable, in_place
         spans=spans,
         entries=entries,
         pieces=pieces,
-        inner_batches=_inner_batches(sound),
+        inner_batches=inner_batches,
         faulty=len(table) - len(sound),
         more=more,
     )
 
 
-def _inner_batches(table: MessageTable) -> set[str]:
-    rows = np.flatnonzero(table.column("sys_flag") & layout.INNER_BATCH)
-    return {table.bytes_of(plain.TOPIC, row).decode("utf-8", "replace") for row in rows.tolist()}
-
-
 def batch_topics_of(reader: StoreReader) -> set[str]:
-    """Return the topics that keep several messages in a unit: by their settings, or by their queues."""
-    found = {topic for topic, _ in reader.batch_consume_queues}
-    with contextlib.suppress(BadDataError, FormatError, MissingExtraError):  # the log tells too
+    """Return the topics that keep several messages in a unit: by their settings, or where all their queues do."""
+    of_others = {topic for topic, _ in reader.consume_queues}
+    return {topic for topic, _ in reader.batch_consume_queues if topic not in of_others} | set_to_batch(reader)
+
+
+def set_to_batch(reader: StoreReader) -> set[str]:
+    """Return the topics that keep several messages in a unit by their settings, none where these cannot be read."""
+    try:
         table = reader.config_table("topics.json")
-        for topic in config_tables.topics(table or {}).values():
-            if topic.attributes.get("queue.type") == "BatchCQ":
-                found.add(topic.topic)
-    return found
+        return {topic.topic for topic in config_tables.topics(table or {}).values() if topic.is_batch}
+    except (BadDataError, FormatError, MissingExtraError):  # the log tells too
+        return set()
 
 
 def has_tags(reader: StoreReader, version: str | None) -> bool:

@@ -10,8 +10,9 @@ the disk, and ``abort`` goes: a broker of any version then starts as after a cle
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
@@ -27,7 +28,7 @@ from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.placement import Placement, place
 from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
-from mqtool.engine.repair.rebuild import build_index, build_queues
+from mqtool.engine.repair.rebuild import batch_topics_of, build_index, build_queues
 from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.repair.rebuild_queues import Sizes
 from mqtool.engine.repair.record_editor import Patch
@@ -78,11 +79,13 @@ class _IndexView:
 class _Follower:
     """Holds what messages lead to against queues and index."""
 
-    def __init__(self, reader: StoreReader, sink: Sink, index: _IndexView | None) -> None:
+    def __init__(
+        self, reader: StoreReader, sink: Sink, index: _IndexView | None, batch_topics: Collection[str]
+    ) -> None:
         self.reader = reader
         self.index = index
         self.is_cut_short = False  # by damage: the log as it will be is another
-        self.queues = None if reader.rocksdb_queues is not None else QueueMender(reader, sink)
+        self.queues = None if reader.rocksdb_queues is not None else QueueMender(reader, sink, batch_topics)
 
     def take(self, units: Units, run: Run) -> None:
         """Take the next messages of the log."""
@@ -127,6 +130,8 @@ class Recovery:
     log: LogPlan
     queues: Tally
     batch_queues: list[tuple[str, int]]
+    batch_topics: Collection[str]  # that keep several messages in a unit
+    of_wrong_type: list[Path]  # folders of topics whose queues are of the other type
     ends: dict[QueueKey, int] | None  # one past the last offset of each queue; None where they are not mended
     index: bool  # is to be made again
     entries: int  # that an index has then
@@ -176,13 +181,13 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
     _apply_log(found, journal)
     reader = StoreReader(reader.root, reader.config)
     if reader.rocksdb_queues is None:
-        _apply_queue_files(reader, journal)
+        _apply_queue_files(found, reader, journal)
         reader = StoreReader(reader.root, reader.config)
         writer = QueueWriter(reader, journal)
         with journal.together():
             if not found.queues.tell(writer):
                 log = dataclasses.replace(found.log, holes=[], patches=[], bridges=None)
-                _Follower(reader, writer, None).walk(log, found.start_offset)
+                _Follower(reader, writer, None, found.batch_topics).walk(log, found.start_offset)
         _apply_batch_queues(reader, found.batch_queues, journal, jobs)
     if found.index:
         _apply_index(reader, journal, jobs)
@@ -205,7 +210,9 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         # What a file of a wrong length lacks or has too much may be records.
         looked_at = [*log.segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length]
         first = min(segment.start_offset for segment in looked_at)
-    look = functools.partial(_look, cut=bool(options.get("cut")), jobs=jobs, progress=progress)
+    batch_topics = batch_topics_of(reader)
+    cut = bool(options.get("cut"))
+    look = functools.partial(_look, cut=cut, jobs=jobs, progress=progress, batch_topics=batch_topics)
     with ThreadPoolExecutor(1) as beside:
         files_differ = beside.submit(_index_files_differ, reader)
         for start in dict.fromkeys((first, log.min_offset)):
@@ -230,6 +237,8 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
         plan,
         seen.tally,
         sorted(seen.follower.queues.others) if seen.follower.queues else [],
+        batch_topics,
+        list(_of_wrong_type(reader, batch_topics)) if seen.follower.queues else [],
         seen.follower.queues.ends() if seen.follower.queues else None,
         index,
         seen.index.entries,
@@ -246,6 +255,14 @@ def _first_addresses(reader: StoreReader) -> list[int]:
     return [int(unit["physical_offset"]) for unit in firsts if 0 < unit["size"] < consume_queue.PRE_BLANK_SIZE]
 
 
+def _of_wrong_type(reader: StoreReader, batch_topics: Collection[str]) -> Iterator[Path]:
+    """Yield the folders of topics below ``consumequeue`` that keep several messages in a unit, and the other way."""
+    for topic in sorted({topic for topic, _ in reader.consume_queues}.intersection(batch_topics)):
+        yield reader.paths.consume_queue / topic
+    for topic in sorted({topic for topic, _ in reader.batch_consume_queues}.difference(batch_topics)):
+        yield reader.paths.batch_consume_queue / topic
+
+
 @dataclasses.dataclass
 class _Seen:
     """What a look at the log from an address on has shown."""
@@ -260,8 +277,8 @@ class _Seen:
 
     @property
     def is_short(self) -> bool:
-        """Whether queues lack units of messages before the first that was looked at."""
-        return self.follower.queues is not None and self.follower.queues.is_short
+        """Whether queues lack units of messages before the first that was looked at, or are to be made anew."""
+        return self.follower.queues is not None and (self.follower.queues.is_short or bool(self.follower.queues.others))
 
     @property
     def is_unsound(self) -> bool:
@@ -270,20 +287,23 @@ class _Seen:
         return bool(self.plan.holes) or any(_left_over(self.reader, self.plan)) or any(_behind(log, self.plan))
 
 
-def _look(reader: StoreReader, start: int, cut: bool, jobs: int, progress: Progress) -> _Seen:
+def _look(reader: StoreReader, start: int, cut: bool, jobs: int, progress: Progress, batch_topics: set[str]) -> _Seen:
     tags = IndexJudge(reader, live=False).has_tags()
     tally, index = Tally(), _IndexView.of(reader, start)
-    follower = _Follower(reader, tally, index)
+    known = len(batch_topics)
+    follower = _Follower(reader, tally, index, batch_topics)
     unsound = Unsound(reader.commit_log, start)
     pieces = unsound.watch(survey(reader, start, jobs, progress, tags))
-    plan = plan_log(reader, follower.watch(pieces), start, cut)
-    if not (plan.holes or plan.patches or plan.is_cut or plan.odd or follower.is_cut_short):
+    plan = plan_log(reader, follower.watch(pieces), start, cut, batch_topics)
+    is_changed = plan.holes or plan.patches or plan.is_cut or plan.odd
+    if not (is_changed or follower.is_cut_short or len(batch_topics) > known):
         follower.finish(plan, start)
     else:
-        # Placeholders belong between the messages, and what is cut off is none: all again, in order.
+        # Placeholders belong between the messages, what is cut off is none, and some topics turned out to keep inner
+        # batches: all again, in order.
         tally, index = Tally(), _IndexView.of(reader, start)
         index.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
-        follower = _Follower(reader, tally, index)
+        follower = _Follower(reader, tally, index, batch_topics)
         follower.walk(plan, start, tags)
     return _Seen(reader, start, plan, unsound, tally, index, follower)
 
@@ -486,7 +506,9 @@ def _changes(found: Recovery) -> Iterator[Change]:
         yield Change("cut", relative(segment.path), text, start, stop - start)
     for segment in found.removed:
         yield Change("remove", relative(segment.path), "it lies behind the end of the log", None, segment.size)
-    yield from _size_changes(reader)
+    for path in found.of_wrong_type:
+        yield Change("remove", relative(path), "the queues of this topic are of another type: brokers refuse them")
+    yield from _size_changes(reader, found.of_wrong_type)
     for (topic, queue_id), count in sorted(found.queues.written.items()):
         folder = relative(reader.paths.consume_queue / topic / str(queue_id))
         yield Change(
@@ -506,9 +528,20 @@ def _changes(found: Recovery) -> Iterator[Change]:
         yield Change("remove", "abort", "the store is as after a clean stop")
 
 
-def _size_changes(reader: StoreReader) -> Iterator[Change]:
+def _size_changes(reader: StoreReader, removed: Collection[Path]) -> Iterator[Change]:
     if reader.rocksdb_queues is not None:
         return
+    for queue, size in _queues_that_stay(reader, removed):
+        for stray in queue.strays:
+            if not stray.is_folder:
+                yield Change("remove", reader.paths.relative(stray.path), "no file of a queue: brokers refuse it")
+        for segment in queue.segments:
+            if segment.size != size:
+                yield _size_change(reader.paths.relative(segment.path), segment.size, size)
+
+
+def _queues_that_stay(reader: StoreReader, removed: Collection[Path]) -> Iterator[tuple[FileQueue, int]]:
+    """Yield all queues but those in folders that are removed, each with the length that its files should have."""
     sizes = Sizes.of(reader)
     of_kinds: list[tuple[Iterable[FileQueue], int]] = [
         (reader.consume_queues.values(), sizes.queue),
@@ -516,13 +549,7 @@ def _size_changes(reader: StoreReader) -> Iterator[Change]:
         (reader.consume_queue_exts.values(), sizes.ext),
     ]
     for queues, size in of_kinds:
-        for queue in queues:
-            for stray in queue.strays:
-                if not stray.is_folder:
-                    yield Change("remove", reader.paths.relative(stray.path), "no file of a queue: brokers refuse it")
-            for segment in queue.segments:
-                if segment.size != size:
-                    yield _size_change(reader.paths.relative(segment.path), segment.size, size)
+        yield from ((queue, size) for queue in queues if queue.folders[0].parent not in removed)
 
 
 def _size_change(file: str, size: int, right: int) -> Change:
@@ -535,8 +562,8 @@ def _remarks(found: Recovery) -> list[str]:
     remarks = [*found.reader.remarks, *log.remarks, *older_brokers.remarks(found.reader, log.kept, log.end_offset)]
     if found.is_short:
         remarks.append(
-            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments: the whole log is read and "
-            "mended, as with --abnormal"
+            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or are made anew: the whole "
+            "log is read and mended, as with --abnormal"
         )
     if found.start_offset > found.reader.commit_log.min_offset:
         before = f"{found.start_offset:,}"
@@ -559,7 +586,7 @@ def _rehearse(found: Recovery, journal: Journal) -> None:
     if not found.placement.renamed:  # their new names lead nowhere yet
         _apply_log(found, journal, _unwritten)
     if reader.rocksdb_queues is None:
-        _apply_queue_files(reader, journal)
+        _apply_queue_files(found, reader, journal)
         with journal.together():
             found.queues.tell(QueueWriter(reader, journal))
     if found.index and reader.paths.index.exists():
@@ -671,14 +698,11 @@ def _apply_batch_queues(reader: StoreReader, keys: list[tuple[str, int]], journa
             journal.remove(target)
 
 
-def _apply_queue_files(reader: StoreReader, journal: Journal) -> None:
-    sizes = Sizes.of(reader)
-    for queue in reader.consume_queues.values():
-        _apply_sizes(queue, sizes.queue, journal)
-    for batch in reader.batch_consume_queues.values():
-        _apply_sizes(batch, sizes.batch_queue, journal)
-    for ext in reader.consume_queue_exts.values():
-        _apply_sizes(ext, sizes.ext, journal)
+def _apply_queue_files(found: Recovery, reader: StoreReader, journal: Journal) -> None:
+    for topic in found.of_wrong_type:
+        journal.remove(topic)
+    for queue, size in _queues_that_stay(reader, found.of_wrong_type):
+        _apply_sizes(queue, size, journal)
 
 
 def _apply_rest(found: Recovery, reader: StoreReader, journal: Journal) -> None:

@@ -331,6 +331,13 @@ def _entries(
         room = int(count)
 
 
+def inner_batch_topics(table: MessageTable, properties: Properties) -> set[str]:
+    """Return the topics of records that hold several messages, as flag and properties say: one alone may be damaged."""
+    sizes = np.minimum(*(properties.at(name)[1] for name in ("INNER_NUM", "INNER_BASE")))
+    rows = np.flatnonzero((table.column("sys_flag") & commit_log.INNER_BATCH != 0) & (sizes > 0))
+    return {table.bytes_of(plain.TOPIC, row).decode("utf-8", "replace") for row in rows.tolist()}
+
+
 def property_crcs(table: MessageTable, properties: Properties) -> tuple[Ints, Ints, Ints]:
     """Return which messages end in a CRC property, what it says, and what it should say."""
     offsets, sizes = properties.at(CRC_PROPERTY)
