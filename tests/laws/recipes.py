@@ -72,6 +72,7 @@ _ROWS = {
     "a rebuild of an index names the checkpoint only where it becomes another": (
         "batchcq-533-kill", "rebuild index", []
     ),
+    "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 
 RECIPES = {

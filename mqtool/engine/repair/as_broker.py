@@ -275,14 +275,12 @@ def _is_reachable(queue: BrokerQueue | None, offsets: Ints, positions: Ints) -> 
         return np.zeros(len(offsets), np.bool_)
     if isinstance(queue, BrokerBatchQueue):
         return (queue.min_offset <= offsets) & (offsets < queue.max_offset)
-    start, stop = int(offsets[0]), int(offsets[-1]) + 1
-    found = queue.physical_offsets(start, stop) == positions
+    found = queue.physical_offsets(offsets) == positions
     for one in queue.moved:
-        low, high = max(start, one.belongs), min(stop, one.belongs + one.messages)
+        low, high = np.searchsorted(offsets, (one.belongs, one.belongs + one.messages))
         if low < high:
-            lies = low - one.belongs + one.lies
-            there = queue.physical_offsets(lies, lies + high - low)
-            found[low - start : high - start] |= there == positions[low - start : high - start]
+            lies = offsets[low:high] - one.belongs + one.lies
+            found[low:high] |= queue.physical_offsets(lies) == positions[low:high]
     return found
 
 

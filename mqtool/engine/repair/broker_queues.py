@@ -78,20 +78,21 @@ class BrokerQueue:
                 stop = min(start + _WINDOW, segment.used // size)
                 yield segment.start_offset // size + start, self.units(segment, start, stop)
 
-    def physical_offsets(self, start: int, stop: int) -> Ints:
-        """Return what the units of a range of queue offsets point to, -1 where a consumer finds none."""
+    def physical_offsets(self, offsets: Ints) -> Ints:
+        """Return what the units of queue offsets, in their order, point to; -1 where a consumer finds none."""
         size = self.dtype.itemsize
-        out = np.full(stop - start, -1, np.int64)
-        number = bisect.bisect_right(self.segments, start * size, key=lambda segment: segment.start_offset)
+        out = np.full(len(offsets), -1, np.int64)
+        number = bisect.bisect_right(self.segments, int(offsets[0]) * size, key=lambda segment: segment.start_offset)
         for segment in itertools.islice(self.segments, max(0, number - 1), None):
             first = segment.start_offset // size
-            if first >= stop:
+            if first > offsets[-1]:
                 break
-            low, high = max(start, self.min_offset, first), min(stop, segment.used_offset // size)
+            low, high = np.searchsorted(offsets, (max(self.min_offset, first), segment.used_offset // size))
             if low < high:
-                units = self.units(segment, low - first, high - first)
+                units = self.units(segment, int(offsets[low]) - first, int(offsets[high - 1]) + 1 - first)
+                units = units[offsets[low:high] - offsets[low]]
                 used = units["size"] != consume_queue.PRE_BLANK_SIZE
-                out[low - start : high - start] = np.where(used, units["physical_offset"], -1)
+                out[low:high] = np.where(used, units["physical_offset"], -1)
         return out
 
     def recover(self) -> None:
