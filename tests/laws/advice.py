@@ -23,6 +23,7 @@ Broken = Callable[[str, str, str], None]
 
 _MENDING = ("recover", "rebuild")
 _MOST_STEPS = 12
+_INTO = "--into"
 _FAULTS = (2, 70)
 """Statuses of a command that does not exist or apply: wrong usage, a fault of mqtool's own."""
 
@@ -40,12 +41,15 @@ def follow(store: Path, config: StoreConfig, broken: Broken) -> None:
         if again:
             broken("agreement", f"circle {again[0][0]}", f"{again[0][1]} was run, and doctor advises it again")
             return
-        step = next((one for one in _steps(found) if one not in done), None)
+        made = {command for _, command in done if _INTO in command}  # a new store is made once, whatever it is good for
+        step = next((one for one in _steps(found) if one not in done and one[1] not in made), None)
         if step is None:
             break
         done.append(step)
         if not _carry_out(step, store, broken):
             return
+        if _INTO in step[1] and step[0] in {one.code for one in diagnose(_case(_new_store(store), settings))}:
+            broken("agreement", f"circle {step[0]}", f"doctor finds it again in what {step[1]} has made")
         found = diagnose(_case(store, settings))
 
 
@@ -91,6 +95,10 @@ def _steps(found: list[Diagnosis]) -> list[tuple[str, str]]:
     ]
 
 
+def _new_store(store: Path) -> Path:
+    return store.with_name("out")
+
+
 def _is_mend(command: str) -> bool:
     return command.startswith("mqtool") and shlex.split(command)[1] in _MENDING
 
@@ -105,7 +113,7 @@ def _carry_out(step: tuple[str, str], store: Path, broken: Broken) -> bool:
             broken("agreement", f"shell {code}", f"{command} ended with {status}")
         return not status
     words = shlex.split(command)[1:]
-    words += ["--yes"] if _is_mend(command) else ["--into", str(store.with_name("out"))] if "--into" in words else []
+    words += ["--yes"] if _is_mend(command) else ["--into", str(_new_store(store))] if _INTO in words else []
     ran = run(*words)
     if ran.status in _FAULTS:
         broken("agreement", f"command {code}", f"{command} ended with {ran.status}: {ran.remarks[-300:]}")

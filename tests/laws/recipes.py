@@ -72,6 +72,42 @@ _ROWS = {
     "a rebuild of an index names the checkpoint only where it becomes another": (
         "batchcq-533-kill", "rebuild index", []
     ),
+    "a unit that was never one is no message that a start gives up": (
+        "timer-533-clean",
+        "doctor",
+        [
+            {
+                "op": "write",
+                "file": "consumequeue/Timed2/0/00000000000000000000",
+                "at": 200,
+                "hex": "e5703046fb03ad045ea693e4449ba3e45cb25cb8",
+            }
+        ],
+    ),
+    "doctor leads from files of a queue that were swapped to what keeps every place": (
+        "multipath-533-clean",
+        "doctor",
+        [
+            {
+                "op": "swap",
+                "path": "consumequeue/Multi/1/00000000000000000000",
+                "to": "consumequeue/Multi/1/00000000000000002400",
+            }
+        ],
+    ),
+    "doctor leads from a queue whose messages are lost as well to what keeps their places": (
+        "mixed-533-clean",
+        "doctor",
+        [
+            {"op": "resize", "file": "consumequeue/pay_events/0/00000000000000000000", "size": 199},
+            {"op": "delete", "path": "commitlog/00000000000000065536"},
+        ],
+    ),
+    "doctor leads from two messages with one place, which recover leaves, to a store with places for both": (
+        "mixed-497-clean",
+        "doctor",
+        [{"op": "write", "file": "commitlog/00000000000000196608", "at": 53390, "hex": "000000000000001c"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

@@ -24,13 +24,15 @@ from mqtool.engine.repair.losses import Losses
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.plan import Change, GroupEffect, Loss, Plan
 from mqtool.engine.repair.rehearsal import rehearsed
+from mqtool.engine.repair.verify_log import stretches
 from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
 from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
 from mqtool.engine.store.index_file import NAME_WIDTH
 from mqtool.engine.store.mapped_file import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError
-from mqtool.formats import checkpoint
+from mqtool.formats import checkpoint, consume_queue
 from mqtool.formats import kernels as plain
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
@@ -39,6 +41,7 @@ BEHIND = "behind the end of the log"
 UNREACHABLE = "in the log, but no queue leads to them"
 GONE = "gone from the log already, and the queue forgets them"
 _SHOWN = 3
+_STEP = 1 << 18
 
 MEETS = {
     Outcome.RECORD: "more of it",
@@ -54,7 +57,7 @@ MEETS = {
 class BrokerVerdict:
     """What a broker of one version would do.
 
-    ``refusal`` says why it would not start (``is_queue_refused`` for the files of a queue), ``endless`` why it would
+    ``refusal`` says why it would not start (``is_ext_refused`` for a queue's extension), ``endless`` why it would
     never be done; what is known by then stands in the other fields. ``after_stop`` is the checkpoint once it was
     stopped cleanly. Files are relative to the store.
     """
@@ -62,7 +65,7 @@ class BrokerVerdict:
     version: str
     last_exit_ok: bool
     refusal: str | None = None
-    is_queue_refused: bool = False
+    is_ext_refused: bool = False
     endless: str | None = None
     start_offset: int | None = None
     start_reason: str = ""
@@ -148,7 +151,7 @@ def start(broker: BrokerStart, digests: bool = False) -> BrokerVerdict:
         broker.start()
         verdict = dataclasses.replace(verdict, after_start=broker.view(digests))
     except RefusedError as error:
-        return dataclasses.replace(verdict, refusal=str(error), is_queue_refused=error.is_of_queue)
+        return dataclasses.replace(verdict, refusal=str(error), is_ext_refused=error.is_of_ext)
     except EndlessError as error:
         verdict = dataclasses.replace(verdict, endless=str(error))
     relative = broker.reader.paths.relative
@@ -258,10 +261,21 @@ def _forgotten(broker: BrokerStart, told: Iterable[Loss]) -> Iterator[Loss]:
                 continue
             at, end = max(before.first_offset, queue.max_offset), before.max_offset()
             for start, stop in [*sorted(known[key]), (end, end)]:
-                if at < min(start, end):
-                    count = min(start, end) - at
-                    yield Loss(key[0], count, 0, GONE, key[1], at, at + count)
+                for first, last in _units_of_messages(before, at, min(start, end)):
+                    yield Loss(key[0], last - first, 0, GONE, key[1], first, last)
                 at = max(at, stop)
+
+
+def _units_of_messages(queue: ConsumeQueue | BatchConsumeQueue, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of a range of queue offsets whose units can be those of messages, be they gone."""
+    if isinstance(queue, BatchConsumeQueue):  # its bounds are told by such units alone
+        yield from [(start, stop)] if start < stop else []
+        return
+    for at in range(start, stop, _STEP):
+        units = queue.units(at, min(at + _STEP, stop))
+        sizes = units["size"]
+        can_be = (units["physical_offset"] >= 0) & (sizes > 0) & (sizes != consume_queue.PRE_BLANK_SIZE)
+        yield from ((at + first, at + last) for first, last in stretches(can_be))
 
 
 def _is_sound(table: MessageTable) -> Any:

@@ -75,12 +75,12 @@ RULES = {
 class RefusedError(Exception):
     """A broker would not start on this store; the text says why.
 
-    ``is_of_queue`` where the files of a queue are to blame, which can be made again from the log.
+    ``is_of_ext`` where a queue's extension is to blame, which is made again with its queues.
     """
 
-    def __init__(self, text: str, is_of_queue: bool = False) -> None:
+    def __init__(self, text: str, is_of_ext: bool = False) -> None:
         super().__init__(text)
-        self.is_of_queue = is_of_queue
+        self.is_of_ext = is_of_ext
 
 
 class EndlessError(Exception):

@@ -252,7 +252,7 @@ class BrokerQueue:
         last, first = self.segments[-1], self.segments[0]
         if not last.used and self._rules.trips_over_empty_files:
             raise RefusedError(
-                f"the last file of queue {self.key[1]} of {self.key[0]} holds nothing: its code fails on it", True
+                f"the last file of queue {self.key[1]} of {self.key[0]} holds nothing: its code fails on it"
             )
         if last.used:
             count = last.used // size

@@ -34,8 +34,9 @@ _REST_IS_READABLE = (
     "from a slave, a backup or the producers."
 )
 _REBUILD = (
-    "`mqtool rebuild all` makes queues and index again from the log, with the broker stopped, and `mqtool undo` "
-    "takes that back. Run `mqtool recover` first when verify tells of an error of the log (LOG-..). A broker does "
+    "With the broker stopped, `mqtool recover --abnormal` fills up and corrects queues and index from the whole log "
+    "and keeps the places of messages that are lost; `mqtool rebuild all` makes both again from nothing, after it "
+    "when verify tells of an error of the log (LOG-..). `mqtool undo` takes either back. A broker does "
     "it too when the folders are gone, but cuts the log at the first record it cannot read, and RocketMQ 5.4 and "
     "later read only the last ten segments."
 )
@@ -195,8 +196,9 @@ CHECKS: dict[str, Check] = {
         "and numbering began anew (topic deleted and made again, consumequeue deleted under 5.0 to 5.3.1), or "
         "records of an earlier life of the log.",
         "See which other findings lie at the same place: they tell what was lost and why. What is lost cannot be "
-        "made again from this store. Where numbering began anew nothing is lost in the log, but consumers by offset "
-        "read one of the two messages only; `mqtool find` and `dump commitlog` show both.",
+        "made again from this store; `mqtool recover` gives a damaged number back where its queue tells it. Where "
+        "numbering began anew nothing is lost in the log, but consumers by offset read one of the two messages only; "
+        "`mqtool find` and `dump commitlog` show both, and `mqtool salvage` makes a store with a place for each.",
     ),
     "LOG-TIME-ORDER": Check(
         WARNING,

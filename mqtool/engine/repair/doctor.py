@@ -69,6 +69,7 @@ _CONFIG = "mqtool rebuild config {at}"
 _RECOVER = "mqtool recover{whole} {at}"
 _RECOVER_WHOLE = "mqtool recover --abnormal "
 _RECOVER_ALL = _RECOVER_WHOLE + "{at}"
+_NEW_STORE = "mqtool salvage --into {new} {at}"
 _EXPORT = "mqtool export --topic {topic} {at}"
 _TIMER = "mqtool pull --topic rmq_sys_wheel_timer --queue 0 {at}"
 _UPDATE_TOPIC = "mqadmin updateTopic {admin} -c {cluster} -t {topic}"
@@ -108,7 +109,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "LOG-FILE-SIZE": Cause(STOPS, CHECKS["LOG-FILE-SIZE"].title, log.file_size),
     "QUEUE-STRAY": Cause(STOPS, CHECKS["QUEUE-STRAY"].title, log.queue_strays, (_ASIDE,)),
-    "QUEUE-FILE-SIZE": Cause(STOPS, CHECKS["QUEUE-FILE-SIZE"].title, log.queue_file_sizes, (_QUEUES,)),
+    "QUEUE-FILE-SIZE": Cause(STOPS, CHECKS["QUEUE-FILE-SIZE"].title, log.queue_file_sizes, (_RECOVER_ALL,)),
     "QUEUE-TYPE": Cause(
         STOPS, PAGES["QUEUE-TYPE"].title, log.queue_type, (_CONFIG,), versions=FIVE
     ),
@@ -132,6 +133,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "LOG-TORN": Cause(LOSES, CHECKS["LOG-TORN"].title, cuts("LOG-TORN"), (_RECOVER,)),
     "LOG-POSITION": Cause(LOSES, CHECKS["LOG-POSITION"].title, of_findings("LOG-POSITION"), (_RECOVER,)),
+    "LOG-QUEUE-ORDER": Cause(LOSES, CHECKS["LOG-QUEUE-ORDER"].title, log.queue_order, (_RECOVER_ALL,)),
     "QUEUE-BEYOND": Cause(LOSES, CHECKS["QUEUE-BEYOND"].title, of_findings("QUEUE-BEYOND"), (_RECOVER,)),
     # Delivery: what hides most first.
     "SETTING-ROCKSDB": Cause(
@@ -143,10 +145,10 @@ CAUSES: dict[str, Cause] = {
         HIDES, PAGES["BATCH-QUEUES"].title, log.batch_queues,
         (_EXPORT,), versions=("4.9",),
     ),
-    "QUEUES-LOST": Cause(HIDES, PAGES["QUEUES-LOST"].title, log.queues_lost, (_QUEUES,)),
+    "QUEUES-LOST": Cause(HIDES, PAGES["QUEUES-LOST"].title, log.queues_lost, (_RECOVER_ALL,)),
     "QUEUE-NAME": Cause(HIDES, CHECKS["QUEUE-NAME"].title, of_findings("QUEUE-NAME"), (_QUEUES,)),
-    "QUEUE-GAP": Cause(HIDES, CHECKS["QUEUE-GAP"].title, of_findings("QUEUE-GAP"), (_QUEUES,)),
-    "QUEUE-MISSING": Cause(HIDES, CHECKS["QUEUE-MISSING"].title, log.queue_ends, (_QUEUES,)),
+    "QUEUE-GAP": Cause(HIDES, CHECKS["QUEUE-GAP"].title, of_findings("QUEUE-GAP"), (_RECOVER_ALL,)),
+    "QUEUE-MISSING": Cause(HIDES, CHECKS["QUEUE-MISSING"].title, log.queue_ends, (_RECOVER_ALL,)),
     "START-HIDES": Cause(HIDES, PAGES["START-HIDES"].title, lambda _: iter(()), (_RECOVER_ALL,)),
     "CHECKPOINT-AHEAD": Cause(
         HIDES, CHECKS["CHECKPOINT-AHEAD"].title, of_findings("CHECKPOINT-AHEAD"), (_RECOVER,)
@@ -228,7 +230,7 @@ _OF_STORE = (
 _QUEUE_CAUSES = {"QUEUE-MISSING", "QUEUES-LOST", "QUEUE-GAP", "QUEUE-NAME"}
 """Causes with which messages of any age may be without their queue."""
 _OF_LOG = ("mqtool recover ", "mqtool rebuild ", "mqtool salvage ")
-_REMEDIES = (("LOG-QUEUE-ORDER", _RECOVER_ALL), ("QUEUE-", _QUEUES), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
+_REMEDIES = (("QUEUE-EXT", _QUEUES), ("QUEUE-", _RECOVER_ALL), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
 
 
 def examine(case: Case) -> tuple[list[Start], list[Diagnosis]]:
@@ -356,7 +358,9 @@ def _commands(case: Case, cause: Cause, sign: Sign) -> Iterator[str]:
     if commands is None:
         commands = tuple(case.fill(template, sign) for template in cause.next)
     for command in commands:
-        if case.elsewhere is None or not command.startswith(_OF_LOG):
+        if command.startswith("mqtool recover ") and not case.has_recover_work:
+            yield case.fill(_NEW_STORE, sign)
+        elif case.elsewhere is None or not command.startswith(_OF_LOG):
             yield command
         elif case.elsewhere.setting:  # mends refuse a log of which a part lies elsewhere
             yield case.change_setting("storePathCommitLog", case.elsewhere.setting)

@@ -213,7 +213,7 @@ def unexplained(
     for verdict in foretold.verdicts:
         version, counts = verdict.version, foretold.counts(verdict)
         if not verdict.starts and not is_told(version, "stops"):
-            refused[verdict.refusal or verdict.endless or "", verdict.is_queue_refused].append(version)
+            refused[verdict.refusal or verdict.endless or "", verdict.is_ext_refused].append(version)
         is_elsewhere = bool(places) and verdict.end_offset not in places
         if counts[BEHIND] and (is_elsewhere or not is_told(version, "deletes")):
             ends[verdict.end_offset or 0, verdict.end_reason, counts[BEHIND]].append(version)
@@ -222,8 +222,8 @@ def unexplained(
             hides[counts[UNREACHABLE], tuple(sorted(queues))].append(version)
     if refused:
         signs = []
-        for (text, is_of_queue), names in refused.items():
-            mend = "rebuild queues" if is_of_queue else "recover --abnormal"
+        for (text, is_of_ext), names in refused.items():
+            mend = "rebuild queues" if is_of_ext else "recover --abnormal"
             signs.append(Sign(text, versions=tuple(names), commands=(f"mqtool {mend} {case.at}",)))
         yield "START-REFUSED", signs
     if ends:

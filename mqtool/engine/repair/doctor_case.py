@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.missing_log import Elsewhere, log_elsewhere
 from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.recover import plan_recover
 from mqtool.engine.repair.surroundings import Surroundings
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.dispatch import QueueKey
@@ -21,7 +22,7 @@ from mqtool.engine.store.paths import SIZES, StoreConfig
 from mqtool.engine.store.queue_view import queue_keys
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.versions import RELEASES, conclude, find_evidence
-from mqtool.errors import FormatError, MqtoolError, NotFoundError, NotPermittedError, UsageError
+from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, NotPermittedError, UsageError
 from mqtool.formats import config_tables
 from mqtool.formats.message import Message
 
@@ -166,6 +167,21 @@ class Case:
         """What of the log lies in folders that nobody has named."""
         return log_elsewhere(self.reader)
 
+    @functools.cached_property
+    def has_recover_work(self) -> bool:
+        """Whether ``recover --abnormal`` changes anything.
+
+        Asked only where messages have one place, which may stay so. Cost: that of its plan, which reads the whole log.
+        """
+        if "LOG-QUEUE-ORDER" not in self.findings:
+            return True
+        try:
+            return bool(plan_recover(self.reader, {"mode": "abnormal"}, self.jobs, self.progress).changes)
+        except BadDataError:  # a hole that cannot be bridged
+            return False
+        except MqtoolError:
+            return True
+
     def found(self, *codes: str) -> Iterator[Finding]:
         """Yield the findings of some checks."""
         for code in codes:
@@ -231,6 +247,7 @@ class Case:
             store=shlex.quote(str(self.root)),
             path=shlex.quote(str(path)),
             aside=shlex.quote(f"{self.root}.aside"),
+            new=shlex.quote(f"{self.root}.new"),
             topic=shlex.quote(sign.topic or ""),
             of_topic=f"--topic {shlex.quote(sign.topic)} " if sign.topic else "",
             group=shlex.quote(sign.group or ""),

@@ -140,6 +140,16 @@ def _messages_behind(case: Case, offset: int) -> int:
     return sum(int((table.faults == 0).sum()) for table in tables if not isinstance(table, Gap))
 
 
+def queue_order(case: Case) -> Iterator[Sign]:
+    """Yield messages whose queue offsets do not follow each other: messages are lost, or two have one place."""
+    for found in case.found("LOG-QUEUE-ORDER"):
+        if case.has_recover_work:
+            yield Sign.of(found)
+        else:
+            text = f"{found.message}; `mqtool recover` leaves it so, in a new store every message has a place"
+            yield Sign.of(found, message=text, effect=Effect.HIDES)
+
+
 def out_of_memory(case: Case) -> Iterator[Sign]:
     """Yield records so large that 4.9 cannot even allocate them: it ends with an OutOfMemoryError."""
     for found in case.found("LOG-SIZES", "LOG-TORN", "LOG-MAGIC"):
@@ -185,7 +195,7 @@ def batch_queues(case: Case) -> Iterator[Sign]:
 
 def queue_type(case: Case) -> Iterator[Sign]:
     """Yield queues of another type than their topic is set to be."""
-    told = {name for name, topic in (case.topics or {}).items() if topic.attributes.get("queue.type") == _BATCH_TYPE}
+    told = _batch_topics(case)
     paths = case.reader.paths
     batch = {topic for topic, _ in case.reader.batch_consume_queues}
     plain = {topic for topic, _ in case.reader.consume_queues}
@@ -199,6 +209,10 @@ def queue_type(case: Case) -> Iterator[Sign]:
         sign = Sign(text, file=file, expected="SimpleCQ", found=_BATCH_TYPE, topic=topic)
         aside = "mkdir -p {aside} && mv --backup=numbered -- {path} {aside}/"
         yield dataclasses.replace(sign, commands=(case.fill(aside, sign), case.fill(_QUEUES, sign)))
+
+
+def _batch_topics(case: Case) -> set[str]:
+    return {name for name, topic in (case.topics or {}).items() if topic.attributes.get("queue.type") == _BATCH_TYPE}
 
 
 def clock(case: Case) -> Iterator[Sign]:
@@ -239,10 +253,10 @@ def _lost(case: Case, found: Finding, text: str) -> Sign:
             text += f"; 5.5 makes only those of the last {_RECOVERED_SEGMENTS} of {count} segments again"
     else:
         text += "; no broker makes a single queue again: it begins anew at queue offset 0"
-    # What nothing but the log knows is not rebuilt by its name.
-    is_known = all_queues or found.topic in (case.topics or {}) or any(key[0] == found.topic for key in case.queues)
-    commands = None if is_known else (case.fill("mqtool recover --abnormal {at}", Sign(text)),)
-    return Sign(text, found.file, topic=found.topic, queue_id=found.queue_id, commands=commands)
+    sign = Sign(text, found.file, topic=found.topic, queue_id=found.queue_id)
+    if found.topic in _batch_topics(case):  # these lie in another folder, where recover does not make any
+        return dataclasses.replace(sign, commands=(case.fill(_QUEUES, sign),))
+    return sign
 
 
 def queue_ends(case: Case) -> Iterator[Sign]:

@@ -158,7 +158,8 @@ PAGES: dict[str, Check] = {
         "Somebody deleted the folder of a queue, or a copy lacks it. Brokers make all queues again when there is "
         "none at all (5.4 and later only those of the last ten segments), but never a single one: it begins anew at "
         "offset 0, and groups wait until it has passed what they have read.",
-        "`mqtool rebuild queues` makes them again from the log, byte for byte; do it before a broker is started.",
+        "`mqtool recover --abnormal` fills them up from the whole log and keeps the places of messages that are lost; "
+        "`mqtool rebuild queues` makes them again, byte for byte. Do it before a broker is started.",
     ),
     "TOPIC-PERMISSION": Check(
         WARNING,

@@ -277,7 +277,7 @@ def rocksdb_setting(case: Case) -> Iterator[Sign]:
     kind = case.settings.get("storeType", "default" if case.are_settings_known else "defaultRocksDB")
     if case.wanted == "4.9":
         text = "the queues lie in RocksDB, which 4.9 knows nothing of"
-        commands = (case.fill("mqtool rebuild queues --into {aside} {at}", Sign("")),)
+        commands = (case.fill("mqtool rebuild queues --into {new} {at}", Sign("")),)
         yield Sign(text, file=case.reader.paths.relative(folder), commands=commands)
     elif kind != "defaultRocksDB":
         text = f"the queues lie in RocksDB ({case.reader.paths.relative(folder)}), which a broker does not read so"

@@ -342,6 +342,11 @@ def torn_unit(patient: Patient) -> None:
     apply_ops(patient.store, case.ops)
 
 
+def taken_place(patient: Patient) -> None:
+    """The last message but some of a queue says that it is one that came long before."""
+    overwrite(patient.segments[-1], 53_390, (28).to_bytes(8, "big"))
+
+
 def record_from_elsewhere(patient: Patient) -> None:
     one = message(-3, "mixed-533-clean")
     path, at = place(patient, one["phy"])
@@ -560,6 +565,7 @@ PLANTS = {
     "a file of a queue gone": Plant("QUEUE-GAP", "mixed-533-clean", queue_file_gone, HIDES),
     "a file of a queue under another name": Plant("QUEUE-NAME", "mixed-533-clean", misnamed_queue_file, HIDES),
     "a record that says to lie elsewhere": Plant("LOG-POSITION", "mixed-533-clean", record_from_elsewhere, LOSES),
+    "a message with another's place in its queue": Plant("LOG-QUEUE-ORDER", "mixed-497-clean", taken_place, LOSES),
     "records behind the end of the log": Plant("LOG-STALE", "mixed-497-clean", stale_records, HINDERS),
     "the last unit gone": Plant("QUEUE-MISSING", "mixed-533-clean", last_unit_gone, HIDES),
     "a checkpoint ahead": Plant("CHECKPOINT-AHEAD", "mixed-533-clean", checkpoint_ahead, HIDES),
