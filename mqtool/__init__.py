@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mqtool.engine.client.outgoing import ProducerMessage
     from mqtool.engine.client.queue_choice import select_at_random, select_by_hash
     from mqtool.engine.client.sending import SendResult, SendStatus, TransactionState
+    from mqtool.engine.client_runtime.blocking.admin_client import AdminClient
     from mqtool.engine.client_runtime.blocking.consumers import (
         LitePullConsumer,
         PopConsumer,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
     from mqtool.engine.client_runtime.blocking.producers import Producer, TransactionProducer
     from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
+    from mqtool.engine.client_runtime.instance import ClientOptions
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions
     from mqtool.engine.client_runtime.only_once import BoundedMemory, OnlyOnce, SqliteMemory
     from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
@@ -69,11 +71,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessDeniedError",
+    "AdminClient",
     "AnswerTimeoutError",
     "BoundedMemory",
     "Broker",
     "BusyError",
     "CallbackError",
+    "ClientOptions",
     "Compression",
     "ConsumeContext",
     "ConsumeFrom",
@@ -128,11 +132,13 @@ __all__ = [
 
 _HOMES = {
     "AccessDeniedError": "mqtool.errors",
+    "AdminClient": "mqtool.engine.client_runtime.blocking.admin_client",
     "AnswerTimeoutError": "mqtool.errors",
     "BoundedMemory": "mqtool.engine.client_runtime.only_once",
     "Broker": "mqtool.engine.embedded",
     "BusyError": "mqtool.errors",
     "CallbackError": "mqtool.errors",
+    "ClientOptions": "mqtool.engine.client_runtime.instance",
     "Compression": "mqtool.formats.compression",
     "ConsumeContext": "mqtool.engine.client_runtime.consume_services",
     "ConsumeFrom": "mqtool.engine.client.consuming",

@@ -4,15 +4,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mqtool.engine.client_runtime.admin_client import AdminClient
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer
     from mqtool.engine.client_runtime.pop_consumer import PopConsumer
     from mqtool.engine.client_runtime.producer import Producer, TransactionProducer
     from mqtool.engine.client_runtime.pull_consumer import PullConsumer
     from mqtool.engine.client_runtime.push_consumer import PushConsumer
 
-__all__ = ["LitePullConsumer", "PopConsumer", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]
+__all__ = [
+    "AdminClient",
+    "LitePullConsumer",
+    "PopConsumer",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "TransactionProducer",
+]
 
 _HOMES = {
+    "AdminClient": "admin_client",
     "LitePullConsumer": "lite_pull_consumer",
     "PopConsumer": "pop_consumer",
     "Producer": "producer",

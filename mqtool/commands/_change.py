@@ -2,13 +2,12 @@
 
 import functools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._admin import Master, masters
 from mqtool.commands._mend import Mending, Question, question_options
 from mqtool.commands._options import default_store, load_config
 from mqtool.commands._output import Output
@@ -16,36 +15,13 @@ from mqtool.commands._wire import NAMESRV_ADDR, Brokers, either_options
 from mqtool.errors import NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.client import questions
-    from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.client_runtime.admin_changes import Change, Changes
+    from mqtool.engine.client_runtime.admin_client import AdminClient
 
-Plan = Callable[["Wire", list[Master], dict[str, Any], "Changes"], Awaitable[None]]
-"""Adds to the last what is to be changed on brokers, by the options of a command."""
+Plan = Callable[["AdminClient"], Awaitable["Changes"]]
+"""Returns what is to be changed on brokers."""
 
 broker_option = click.option("--broker", "broker_name", metavar="NAME", help="Only on this broker. Default: on all.")
-
-
-@dataclass
-class Changes:
-    """What is to be changed on brokers: a row for each, and the request that does it."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    requests: "list[tuple[str, questions.Question[None]]]" = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    routes: list[str] = field(default_factory=list)
-
-    def add(
-        self, what: str, broker: Master, reason: str, request: "questions.Question[None] | None", **fields: Any
-    ) -> None:
-        """Add a change; ``what`` is create, replace or remove. One without a request is done by that of another."""
-        row = {"kind": "change", "what": what, "broker_name": broker.broker_name, **fields, "reason": reason}
-        self.rows.append(row)
-        if request:
-            self.requests.append((broker.address, request))
-
-    def forget_route(self, topic: str) -> None:
-        """Have the name servers forget a topic, once the brokers have."""
-        self.routes.append(topic)
 
 
 @dataclass(frozen=True)
@@ -63,41 +39,49 @@ class Target:
         Args:
             edit: a name of ``engine.repair.edit_config.EDITS``.
             options: of the command.
-            broker_name: the one broker that is meant.
+            broker_name: the one broker that is meant; the plan knows it, a store has none.
             plan: what is to be done on brokers.
         """
         if self.brokers:
-            return self.brokers.run(lambda wire: self._change(wire, options, broker_name, plan))
+            return self.brokers.admin(lambda admin: self._change(admin, plan))
         assert self.mending
         if broker_name is not None:
             raise UsageError("--broker names one of several brokers: a store is of one")
         return self.mending.run(edit.partition(" ")[0], {"edit": edit, **options})
 
-    async def _change(self, wire: "Wire", options: dict[str, Any], broker_name: str | None, plan: Plan) -> int:
-        from mqtool.engine.client import questions
-
-        changes = Changes()
-        await plan(wire, await masters(wire, broker_name), options, changes)
-        if changes.rows:
-            told = {name for row in changes.rows for name, value in row.items() if value not in (None, "")}
-            self.output.columns = [name for name in changes.rows[0] if name in told - {"kind"}]
-        for row in changes.rows:
+    async def _change(self, admin: "AdminClient", plan: Plan) -> int:
+        changes = await plan(admin)
+        rows = [_row(change) for change in changes.changes]
+        if rows:
+            told = {name for row in rows for name, value in row.items() if value not in (None, "")}
+            self.output.columns = [name for name in rows[0] if name in told - {"kind"}]
+        for row in rows:
             self.output.row(row)
         for remark in changes.remarks:
             self.output.remark(remark)
-        if not changes.rows:
+        if not rows:
             self.output.remark("there is nothing to change")
             return Status.OK
         self.output.flush()
         if not self.question.is_answered_yes("Do this?"):
             return Status.DAMAGE
-        for address, request in changes.requests:
-            await wire.ask(address, request)
-        for topic in changes.routes if broker_name is None else ():
-            for address in wire.name_servers:
-                await wire.ask(address, questions.delete_route(topic))
+        await admin.apply(changes)
         self.output.remark("done")
         return Status.OK
+
+
+def _row(change: "Change") -> dict[str, Any]:
+    """Return a change as a row; what does not apply to its kind is left out."""
+    row: dict[str, Any] = {"kind": "change", "what": change.what, "broker_name": change.broker_name}
+    told = {"group": change.group, "topic": change.topic, "queue_id": change.queue_id}
+    row |= {
+        name: value
+        for name, value in told.items()
+        if value is not None or (name == "topic" and change.what == "remove")
+    }
+    if change.new_offset is not None:
+        row |= {"consumer_offset": change.consumer_offset, "new_offset": change.new_offset}
+    return {**row, "reason": change.reason}
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from mqtool.errors import UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.client_runtime.admin_client import AdminClient
     from mqtool.engine.store.reader import StoreReader
 
 T = TypeVar("T")
@@ -60,6 +61,22 @@ class Brokers:
                 return await work(wire)
 
         return run(connected())
+
+    def admin(self, work: "Callable[[AdminClient], Awaitable[T]]") -> T:
+        """Have an admin client do work and return what it comes to; raises what ``run`` does."""
+
+        async def connected(_: "Wire") -> T:
+            async with self.admin_client() as client:
+                return await work(client)
+
+        return self.run(connected)
+
+    def admin_client(self) -> "AdminClient":
+        """Return a client for administrators, not started."""
+        from mqtool.engine.client_runtime.admin_client import AdminClient
+        from mqtool.engine.client_runtime.instance import ClientOptions
+
+        return AdminClient(self.name_servers, ClientOptions(**self.client_options()))
 
     def wire(self) -> "Wire":
         """Return connections to them, none of which is made yet."""

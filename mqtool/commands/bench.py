@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._admin import masters
 from mqtool.commands._options import OFFSET, limit_option, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._streams import outlast_readers
@@ -157,34 +156,27 @@ async def _load(target: _Target, options: "LoadOptions", output: Output) -> "Asy
 
     async with contextlib.AsyncExitStack() as stack:
         wire = await stack.enter_async_context(target.brokers.wire())
-        topic = target.topic
+        topic, brokers = target.topic, target.brokers
         if topic is None:
-            topic = await stack.enter_async_context(_topic_of_our_own(wire, output))
-        brokers = target.brokers
+            topic = await stack.enter_async_context(_topic_of_our_own(wire, brokers, output))
         yield await stack.enter_async_context(Load(brokers.name_servers, topic, options, brokers.client_options()))
 
 
 @contextlib.asynccontextmanager
-async def _topic_of_our_own(wire: "Wire", output: Output) -> AsyncIterator[str]:
+async def _topic_of_our_own(wire: "Wire", brokers: Brokers, output: Output) -> AsyncIterator[str]:
     """Make a topic on all brokers, and delete it afterwards."""
-    from mqtool.engine.client import questions
-    from mqtool.formats.config_changes import changed_topic
-
     topic = f"mqtool-bench-{os.getpid()}-{time.time_ns() // 1_000_000}"
-    brokers = await masters(wire)
-    try:
-        for broker in brokers:
-            await wire.ask(broker.address, questions.put_topic(changed_topic(None, topic, None, None)))
-        await _until_known(wire, topic, len(brokers))
-        yield topic
-    finally:
+    async with brokers.admin_client() as admin:
+        count = len(await admin.masters())
         try:
-            for broker in brokers:
-                await wire.ask(broker.address, questions.delete_topic(topic))
-            for address in wire.name_servers:
-                await wire.ask(address, questions.delete_route(topic))
-        except MqtoolError as error:
-            output.remark(f"the topic {topic} is left behind: {error}")
+            await admin.create_topic(topic)
+            await _until_known(wire, topic, count)
+            yield topic
+        finally:
+            try:
+                await admin.delete_topic(topic)
+            except MqtoolError as error:
+                output.remark(f"the topic {topic} is left behind: {error}")
 
 
 async def _until_known(wire: "Wire", topic: str, broker_count: int) -> None:

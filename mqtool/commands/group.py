@@ -5,26 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._admin import (
-    Master,
-    ask_each,
-    check_group,
-    masters,
-    offset_rows,
-    stored_offset_rows,
-)
-from mqtool.commands._change import Changes, Target, broker_option, target_options
+from mqtool.commands._admin import offset_row, stored_offsets
+from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._options import matching, output_option
 from mqtool.commands._output import Format, Output
 from mqtool.commands._wire import Brokers, source_options
-from mqtool.commands.topic import plan_delete_topic
-from mqtool.errors import MqtoolError, Status, UsageError
+from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client.questions import Members
-    from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.client_runtime.admin_client import AdminClient, GroupOffset
     from mqtool.engine.store.reader import StoreReader
-    from mqtool.formats.config_tables import SubscriptionGroup, Table
+    from mqtool.formats.config_tables import SubscriptionGroup
 
 _COLUMNS = ("group", "members", "lag", "consume_enabled", "retry_max_times", "broker_name", "consume_broadcast_enabled")
 _SETTINGS = ("group", "broker_name", "consume_enabled", "retry_max_times", "consume_broadcast_enabled")
@@ -48,7 +40,7 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
 
     output.columns = _COLUMNS
     if isinstance(source, Brokers):
-        rows = source.run(lambda wire: _rows_of_brokers(wire, patterns))
+        rows = source.admin(lambda admin: _rows_of_brokers(admin, patterns))
     else:
         rows = _rows_of_store(source, patterns)
     # What a broker makes for itself comes last, so that a person's own groups are not lost in it.
@@ -57,28 +49,15 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
     return Status.OK
 
 
-async def _rows_of_brokers(wire: "Wire", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
-    from mqtool.engine.client import questions
-    from mqtool.engine.client_runtime import together
-
-    answers = await ask_each(wire, await masters(wire), questions.groups)
-    names = _chosen(patterns, {name for _, tables in answers for name in tables})
-    rows = []
-    for broker, tables in answers:
-        groups = _parsed({name: table for name, table in tables.items() if name in names})
-        online = await together(wire.ask(broker.address, questions.members(name)) for name in groups)
-        lags = _lags(await offset_rows(wire, broker, lambda key: key[1] in names))
-        rows += [
-            _row(group, broker.broker_name, len(members.members) if members else 0, lags.get(name))
-            for (name, group), members in zip(groups.items(), online, strict=True)
-        ]
-    return rows
+async def _rows_of_brokers(admin: "AdminClient", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
+    names = _chosen(patterns, await admin.group_names()) if patterns else None
+    return [_row(one.settings, one.broker_name, one.members, one.lag) for one in await admin.groups(names)]
 
 
 def _rows_of_store(store: "StoreReader", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
     groups = _stored_groups(store)
     names = _chosen(patterns, groups.keys())
-    lags = _lags(stored_offset_rows(store, lambda key: key[1] in names))
+    lags = _lags(stored_offsets(store, lambda key: key[1] in names))
     return [_row(group, None, None, lags.get(name)) for name, group in groups.items() if name in names]
 
 
@@ -86,17 +65,11 @@ def _chosen(patterns: tuple[str, ...], names: Any) -> set[str]:
     return matching(patterns, names, "group") if patterns else {*names}
 
 
-def _lags(rows: list[dict[str, Any]]) -> dict[str, int]:
+def _lags(offsets: "list[GroupOffset]") -> dict[str, int]:
     lags: dict[str, int] = {}
-    for row in rows:
-        lags[row["group"]] = lags.get(row["group"], 0) + (row["lag"] or 0)
+    for offset in offsets:
+        lags[offset.group] = lags.get(offset.group, 0) + (offset.lag or 0)
     return lags
-
-
-def _parsed(tables: "dict[str, Table]") -> "dict[str, SubscriptionGroup]":
-    from mqtool.formats.config_tables import subscription_groups
-
-    return subscription_groups({"subscriptionGroupTable": tables})
 
 
 def _stored_groups(store: "StoreReader") -> "dict[str, SubscriptionGroup]":
@@ -118,7 +91,7 @@ def show(group: str, source: "Brokers | StoreReader", output: Output) -> int:
     """Show the settings of a group, who consumes for it, what it has subscribed to, and how far it has read."""
     if output.format is Format.CSV:
         raise UsageError("the rows of a group differ in their columns: give -o jsonl, or see mqtool offset list")
-    rows = source.run(lambda wire: _shown_by_brokers(wire, group)) if isinstance(source, Brokers) else None
+    rows = source.admin(lambda admin: _shown_by_brokers(admin, group)) if isinstance(source, Brokers) else None
     if rows is None:
         assert not isinstance(source, Brokers)
         rows = _shown_by_store(source, group)
@@ -140,49 +113,47 @@ def _show(rows: list[dict[str, Any]], output: Output) -> None:
 
 
 def _shown_by_store(store: "StoreReader", group: str) -> list[dict[str, Any]]:
+    from mqtool.engine.client_runtime.admin_changes import check_known
+
     groups = _stored_groups(store)
-    offsets = stored_offset_rows(store, lambda key: key[1] == group)
-    check_group(group, groups.keys() | {row["group"] for row in offsets})
+    offsets = stored_offsets(store, lambda key: key[1] == group)
+    check_known(group, groups.keys() | {one.group for one in offsets}, "group")
     settings = [_row(groups[group], None, None, None)] if group in groups else []
     return [
         *({"kind": "group", **row} for row in settings),
-        *({"kind": "queue", **row, "client_id": None} for row in offsets),
+        *({"kind": "queue", **offset_row(one), "client_id": None} for one in offsets),
     ]
 
 
-async def _shown_by_brokers(wire: "Wire", group: str) -> list[dict[str, Any]]:
-    from mqtool.engine.client import questions
+async def _shown_by_brokers(admin: "AdminClient", group: str) -> list[dict[str, Any]]:
+    from mqtool.formats.bodies import MessageQueue
 
-    answers = await ask_each(wire, await masters(wire), questions.groups)
-    check_group(group, {name for _, tables in answers for name in tables})
     rows = []
-    for broker, tables in answers:
-        if group not in tables:
-            continue
-        offsets = await offset_rows(wire, broker, lambda key: key[1] == group)
-        online = await wire.ask(broker.address, questions.members(group))
+    for broker_name, settings, online, offsets, holders in await admin.group(group):
         count = len(online.members) if online else 0
-        settings = _row(_parsed({group: tables[group]})[group], broker.broker_name, count, _lags(offsets).get(group))
-        holders = await _holders(wire, broker, group, online)
-        rows.append({"kind": "group", **settings})
-        rows += _online_rows(broker, online)
+        rows.append({"kind": "group", **_row(settings, broker_name, count, _lags(offsets).get(group))})
+        rows += _online_rows(broker_name, online)
         rows += [
-            {"kind": "queue", **row, "client_id": holders.get((row["topic"], row["broker_name"], row["queue_id"]))}
-            for row in offsets
+            {
+                "kind": "queue",
+                **offset_row(one),
+                "client_id": holders.get(MessageQueue(one.topic, broker_name, one.queue_id)),
+            }
+            for one in offsets
         ]
     return rows
 
 
-def _online_rows(broker: Master, online: "Members | None") -> list[dict[str, Any]]:
+def _online_rows(broker_name: str, online: "Members | None") -> list[dict[str, Any]]:
     if online is None:
         return []
     rows: list[dict[str, Any]] = [
-        {"kind": "member", "broker_name": broker.broker_name, **member._asdict()} for member in online.members
+        {"kind": "member", "broker_name": broker_name, **member._asdict()} for member in online.members
     ]
     rows += [
         {
             "kind": "subscription",
-            "broker_name": broker.broker_name,
+            "broker_name": broker_name,
             "topic": one.topic,
             "expression": one.expression,
             "expression_type": one.expression_type,
@@ -193,22 +164,6 @@ def _online_rows(broker: Master, online: "Members | None") -> list[dict[str, Any
         for one in online.subscriptions
     ]
     return rows
-
-
-async def _holders(
-    wire: "Wire", broker: Master, group: str, online: "Members | None"
-) -> "dict[tuple[str, str, int], str]":
-    """Return which consumer works on each queue, as far as they tell: not all clients do."""
-    from mqtool.engine.client import questions
-
-    holders: dict[tuple[str, str, int], str] = {}
-    for member in online.members if online else ():
-        try:
-            for queue in await wire.ask(broker.address, questions.held_queues(group, member.client_id)):
-                holders[queue] = member.client_id
-        except MqtoolError:
-            continue
-    return holders
 
 
 @command.command(short_help="Make a group, or change it.")
@@ -233,20 +188,14 @@ def create(
       mqtool group create -s ./store billing --no-consume
     """  # noqa: D301
     options = {"group": group, "retries": retries, "consume": consume, "broadcast": broadcast}
-    return target.run("group create", options, broker_name, _plan_create)
-
-
-async def _plan_create(wire: "Wire", brokers: list[Master], options: dict[str, Any], changes: Changes) -> None:
-    from mqtool.engine.client import questions
-    from mqtool.formats.config_changes import changed_group, group_differences
-
-    group = options["group"]
-    for broker, tables in await ask_each(wire, brokers, questions.groups):
-        known = tables.get(group)
-        settings = changed_group(known, group, options)
-        if settings != known:
-            reason = group_differences(known, settings)
-            changes.add("replace" if known else "create", broker, reason, questions.put_group(settings), group=group)
+    return target.run(
+        "group create",
+        options,
+        broker_name,
+        lambda admin: admin.create_group(
+            group, retries=retries, consume=consume, broadcast=broadcast, broker_name=broker_name, dry_run=True
+        ),
+    )
 
 
 @command.command(short_help="Delete a group.")
@@ -258,26 +207,9 @@ def delete(group: str, broker_name: str | None, target: Target) -> int:
 
     Consumers that are online make it again.
     """
-    return target.run("group delete", {"group": group}, broker_name, _plan_delete)
-
-
-async def _plan_delete(wire: "Wire", brokers: list[Master], options: dict[str, Any], changes: Changes) -> None:
-    from mqtool.engine.client import questions
-    from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
-
-    group = options["group"]
-    answers = await ask_each(wire, brokers, questions.groups)
-    check_group(group, {name for _, tables in answers for name in tables})
-    for broker, tables in answers:
-        if group in tables:
-            online = await wire.ask(broker.address, questions.members(group))
-            if online:
-                changes.remarks.append(f"{len(online.members):,} consumers are online, and make the group again")
-            changes.add(
-                "remove", broker, "settings and offsets", questions.delete_group(group), topic=None, group=group
-            )
-    topics = await ask_each(wire, brokers, questions.topic_configs)
-    for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
-        holders = [broker for broker, configs in topics if topic in configs]
-        if holders:
-            await plan_delete_topic(wire, holders, topic, changes)
+    return target.run(
+        "group delete",
+        {"group": group},
+        broker_name,
+        lambda admin: admin.delete_group(group, broker_name=broker_name, dry_run=True),
+    )

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._admin import Master, ask_each, last_timestamp, masters, stored_queues, stored_topics
-from mqtool.commands._change import Changes, Target, broker_option, target_options
+from mqtool.commands._admin import last_timestamp, stored_queues, stored_topics
+from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._options import matching, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import topic_kind
 from mqtool.commands._wire import Brokers, source_options
-from mqtool.errors import NotFoundError, Status
+from mqtool.errors import Status
 
 if TYPE_CHECKING:
-    from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.client_runtime.admin_client import AdminClient
     from mqtool.engine.store.reader import StoreReader
     from mqtool.formats.config_tables import TopicConfig
 
@@ -48,7 +48,7 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
     """
     output.columns = _COLUMNS
     if isinstance(source, Brokers):
-        found = source.run(_topics_of_brokers)
+        found: list[tuple[str | None, TopicConfig]] = [*source.admin(lambda admin: admin.topics())]
     else:
         found = [(None, config) for config in stored_topics(source).values()]
     names = matching(patterns, {config.topic for _, config in found}, "topic") if patterns else None
@@ -57,13 +57,6 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
     for row in sorted(rows, key=lambda row: (row["kind"] == "system", row["topic"], row["broker_name"] or "")):
         output.row(row)
     return Status.OK
-
-
-async def _topics_of_brokers(wire: "Wire") -> "list[tuple[str | None, TopicConfig]]":
-    from mqtool.engine.client import questions
-
-    answers = await ask_each(wire, await masters(wire), questions.topic_configs)
-    return [(broker.broker_name, config) for broker, configs in answers for config in configs.values()]
 
 
 def _row(broker_name: str | None, config: "TopicConfig") -> dict[str, Any]:
@@ -79,7 +72,7 @@ def show(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Out
     """Show the queues of topics: their first offset, the one after their last, and when they were last written to."""
     output.columns = _QUEUE_COLUMNS
     if isinstance(source, Brokers):
-        rows = source.run(lambda wire: _queues_of_brokers(wire, patterns))
+        rows = source.admin(lambda admin: _queues_of_brokers(admin, patterns))
     else:
         rows = _queues_of_store(source, patterns)
     for row in rows:
@@ -87,19 +80,9 @@ def show(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Out
     return Status.OK
 
 
-async def _queues_of_brokers(wire: "Wire", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
-    from mqtool.engine.client import questions
-    from mqtool.engine.client_runtime import together
-
-    answers = await ask_each(wire, await masters(wire), questions.topic_configs)
-    names = sorted(matching(patterns, {name for _, configs in answers for name in configs}, "topic"))
-    asked = [(broker, name) for name in names for broker, configs in answers if name in configs]
-    told = await together(wire.ask(broker.address, questions.topic_queues(name)) for broker, name in asked)
-    return [
-        _queue_row(name, broker.broker_name, queue_id, *queue)
-        for (broker, name), queues in zip(asked, told, strict=True)
-        for queue_id, queue in queues.items()
-    ]
+async def _queues_of_brokers(admin: "AdminClient", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
+    names = matching(patterns, {config.topic for _, config in await admin.topics()}, "topic")
+    return [_queue_row(*queue) for queue in await admin.topic_queues(*sorted(names))]
 
 
 def _queues_of_store(store: "StoreReader", patterns: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -148,21 +131,12 @@ def create(topic: str, queues: int | None, perm: str | None, broker_name: str | 
       mqtool topic create -s ./store Orders --perm r
     """  # noqa: D301
     options = {"topic": topic, "queues": queues, "perm": _PERMS[perm] if perm else None}
-    return target.run("topic create", options, broker_name, _plan_create)
-
-
-async def _plan_create(wire: "Wire", brokers: list[Master], options: dict[str, Any], changes: Changes) -> None:
-    from mqtool.engine.client import questions
-    from mqtool.formats.config_changes import changed_topic, differences
-
-    for broker, configs in await ask_each(wire, brokers, questions.topic_configs):
-        known = configs.get(options["topic"])
-        config = changed_topic(known, options["topic"], options["queues"], options["perm"])
-        if config != known:
-            reason = differences(known, config)
-            changes.add(
-                "replace" if known else "create", broker, reason, questions.put_topic(config), topic=config.topic
-            )
+    return target.run(
+        "topic create",
+        options,
+        broker_name,
+        lambda admin: admin.create_topic(topic, queues=queues, perm=perm, broker_name=broker_name, dry_run=True),
+    )
 
 
 @command.command(short_help="Delete a topic.")
@@ -174,27 +148,9 @@ def delete(topic: str, broker_name: str | None, target: Target) -> int:
 
     Its messages stay in the log until that is deleted, but no consumer gets them any more.
     """
-    return target.run("topic delete", {"topic": topic}, broker_name, _plan_delete)
-
-
-async def _plan_delete(wire: "Wire", brokers: list[Master], options: dict[str, Any], changes: Changes) -> None:
-    from mqtool.engine.client import questions
-
-    topic = options["topic"]
-    answers = await ask_each(wire, brokers, questions.topic_configs)
-    holders = [broker for broker, configs in answers if topic in configs]
-    if not holders:
-        matching((topic,), {name for _, configs in answers for name in configs}, "topic")
-        raise NotFoundError(f"give the topic by its name, not by a pattern: {topic}")
-    await plan_delete_topic(wire, holders, topic, changes)
-
-
-async def plan_delete_topic(wire: "Wire", holders: list[Master], topic: str, changes: Changes) -> None:
-    """Add the deletion of a topic from the brokers that have it."""
-    from mqtool.engine.client import questions
-
-    for broker, queues in await ask_each(wire, holders, lambda: questions.topic_queues(topic)):
-        count = sum(queue.max_offset - queue.min_offset for queue in queues.values())
-        reason = f"{len(queues):,} queues with {count:,} messages that can no longer be consumed"
-        changes.add("remove", broker, reason, questions.delete_topic(topic), topic=topic)
-    changes.forget_route(topic)
+    return target.run(
+        "topic delete",
+        {"topic": topic},
+        broker_name,
+        lambda admin: admin.delete_topic(topic, broker_name=broker_name, dry_run=True),
+    )

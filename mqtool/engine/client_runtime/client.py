@@ -1,4 +1,4 @@
-"""What producers and consumers have in common: a group, and a life from ``start`` to ``shutdown``."""
+"""What clients have in common: a life from ``start`` to ``shutdown``; and producers and consumers a group."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -10,43 +10,17 @@ from mqtool.engine.client_runtime.instance import ClientOptions, Instance
 from mqtool.errors import UsageError
 
 
-class Client(ABC):
-    """A client of a group, for asyncio."""
+class Running(ABC):
+    """What lives from ``start`` to ``shutdown``, or in an ``async with`` block."""
 
-    options: ClientOptions
     _kind: str
     """What it is, in sentences."""
-    _reserved: str
-    """A group that nobody may call theirs."""
-
-    def __init__(
-        self, group: str, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int]
-    ) -> None:
-        """Make a client that does nothing yet; the arguments are those of the kinds.
-
-        Raises:
-            UsageError: the group's name, the addresses or the options make no sense.
-        """
-        check_group(group, self._reserved)
-        self.options = options
-        self.group = with_namespace(group, options.namespace)
-        self._clock = clock
-        self._instance = Instance(name_servers, options, clock)
-        self._is_running = False
-
-    def __repr__(self) -> str:
-        state = "running" if self._is_running else "not running"
-        return f"<{type(self).__name__} of group {self.group}, {state}, {self.client_id}>"
+    _is_running = False
 
     @property
     def is_running(self) -> bool:
         """Whether it was started, and not yet shut down."""
         return self._is_running
-
-    @property
-    def client_id(self) -> str:
-        """How brokers call this client."""
-        return self._instance.client_id
 
     @abstractmethod
     async def start(self) -> None:
@@ -76,3 +50,34 @@ class Client(ABC):
     def _check_stopped(self) -> None:
         if self._is_running:
             raise UsageError(f"this {self._kind} is running already")
+
+
+class Client(Running):
+    """A client of a group, for asyncio."""
+
+    options: ClientOptions
+    _reserved: str
+    """A group that nobody may call theirs."""
+
+    def __init__(
+        self, group: str, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int]
+    ) -> None:
+        """Make a client that does nothing yet; the arguments are those of the kinds.
+
+        Raises:
+            UsageError: the group's name, the addresses or the options make no sense.
+        """
+        check_group(group, self._reserved)
+        self.options = options
+        self.group = with_namespace(group, options.namespace)
+        self._clock = clock
+        self._instance = Instance(name_servers, options, clock)
+
+    def __repr__(self) -> str:
+        state = "running" if self._is_running else "not running"
+        return f"<{type(self).__name__} of group {self.group}, {state}, {self.client_id}>"
+
+    @property
+    def client_id(self) -> str:
+        """How brokers call this client."""
+        return self._instance.client_id

@@ -61,30 +61,41 @@ class ClientOptions:
     heartbeat_broker_interval_ms: int = 30_000
 
 
+def wire_of(
+    name_servers: str | Sequence[str] | None, options: ClientOptions, on_request: OnRequest | None = None
+) -> Wire:
+    """Return connections by the options of a client, none of which is made yet.
+
+    Raises:
+        UsageError: the addresses or the options make no sense.
+    """
+    given = name_servers or os.environ.get(NAMESRV_ADDR, "")
+    addresses = split_addresses(given) if isinstance(given, str) else [*given]
+    if not addresses:
+        raise UsageError(f"no name server is given, and {NAMESRV_ADDR} is not set")
+    if bool(options.access_key) != bool(options.secret_key):
+        raise UsageError("access_key and secret_key belong together: give both")
+    credentials = Credentials(options.access_key, options.secret_key) if options.access_key else None
+    context = None
+    if options.tls or options.authorities:
+        from mqtool.engine.remoting.tls import client_context
+
+        context = client_context(options.authorities)
+    return Wire(addresses, credentials, context, on_request)
+
+
 class Instance:
     """The part that producers and consumers have in common; runs from ``start`` to ``stop``."""
 
     def __init__(
         self, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int] = wall_clock
     ) -> None:
-        given = name_servers or os.environ.get(NAMESRV_ADDR, "")
-        addresses = split_addresses(given) if isinstance(given, str) else [*given]
-        if not addresses:
-            raise UsageError(f"no name server is given, and {NAMESRV_ADDR} is not set")
-        if bool(options.access_key) != bool(options.secret_key):
-            raise UsageError("access_key and secret_key belong together: give both")
+        self.wire = wire_of(name_servers, options, self._asked)
         self.options = options
         self.clock = clock
         self.host = own_address()
         name = options.instance_name or f"{os.getpid()}#{time.monotonic_ns()}"
         self.client_id = "@".join(filter(None, (self.host, name, options.unit_name)))
-        credentials = Credentials(options.access_key, options.secret_key) if options.access_key else None
-        context = None
-        if options.tls or options.authorities:
-            from mqtool.engine.remoting.tls import client_context
-
-            context = client_context(options.authorities)
-        self.wire = Wire(addresses, credentials, context, self._asked)
         self.on_request: dict[int, OnRequest] = {}
         """What brokers may ask, by code."""
         self.heartbeat: Callable[[], Heartbeat] = lambda: Heartbeat(self.client_id)

@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from mqtool.engine.client_runtime.client import Client
+from mqtool.engine.client_runtime.client import Client, Running
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _LOOK_S = 1.0  # who waits looks so often whether the loop is there
 
 
@@ -107,7 +109,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 background = Background()
 
 
-AnyClient = TypeVar("AnyClient", bound=Client)
+AnyClient = TypeVar("AnyClient", bound=Running, covariant=True)
+AnyMember = TypeVar("AnyMember", bound=Client, covariant=True)
 
 
 class BlockingClient(Generic[AnyClient]):
@@ -134,11 +137,6 @@ class BlockingClient(Generic[AnyClient]):
             raise UsageError("this client was made before the process forked: make another one in the child")
         return self._made
 
-    @property
-    def client_id(self) -> str:
-        """How brokers call this client."""
-        return self._client.client_id
-
     def start(self) -> None:
         """Begin."""
         background.run(self._client.start())
@@ -159,3 +157,27 @@ class BlockingClient(Generic[AnyClient]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         background.run(self._client.__aexit__(kind, error, trace))
+
+
+class BlockingMember(BlockingClient[AnyMember]):
+    """A client of a group."""
+
+    @property
+    def client_id(self) -> str:
+        """How brokers call this client."""
+        return self._client.client_id
+
+
+Self_ = TypeVar("Self_", bound=Running)
+
+
+def blocking(
+    method: Callable[Concatenate[Self_, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingClient[Self_], P], T]:
+    """Return the blocking form of a method for asyncio: the same arguments, results and errors."""
+
+    @functools.wraps(method)
+    def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return background.run(method(client._client, *args, **kwargs))
+
+    return called

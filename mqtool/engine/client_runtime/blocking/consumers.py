@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime import lite_pull_consumer, pop_consumer, pull_consumer, push_consumer
-from mqtool.engine.client_runtime.blocking.background import BlockingClient, background
+from mqtool.engine.client_runtime.blocking.background import BlockingMember, background
 from mqtool.engine.client_runtime.consume_services import Listener, PushConsumerOptions
 from mqtool.engine.client_runtime.consumer import Consumer
 from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions, OnQueues
@@ -17,7 +17,7 @@ from mqtool.formats.bodies import MessageQueue
 AioReader = TypeVar("AioReader", bound=Reader)
 
 
-class _Reading(BlockingClient[AioReader]):
+class _Reading(BlockingMember[AioReader]):
     """What consumers have in common that read queues themselves."""
 
     def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
@@ -170,7 +170,7 @@ class PullConsumer(_Reading[pull_consumer.PullConsumer]):
         background.run(self._client.commit(queue, offset))
 
 
-class PopConsumer(BlockingClient[pop_consumer.PopConsumer]):
+class PopConsumer(BlockingMember[pop_consumer.PopConsumer]):
     """Takes messages that brokers of 5.x hide from others for a while; see ``aio``'s."""
 
     def __init__(

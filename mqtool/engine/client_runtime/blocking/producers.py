@@ -9,7 +9,7 @@ from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.queue_choice import Selector
 from mqtool.engine.client.sending import SendResult
 from mqtool.engine.client_runtime import producer as aio
-from mqtool.engine.client_runtime.blocking.background import BlockingClient, background
+from mqtool.engine.client_runtime.blocking.background import BlockingMember, background
 from mqtool.engine.client_runtime.producer import ProducerOptions, TransactionListener
 from mqtool.formats.bodies import MessageQueue
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 AioProducer = TypeVar("AioProducer", bound=aio.Producer)
 
 
-class _Producing(BlockingClient[AioProducer]):
+class _Producing(BlockingMember[AioProducer]):
     """What producers have in common."""
 
     def send(

@@ -1,0 +1,261 @@
+"""Changes that administrators make on brokers: a plan that can be shown, then the requests that carry it out.
+
+Cost: a few requests to each broker, and one for each queue that a time is looked up in.
+"""
+
+import difflib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mqtool.engine.client import questions
+from mqtool.errors import NotFoundError, UsageError
+from mqtool.formats.config_changes import changed_group, changed_topic, differences, group_differences
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from mqtool.engine.client.questions import Question, QueueEnds
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+
+_GLOB = frozenset("*?[")
+
+
+class Master(NamedTuple):
+    """A broker that may be written to."""
+
+    cluster: str
+    broker_name: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is to be changed on one broker; ``what`` is create, replace or remove.
+
+    What does not apply is None. ``new_offset`` is what the group is to read next, ``consumer_offset`` what it was.
+    """
+
+    what: str
+    broker_name: str
+    reason: str = ""
+    group: str | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    consumer_offset: int | None = None
+    new_offset: int | None = None
+
+
+@dataclass
+class Changes:
+    """What is to be changed, and the requests that do it; ``remarks`` are for whoever decides."""
+
+    changes: list[Change] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    requests: "list[tuple[str, Question[None]]]" = field(default_factory=list)
+    forgotten_topics: list[str] = field(default_factory=list)
+    """Which the name servers are to forget, once the brokers have."""
+
+    def add(self, what: str, broker: Master, request: "Question[None] | None", reason: str = "", **fields: Any) -> None:
+        """Add a change; one without a request is done by that of another."""
+        self.changes.append(Change(what, broker.broker_name, reason, **fields))
+        if request:
+            self.requests.append((broker.address, request))
+
+
+def check_known(name: str, names: Collection[str], what: str) -> None:
+    """Refuse a name that is not there.
+
+    Raises:
+        NotFoundError: it lists near names.
+        UsageError: it is a pattern.
+    """
+    if name in names:
+        return
+    if _GLOB & {*name}:
+        raise UsageError(f"give the {what} by its name, not by a pattern: {name}")
+    near = ", ".join(difflib.get_close_matches(name, sorted(names), 5, 0.4) or sorted(names)[:5])
+    raise NotFoundError(f"no {what} matches {name}{f'; near it: {near}' if near else ''}")
+
+
+# Topics
+
+
+async def plan_topic(
+    admin: "AdminClient", brokers: Sequence[Master], topic: str, queue_count: int | None, perm: int | None
+) -> Changes:
+    """Plan to make a topic, or to change it."""
+    changes = Changes()
+    for broker, configs in await admin.ask_each(brokers, questions.topic_configs):
+        known = configs.get(topic)
+        config = changed_topic(known, topic, queue_count, perm)
+        if config != known:
+            what = "replace" if known else "create"
+            changes.add(what, broker, questions.put_topic(config), differences(known, config), topic=topic)
+    return changes
+
+
+async def plan_topic_deletion(admin: "AdminClient", brokers: Sequence[Master], topic: str) -> Changes:
+    """Plan to delete a topic and its queues."""
+    answers = await admin.ask_each(brokers, questions.topic_configs)
+    check_known(topic, {name for _, configs in answers for name in configs}, "topic")
+    changes = Changes()
+    await _add_topic_deletion(admin, [broker for broker, configs in answers if topic in configs], topic, changes)
+    return changes
+
+
+async def _add_topic_deletion(admin: "AdminClient", holders: Sequence[Master], topic: str, changes: Changes) -> None:
+    for broker, queues in await admin.ask_each(holders, lambda: questions.topic_queues(topic)):
+        count = sum(queue.max_offset - queue.min_offset for queue in queues.values())
+        reason = f"{len(queues):,} queues with {count:,} messages that can no longer be consumed"
+        changes.add("remove", broker, questions.delete_topic(topic), reason, topic=topic)
+    changes.forgotten_topics.append(topic)
+
+
+# Groups
+
+
+async def plan_group(
+    admin: "AdminClient",
+    brokers: Sequence[Master],
+    group: str,
+    retries: int | None,
+    consume: bool | None,
+    broadcast: bool | None,
+) -> Changes:
+    """Plan to make a group, or to change it."""
+    changes = Changes()
+    options = {"retries": retries, "consume": consume, "broadcast": broadcast}
+    for broker, tables in await admin.ask_each(brokers, questions.groups):
+        known = tables.get(group)
+        settings = changed_group(known, group, options)
+        if settings != known:
+            what = "replace" if known else "create"
+            changes.add(what, broker, questions.put_group(settings), group_differences(known, settings), group=group)
+    return changes
+
+
+async def plan_group_deletion(admin: "AdminClient", brokers: Sequence[Master], group: str) -> Changes:
+    """Plan to delete a group, its offsets, and its topics for retries and dead letters."""
+    answers = await admin.ask_each(brokers, questions.groups)
+    check_known(group, {name for _, tables in answers for name in tables}, "group")
+    changes = Changes()
+    for broker, tables in answers:
+        if group in tables:
+            online = await admin.ask(broker.address, questions.members(group))
+            if online:
+                changes.remarks.append(f"{len(online.members):,} consumers are online, and make the group again")
+            changes.add("remove", broker, questions.delete_group(group), "settings and offsets", group=group)
+    topics = await admin.ask_each(brokers, questions.topic_configs)
+    for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
+        holders = [broker for broker, configs in topics if topic in configs]
+        if holders:
+            await _add_topic_deletion(admin, holders, topic, changes)
+    return changes
+
+
+# Offsets
+
+
+class Wanted(NamedTuple):
+    """What a group is to read next: in one queue an offset, or in all the first message of a time in ms (or later).
+
+    A time of -1 is the end of a queue, of 0 its first message.
+    """
+
+    timestamp: int = -1
+    queue_id: int | None = None
+    offset: int | None = None
+
+
+async def plan_offsets(
+    admin: "AdminClient", brokers: Sequence[Master], group: str, topics: Sequence[str], wanted: Wanted
+) -> Changes:
+    """Plan to set what a group reads next of topics."""
+    changes = Changes()
+    groups = dict(await admin.ask_each(brokers, questions.groups))
+    check_known(group, {name for known in groups.values() for name in known}, "group")
+    held: dict[str, bool] = {}  # and whether it has the queue
+    for broker, configs in await admin.ask_each(brokers, questions.topic_configs):
+        for topic in topics if group in groups[broker] else ():
+            if topic in configs:
+                has_queue = await _OffsetPlan(admin, broker, group, topic, wanted, changes).add()
+                held[topic] = held.get(topic, False) or has_queue
+    for topic in topics:
+        if topic not in held:
+            raise NotFoundError(f"no broker has the topic {topic}")
+        if not held[topic] and wanted.queue_id is not None:
+            raise NotFoundError(f"{topic} has no queue {wanted.queue_id}")
+    return changes
+
+
+class _OffsetPlan:
+    """What one group is to read next of one topic on one broker."""
+
+    def __init__(
+        self, admin: "AdminClient", broker: Master, group: str, topic: str, wanted: Wanted, changes: Changes
+    ) -> None:
+        self._admin = admin
+        self._broker = broker
+        self._group = group
+        self._topic = topic
+        self._wanted = wanted
+        self._changes = changes
+
+    async def add(self) -> bool:
+        """Add what is to be changed, and return whether the broker has such queues.
+
+        Raises:
+            UsageError: the offset is not in the queue, or this broker cannot do it while consumers are online.
+        """
+        ask, address, wanted = self._admin.ask, self._broker.address, self._wanted
+        queues = await ask(address, questions.topic_queues(self._topic))
+        offsets = await ask(address, questions.consumer_offsets())
+        rows = []
+        for queue_id, queue in queues.items():
+            if wanted.queue_id in (None, queue_id):
+                before = offsets.get((self._topic, self._group, queue_id))
+                rows.append((queue_id, before, await self._target(queue_id, queue)))
+        tell = await self._how(any(before != after for _, before, after in rows))
+        for queue_id, before, after in rows:
+            if before != after:
+                self._changes.add(
+                    "create" if before is None else "replace",
+                    self._broker,
+                    tell(queue_id, after),
+                    group=self._group,
+                    topic=self._topic,
+                    queue_id=queue_id,
+                    consumer_offset=before,
+                    new_offset=after,
+                )
+        return bool(rows)
+
+    async def _target(self, queue_id: int, queue: "QueueEnds") -> int:
+        offset, timestamp = self._wanted.offset, self._wanted.timestamp
+        if offset is not None:
+            if not queue.min_offset <= offset <= queue.max_offset:
+                raise UsageError(
+                    f"queue {queue_id} of {self._topic} reaches from {queue.min_offset:,} to {queue.max_offset:,}: "
+                    f"{offset:,} is outside"
+                )
+            return offset
+        if timestamp < 0:
+            return queue.max_offset
+        if queue.max_offset == queue.min_offset or timestamp == 0:
+            return queue.min_offset
+        return await self._admin.ask(self._broker.address, questions.offset_at(self._topic, queue_id, timestamp))
+
+    async def _how(self, is_needed: bool) -> "Callable[[int, int], Question[None] | None]":
+        """Return what asks this broker to set an offset: brokers before 5.0 have the consumers do it, if some are."""
+        group, topic, address = self._group, self._topic, self._broker.address
+        settings = await self._admin.ask(address, questions.broker_settings())
+        if settings.get("useServerSideResetOffset") == "true":
+            return lambda queue_id, offset: questions.reset_offset(group, topic, queue_id, offset)
+        if not is_needed or await self._admin.ask(address, questions.members(group)) is None:
+            return lambda queue_id, offset: questions.set_offset(group, topic, queue_id, offset)
+        if self._wanted.offset is not None:
+            raise UsageError(
+                f"consumers of {group} are online, and this broker can only reset all queues at once: stop them first"
+            )
+        whole = [questions.reset_to_time(group, topic, self._wanted.timestamp)]
+        return lambda *_: whole.pop() if whole else None

@@ -1,0 +1,96 @@
+"""The admin client: what it tells and changes is what other clients find; the blocking form is that for asyncio."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+import mqtool
+from mqtool.engine.client_runtime.admin_client import AdminClient
+from mqtool.engine.client_runtime.blocking.background import BlockingClient
+
+
+@pytest.fixture
+def broker() -> Iterator[mqtool.Broker]:
+    with mqtool.Broker() as running:
+        yield running
+
+
+def test_topics_groups_and_offsets_are_made_read_moved_and_deleted(broker: mqtool.Broker) -> None:
+    name_server = broker.name_server_address
+    with mqtool.AdminClient(name_server) as admin, mqtool.Producer("P", name_server) as producer:
+        [made] = admin.create_topic("Orders", queues=2).changes
+        assert (made.what, made.topic, made.reason) == ("create", "Orders", "2 queues, perm 6")
+        assert admin.create_topic("Orders", queues=2).changes == []
+        for queue in producer.queues("Orders"):
+            for number in range(3):
+                producer.send(mqtool.ProducerMessage("Orders", b"%d" % number), queue)
+        assert [(one.queue_id, one.min_offset, one.max_offset) for one in admin.topic_queues("Orders")] == [
+            (0, 0, 3),
+            (1, 0, 3),
+        ]
+        admin.create_group("billing", retries=3)
+        [group] = admin.groups(["billing"])
+        assert (group.settings.retry_max_times, group.members, group.lag) == (3, 0, None)
+
+        plan = admin.set_offset("billing", "Orders", 1, 2, dry_run=True)
+        assert admin.offsets("billing") == []
+        admin.apply(plan)
+        assert [(one.queue_id, one.consumer_offset, one.lag) for one in admin.offsets("billing")] == [
+            (0, None, 3),
+            (1, 2, 1),
+        ]
+        admin.reset_offsets("billing", ["Orders"], -1)
+        with mqtool.PullConsumer("billing", name_server) as consumer:
+            assert [consumer.committed(queue) for queue in consumer.fetch_message_queues("Orders")] == [3, 3]
+        [state] = admin.group("billing")
+        assert (state.online, state.holders, [one.lag for one in state.offsets]) == (None, {}, [0, 0])
+
+        admin.delete_group("billing")
+        admin.delete_topic("Orders")
+        assert "Orders" not in {one.settings.topic for one in admin.topics()}
+        with pytest.raises(mqtool.NotFoundError, match="no group matches billing"):
+            admin.group("billing")
+
+
+def test_what_makes_no_sense_is_refused_and_changes_nothing(broker: mqtool.Broker) -> None:
+    with mqtool.AdminClient(broker.name_server_address) as admin:
+        admin.create_topic("Orders", queues=1)
+        admin.create_group("billing")
+        with pytest.raises(mqtool.NotFoundError, match="no topic matches Order; near it: Orders"):
+            admin.topic_queues("Order")
+        with pytest.raises(mqtool.UsageError, match="not by a pattern"):
+            admin.delete_topic("Order*")
+        with pytest.raises(mqtool.UsageError, match="perm is one of rw, r, w"):
+            admin.create_topic("Orders", perm="x")
+        with pytest.raises(mqtool.NotFoundError, match="Orders has no queue 7"):
+            admin.set_offset("billing", "Orders", 7, 0)
+        with pytest.raises(mqtool.UsageError, match="9 is outside"):
+            admin.set_offset("billing", "Orders", 0, 9)
+        with pytest.raises(mqtool.NotFoundError, match="no broker is named nobody; there are"):
+            admin.create_topic("Orders", broker_name="nobody")
+        assert admin.offsets() == []
+    with pytest.raises(mqtool.UsageError, match="this admin client is not running"):
+        admin.topics()
+
+
+def test_a_broker_that_is_gone_is_told_with_its_error(broker: mqtool.Broker) -> None:
+    async def figures() -> list[tuple[bool, str]]:
+        async with AdminClient(broker.name_server_address) as admin:
+            [place] = await admin.brokers()
+            gone = place._replace(address="127.0.0.1:1")
+            return [(bool(one.figures), str(one.error)) for one in await admin.broker_figures([place, gone])]
+
+    [here, gone] = asyncio.run(figures())
+    assert here == (True, "None")
+    assert not gone[0]
+    assert "cannot connect to 127.0.0.1:1" in gone[1]
+
+
+def test_the_blocking_form_has_every_call_with_its_arguments() -> None:
+    ours = set(dir(BlockingClient))
+    for name, method in inspect.getmembers(AdminClient, inspect.iscoroutinefunction):
+        if name.startswith("_") or name in ours or name in ("ask_each", "ask_name_server", "masters"):
+            continue
+        assert inspect.signature(getattr(mqtool.AdminClient, name)) == inspect.signature(method), name
