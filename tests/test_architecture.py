@@ -265,6 +265,55 @@ def test_slow_libraries_are_loaded_by_functions() -> None:
     assert not found, "\n".join(found)
 
 
+def circles(sources: dict[str, str]) -> list[list[str]]:
+    """Return the modules that lead back to themselves by imports, those inside functions and for the type checker too.
+
+    Modules that lead to each other are one list.
+    """
+    names = {name.removesuffix(".__init__"): name for name in sources}
+    leads = {
+        name: {
+            names[known]
+            for found in imports_of(name, ast.parse(source))
+            if (known := _longest(found.target, names)) and names[known] != name
+        }
+        for name, source in sources.items()
+    }
+    reached: dict[str, set[str]] = {}
+    for name in sources:
+        reached[name], left = set(), [*leads[name]]
+        while left:
+            one = left.pop()
+            if one not in reached[name]:
+                reached[name].add(one)
+                left += leads[one]
+    found = {
+        frozenset(one for one in reached[name] if name in reached[one]) for name in sources if name in reached[name]
+    }
+    return sorted(sorted(circle) for circle in found)
+
+
+def test_the_modules_of_a_broker_import_each_other_one_way() -> None:
+    ours = {name: source for name, source in sources().items() if _below(name, ["mqtool.engine.broker"])}
+
+    assert circles(ours) == []
+
+
+def test_a_circle_of_imports_is_seen() -> None:
+    rooms = {
+        "p.a": "from p.b import x",
+        "p.b": "def f():\n    import p.c",
+        "p.c": "from p import b",
+        "p.d": "import p.a",
+    }
+    assert circles(rooms) == [["p.b", "p.c"]]
+
+    assert circles(rooms | {"p.c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.a import x"}) == [
+        ["p.a", "p.b", "p.c"]
+    ]
+    assert circles(rooms | {"p.c": ""}) == []
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [

@@ -36,6 +36,7 @@ from mqtool.processes import die_with
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.remoting_door import RemotingDoor
     from mqtool.engine.store.message_store import MessageStore
     from mqtool.formats.config_tables import TopicConfig
 
@@ -93,6 +94,8 @@ class Cluster:
         self.broker_addresses: list[str] = []
         self.brokers: list[Broker] = []
         """The rules of the brokers, to be asked in the event loop."""
+        self.doors: list[RemotingDoor] = []
+        """Where their clients come in."""
 
     async def __aenter__(self) -> Self:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -113,6 +116,7 @@ class Cluster:
                 stack.push_async_callback(broker.stop)
                 self.broker_addresses.append(broker.rules.address)
                 self.brokers.append(broker.rules)
+                self.doors.append(broker.door)
                 self._catching_up.append(broker.catch_up)
             if isinstance(self._clock, VirtualClock):
                 self._clock.on_advance.append(self._follow)
@@ -166,13 +170,15 @@ class _RunningBroker:
         """
         # With a store numpy comes in, which a name server alone does not need.
         from mqtool.engine.broker.broker import Broker
+        from mqtool.engine.broker.remoting_door import RemotingDoor
 
         config = self._config
         self.store = await self._open_store()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self.store.close)
             self.rules: Broker = Broker(self.store, self._clock(), config.settings)
-            self.server = RemotingServer(self.rules, config.tls, clock=self._clock)
+            self.door = RemotingDoor(self.rules)
+            self.server = RemotingServer(self.door, config.tls, clock=self._clock)
             host = config.settings.host or _address_of(config.host)
             self.rules.listens_at(f"{host}:{config.port}")
             port = await self.server.listen(config.host, config.port)
@@ -207,7 +213,7 @@ class _RunningBroker:
         self._is_stopping = True
         self._flush_wanted.set()
         await self._flusher
-        self.server.send(self.rules.tick(self._clock()))
+        self.server.send(self.door.tick(self._clock()))
         await self.server.stop()
         await asyncio.to_thread(self._tables.shutdown)
         try:
@@ -270,7 +276,7 @@ class _RunningBroker:
             try:
                 while awaited.is_any and store.failure is None:
                     await loop.run_in_executor(None, store.flush)
-                    self.server.send(self.rules.tick(self._clock()))
+                    self.server.send(self.door.tick(self._clock()))
                     self.server.turn(self._clock())
                 now = self._clock()
                 if store.flush_is_due(now):

@@ -189,6 +189,10 @@ class PullResponse(NamedTuple):
     forbidden_type: Int | None = None
 
 
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+"""A field beside those of ``QueryMessage``: where it is true the key is a unique key, however the header names it."""
+
+
 class QueryMessage(NamedTuple):
     """QUERY_MESSAGE."""
 

@@ -123,21 +123,21 @@ def test_a_queue_that_cannot_be_taken_over_does_not_hold_up_the_others(tmp_path:
         async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
             got.extend(one.body for one in messages)
 
-        handle = small.broker.rules.handle
+        handle = small.broker.door.handle
 
         def refuse(command: Any, peer: Any, now: int) -> Any:
             if command.code == RequestCode.QUERY_CONSUMER_OFFSET and command.ext_fields["queueId"] == "1":
                 return ((peer, command.answer(ResponseCode.SYSTEM_ERROR)),)
             return handle(command, peer, now)
 
-        small.broker.rules.handle = refuse  # type: ignore[method-assign]
+        small.broker.door.handle = refuse  # type: ignore[method-assign]
         async with Producer("P", small.names.address, clock=small.clock) as producer:
             await producer.send(ProducerMessage("T", b"first"), QUEUE)
             await producer.send(ProducerMessage("T", b"second"), QUEUE._replace(queue_id=1))
             async with small.push("c", listen):
                 await asyncio.sleep(10)
                 assert got == [b"first"]
-                small.broker.rules.handle = handle  # type: ignore[method-assign]
+                small.broker.door.handle = handle  # type: ignore[method-assign]
                 await asyncio.sleep(30)
                 assert got == [b"first", b"second"]
 
@@ -152,7 +152,7 @@ def test_queues_that_are_configured_are_taken_over_once(tmp_path: Path) -> None:
             got.extend(one.body for one in messages)
 
         asked = []
-        handle = small.broker.rules.handle
+        handle = small.broker.door.handle
 
         def count(command: Any, peer: Any, now: int) -> Any:
             asked.append(command.code)
@@ -163,7 +163,7 @@ def test_queues_that_are_configured_are_taken_over_once(tmp_path: Path) -> None:
             await producer.send(ProducerMessage("T", b"first"), QUEUE)
             async with consumer:
                 await asyncio.sleep(60)
-                small.broker.rules.handle = count  # type: ignore[method-assign]
+                small.broker.door.handle = count  # type: ignore[method-assign]
                 await asyncio.sleep(150)
                 assert asked.count(RequestCode.PULL_MESSAGE) == 20  # two queues, each for 15 s
                 assert RequestCode.QUERY_CONSUMER_OFFSET not in asked
@@ -176,13 +176,13 @@ def test_queues_that_are_configured_are_taken_over_once(tmp_path: Path) -> None:
 def test_a_pop_does_not_hurry_where_the_clock_of_a_broker_is_ahead(tmp_path: Path) -> None:
     async def work(small: Small) -> None:
         asked = []
-        handle = small.broker.rules.handle
+        handle = small.broker.door.handle
 
         def count(command: Any, peer: Any, now: int) -> Any:
             asked.append(command.code)
             return handle(command, peer, now)
 
-        small.broker.rules.handle = count  # type: ignore[method-assign]
+        small.broker.door.handle = count  # type: ignore[method-assign]
         options = PopConsumerOptions(instance_name="c")
         async with Producer("P", small.names.address, clock=small.clock) as producer:
             await producer.send(ProducerMessage("T", b"first"), QUEUE)
@@ -255,7 +255,7 @@ def test_what_is_not_safe_yet_is_sent_again_where_the_producer_wants_that(
     tmp_path: Path, is_wanted: bool, status: str, stored: int
 ) -> None:
     async def work(small: Small) -> None:
-        handle = small.broker.rules.handle
+        handle = small.broker.door.handle
         codes = [ResponseCode.FLUSH_DISK_TIMEOUT]
 
         def answer_late_once(command: Any, peer: Any, now: int) -> Any:
@@ -265,7 +265,7 @@ def test_what_is_not_safe_yet_is_sent_again_where_the_producer_wants_that(
                 answer.code = codes.pop()
             return answers
 
-        small.broker.rules.handle = answer_late_once  # type: ignore[method-assign]
+        small.broker.door.handle = answer_late_once  # type: ignore[method-assign]
         options = ProducerOptions(retry_another_broker_when_not_store_ok=is_wanted)
         async with Producer("P", small.names.address, options, clock=small.clock) as producer:
             assert (await producer.send(ProducerMessage("T", b"first"))).status.name == status

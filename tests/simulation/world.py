@@ -21,6 +21,7 @@ from unittest import mock
 from mqtool.engine import cluster
 from mqtool.engine.broker import broker
 from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.client_runtime import consume_services, instance
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
@@ -191,6 +192,11 @@ class BrokerHost(Server):
     def rules(self) -> Broker:
         """The rules of the one that runs."""
         return self._cluster.brokers[0]
+
+    @property
+    def door(self) -> RemotingDoor:
+        """The door of the one that runs."""
+        return self._cluster.doors[0]
 
     def _make(self) -> Cluster:
         settings, _ = BrokerSettings().updated({"brokerName": self.name, **self._settings})

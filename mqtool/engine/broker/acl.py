@@ -12,9 +12,9 @@ from pathlib import Path
 
 from mqtool.engine.broker.config_files import save_data
 from mqtool.engine.broker.needs import AdminNeededError, Need, TopicAt, needs
-from mqtool.engine.broker.processors.query import UNIQUE_KEY_QUERY
 from mqtool.engine.broker.topics import has_messages_of_all
 from mqtool.errors import BadDataError, FormatError
+from mqtool.formats.headers import UNIQUE_KEY_QUERY
 from mqtool.formats.plain_acl import DENY, Account, PlainAcl, build_acl, parse_acl
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 from mqtool.formats.signing import ACCESS_KEY, SIGNATURE, signature

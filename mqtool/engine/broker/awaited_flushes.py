@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqtool.engine.broker.state import BrokerState
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.store.message_store import MessageStore
 
 
 class _Awaited(NamedTuple):
@@ -28,11 +29,11 @@ class AwaitedFlushes:
     ``on_wanted`` is called when there is something to flush and was nothing before.
     """
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, store: "MessageStore", state: BrokerState) -> None:
         self.on_wanted: Callable[[], None] | None = None
-        self._broker = broker
+        self._store = store
+        self._state = state
         self._waiting: deque[_Awaited] = deque()
-        broker.clockworks.append(self)
 
     @property
     def is_any(self) -> bool:
@@ -41,13 +42,13 @@ class AwaitedFlushes:
 
     def put(self, flush_offset: int, peer: Peer, answer: RemotingCommand, now: int) -> None:
         """Keep an answer until the log is flushed up to an address."""
-        self._waiting.append(_Awaited(flush_offset, now + self._broker.settings.flush_timeout_ms, peer, answer))
+        self._waiting.append(_Awaited(flush_offset, now + self._state.settings.flush_timeout_ms, peer, answer))
         if len(self._waiting) == 1 and self.on_wanted is not None:
             self.on_wanted()
 
     def tick(self, now: int) -> Iterator[Outgoing]:
         """Give out what is flushed, or has waited too long: that may not be on the disk, but it is stored."""
-        store, waiting = self._broker.store, self._waiting
+        store, waiting = self._store, self._waiting
         while waiting:
             first = waiting[0]
             if first.flush_offset > store.flushed_offset:
@@ -62,5 +63,5 @@ class AwaitedFlushes:
         if not self._waiting:
             return None
         first = self._waiting[0]
-        store = self._broker.store
+        store = self._store
         return now if first.flush_offset <= store.flushed_offset or store.failure is not None else first.deadline

@@ -1,13 +1,12 @@
-"""A broker: what it does with a request, and what the passing of time asks of it.
+"""A broker: its parts, how they hang together, and what the passing of time asks of them.
 
-``Broker`` holds the tables that the processors share and knows which processor a code belongs to. Whatever works by
-time is a ``Clockwork`` and stands in ``clockworks``.
+It knows no protocol: who speaks one comes in by a door, see ``remoting_door.py``.
 """
 
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mqtool.engine.broker.acl import AccessControl
 from mqtool.engine.broker.awaited_flushes import AwaitedFlushes
@@ -16,56 +15,32 @@ from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
+from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.parked_pulls import ParkedPulls
 from mqtool.engine.broker.pops import Pops
-from mqtool.engine.broker.processors import (
-    accounts,
-    admin,
-    assignment,
-    clients,
-    consumers,
-    groups,
-    pop,
-    pull,
-    query,
-    recall,
-    refused,
-    send,
-    slaves,
-    topics,
-    transaction,
-)
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.request_modes import RequestModes
+from mqtool.engine.broker.revive_log import ReviveLog
 from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics, has_messages_of_all
 from mqtool.engine.broker.transactions import Transactions
 from mqtool.errors import FormatError, NotFoundError
-from mqtool.formats.codes import ResponseCode
-from mqtool.formats.hosts import parse_host
+from mqtool.formats.new_message import Host
 from mqtool.formats.properties import find_property, probe_of
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.remoting import Outgoing, Peer
 from mqtool.formats.stored_message import parse_stored
+from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from mqtool.formats.unique_key import build_unique_key
 
 if TYPE_CHECKING:
-    from mqtool.engine.store.append_result import AppendResult
     from mqtool.engine.store.message_store import MessageStore
-    from mqtool.formats.new_message import NewMessage
 
 _REAL_TOPIC = probe_of("REAL_TOPIC")
 _STORE_INTERVAL = 100
 """How often the store writes units and looks at its disk, in ms."""
-
-
-class Request(NamedTuple):
-    """A command from a client, and when it came."""
-
-    command: RemotingCommand
-    peer: Peer
-    now: int
 
 
 class Clockwork(Protocol):
@@ -83,16 +58,14 @@ class Clockwork(Protocol):
 Arrival = Callable[[str, int, int, int, int], None]
 """Is told topic, queue id, the offset behind the new message, its tags code and the time (ms)."""
 
-Detour = Callable[["NewMessage", int], "AppendResult | None"]
-"""Changes a message, and where it goes, so that it waits elsewhere first; returns a result to refuse it."""
-
 
 class Broker:
     """The rules of a broker; times are in ms.
 
-    Others take part by the lists: ``on_arrival`` for each message that can be read, ``on_arrival_at`` for those of one
-    topic, ``on_closed`` for each connection that has ended, ``on_stop`` for what must be in its file when the broker
-    stops, ``detours`` for messages that are not to go straight to their topic, by a word that their properties have.
+    Its parts take part in what happens by the tables that are made here: ``_clockworks`` for whatever works by time,
+    ``_on_arrival`` for each message that can be read, ``_on_arrival_at`` for those of one topic, ``_on_closed`` for
+    each connection that has ended, and the detours of ``intake`` for messages that are not to go straight to their
+    topic.
     """
 
     def __init__(self, store: "MessageStore", now: int, settings: BrokerSettings | None = None) -> None:
@@ -102,29 +75,8 @@ class Broker:
             FormatError: a table below ``config`` cannot be read.
         """
         self.store = store
-        self.settings = settings or BrokerSettings()
-        self.listens_at("127.0.0.1:10911")
-        self.processors: dict[int, Processor] = {**query.PROCESSORS, **send.PROCESSORS, **topics.PROCESSORS}
-        for family in (
-            accounts,
-            assignment,
-            clients,
-            consumers,
-            groups,
-            pop,
-            pull,
-            recall,
-            slaves,
-            transaction,
-            admin,
-        ):
-            self.processors |= family.PROCESSORS
-        self.clockworks: list[Clockwork] = []
-        self.on_closed: list[Callable[[Peer, int], Iterable[Outgoing]]] = []
-        self.on_arrival: list[Arrival] = []
-        self.on_arrival_at: dict[str, Arrival] = {}
-        self.on_stop: list[Callable[[int], None]] = []
-        self.detours: list[tuple[bytes, Detour]] = []
+        self.state = state = BrokerState(settings or BrokerSettings(), "127.0.0.1:10911")
+        settings = state.settings
         self.rotation = itertools.count()
         """Chooses among queues where nothing else does."""
         self._started = now
@@ -132,63 +84,102 @@ class Broker:
         self._next_store_tick = now
 
         config = store.root / "config"
-        self.topics = Topics(config, self.settings, now)
-        self.awaited_flushes = AwaitedFlushes(self)
-        self.delayed = DelayedMessages(self, config, now)
-        self.calls = Calls()
-        self.groups = SubscriptionGroups(config, now, creates=self.settings.auto_create_groups)
-        self.offsets = ConsumerOffsets(config, now)
+        self.intake = intake = Intake(store)
+        self.topics = topics = Topics(config, settings, now)
+        self.groups = groups = SubscriptionGroups(config, now, creates=settings.auto_create_groups)
+        self.offsets = offsets = ConsumerOffsets(config, now)
         if store.was_recovered:
-            self.offsets.limit(store)
-        self.clients = Clients(self.groups, self.calls)
-        self.locks = LockTable()
-        self.parked_pulls = ParkedPulls()
-        self.clockworks += [self.calls, self.offsets, self.clients, self.parked_pulls]
-        self.on_closed += [self.calls.closed, self.clients.closed, self.parked_pulls.closed]
-        self.on_arrival.append(self.parked_pulls.arrived)
-        self.on_stop.append(self.offsets.keep)
-        self.topics.on_delete.append(self.offsets.delete_topic)
-        self.timers = Timers(self, config, now)
-        self.pops = Pops(self, config, now)
-        self.request_modes = RequestModes(config)
-        self.topics.on_delete += [self.pops.delete_topic, self.request_modes.delete_topic]
-        self.transactions = Transactions(self, now)
+            offsets.limit(store)
+        self.access = AccessControl(Path(settings.acl_file), now, self.topic_at) if settings.acl_enabled else None
         self.figures = Figures(now)
-        self.on_arrival.append(self.figures.arrived)
-        self.topics.on_delete.append(self.figures.forget_topic)
-        self.clockworks.append(self.figures)
-        self.access: AccessControl | None = None
-        if self.settings.acl_enabled:
-            self.access = AccessControl(Path(self.settings.acl_file), now, self.topic_at)
-            self.clockworks.append(self.access)
+        self.calls = Calls()
+        self.clients = Clients(groups, self.calls)
+        self.locks = LockTable()
+        self.request_modes = RequestModes(config)
+        self.awaited_flushes = AwaitedFlushes(store, state)
+        self.parked_pulls = ParkedPulls()
+        self.delayed = DelayedMessages(store, state, config, now)
+        self.timers = Timers(store, state, config, now)
+        revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
+        self.pops = pops = Pops(store, state, topics, offsets, revive_log, self.figures, config, now)
+        self.transactions = Transactions(intake, state, topics, offsets, self.clients, self.calls, self.access, now)
+
+        self._clockworks: list[Clockwork] = [
+            self.awaited_flushes,
+            self.delayed,
+            self.calls,
+            offsets,
+            self.clients,
+            self.parked_pulls,
+            self.timers,
+            revive_log,
+            pops.orders,
+            pops.parked,
+            pops.curious,
+            self.transactions,
+            self.figures,
+            *([self.access] if self.access else ()),
+        ]
+        self._on_closed = (
+            self.calls.closed,
+            self.clients.closed,
+            self.parked_pulls.closed,
+            pops.parked.closed,
+            pops.curious.closed,
+        )
+        self._on_arrival: tuple[Arrival, ...] = (
+            self.parked_pulls.arrived,
+            pops.parked.arrived,
+            pops.curious.arrived,
+            self.figures.arrived,
+        )
+        self._on_arrival_at: dict[str, Arrival] = {
+            SCHEDULE_TOPIC: self.delayed.arrived,
+            TIMER_TOPIC: self.timers.arrived,
+            revive_log.topic: revive_log.arrived,
+            HALF_TOPIC: self.transactions.arrived,
+        }
+        intake.detours = [
+            (b"TRAN_MSG", self.transactions.detour),  # first: a half message is delayed once it is committed
+            (b"DELAY", self.delayed.detour),
+            (b"TIMER_", self.timers.detour),
+        ]
+        topics.on_delete += [
+            offsets.delete_topic,
+            pops.delete_topic,
+            self.request_modes.delete_topic,
+            self.figures.forget_topic,
+        ]
         store.on_arrival = self.arrived
-        store.batch_topics = self.topics.batch_topics
+        store.batch_topics = topics.batch_topics
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """What it goes by now."""
+        return self.state.settings
+
+    @property
+    def address(self) -> str:
+        """The address that clients know."""
+        return self.state.address
+
+    @property
+    def store_host(self) -> Host:
+        """The address that messages are stored with."""
+        return self.state.store_host
 
     def listens_at(self, address: str) -> None:
         """Take ``host:port`` for the address that clients know, and that messages are stored with."""
-        self.address = address
-        self.store_host = parse_host(address)
+        self.state.listens_at(address)
 
     def configure(self, settings: BrokerSettings) -> None:
         """Go by these settings from now on; those of ``AT_START`` stay without effect."""
-        self.settings = self.topics.settings = settings
+        self.state.settings = self.topics.settings = settings
         self.groups.creates = settings.auto_create_groups
-
-    def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:
-        """Return what to send for a command."""
-        if command.is_response:  # whose code may be that of a request
-            return self.calls.answered(command, peer, now)
-        if self.access and (fault := self.access.fault(command, peer)):
-            remark = f"org.apache.rocketmq.acl.common.AclException: {fault}"
-            return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
-        processor = self.processors.get(command.code)
-        if processor is None:
-            return refused.refuse(Request(command, peer, now))
-        return processor(self, Request(command, peer, now))
 
     def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return what to send when a connection has ended."""
-        return [outgoing for tell in self.on_closed for outgoing in tell(peer, now)]
+        return [outgoing for tell in self._on_closed for outgoing in tell(peer, now)]
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Do what is due."""
@@ -197,29 +188,18 @@ class Broker:
             self.store.tick(now)
         elif self.store.has_much_to_write:
             self.store.write_units()
-        return [outgoing for clockwork in self.clockworks for outgoing in clockwork.tick(now)]
+        return [outgoing for clockwork in self._clockworks for outgoing in clockwork.tick(now)]
 
     def next_tick(self, now: int) -> int:
         """Return when something is due."""
         if self.store.has_much_to_write:
             return now
         soonest = self._next_store_tick
-        for clockwork in self.clockworks:
+        for clockwork in self._clockworks:
             at = clockwork.next_tick(now)
             if at is not None and at < soonest:
                 soonest = at
         return soonest
-
-    def put(self, message: "NewMessage", now: int) -> "AppendResult":
-        """Store a message, by a detour where its properties ask for one.
-
-        Returns:
-            Where it is stored, or why it is not.
-        """
-        for word, detour in self.detours:
-            if word in message.properties and (refused := detour(message, now)) is not None:
-                return refused
-        return self.store.append(message, now)
 
     def topic_at(self, physical_offset: int) -> str | None:
         """Return the topic that the message at an address is for, though it may wait elsewhere; None without one."""
@@ -244,15 +224,15 @@ class Broker:
         self.timers.finish(now)
         if self.store.failure is None:
             self.store.flush()  # no table is ahead of the log
-        for write in self.on_stop:
-            write(now)
+        self.transactions.note_progress()  # which are consumer offsets
+        self.delayed.save(now)
+        self.offsets.keep(now)
+        self.timers.stop(now)
+        self.pops.orders.keep(now)
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:
         """Tell whom it concerns that a message can be read; the store calls this for each."""
-        for tell in self.on_arrival:
+        for tell in self._on_arrival:
             tell(topic, queue_id, next_offset, tags_code, now)
-        if topic in self.on_arrival_at:
-            self.on_arrival_at[topic](topic, queue_id, next_offset, tags_code, now)
-
-
-Processor = Callable[[Broker, Request], Iterable[Outgoing]]
+        if topic in self._on_arrival_at:
+            self._on_arrival_at[topic](topic, queue_id, next_offset, tags_code, now)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import load_table, save_table
 from mqtool.engine.broker.delivered_before import DeliveredBefore
+from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.bodies import version_members
@@ -25,7 +26,7 @@ from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.store.message_store import MessageStore
 
 DELAY = "DELAY"
 REAL_TOPIC = "REAL_TOPIC"
@@ -61,15 +62,16 @@ def with_real_place(message: NewMessage) -> bytes:
 class DelayedMessages:
     """A detour into the queues of the levels, and the clockwork that brings messages back; levels count from 1."""
 
-    def __init__(self, broker: "Broker", folder: Path, now: int) -> None:
+    def __init__(self, store: "MessageStore", state: BrokerState, folder: Path, now: int) -> None:
         """Load how far each level is done from the folder ``config``.
 
         Raises:
             FormatError: the file cannot be read.
         """
-        self._broker = broker
+        self._store = store
+        self._state = state
         self._path = folder / "delayOffset.json"
-        self._levels = broker.store.delay_levels
+        self._levels = store.delay_levels
         table = load_table(self._path)
         self._version = data_version(table) if table else DataVersion(0, 0, now)
         self._offsets = delay_offsets(table)
@@ -78,18 +80,12 @@ class DelayedMessages:
         """Offsets that can be written once the log is on the disk up to an address: that, they, and their time (ms)."""
         self._delivered: set[tuple[int, int]] = set()
         """Level and queue offset of messages that had been delivered before a crash."""
-        self._next_save = now + broker.settings.delay_offset_interval_ms
+        self._next_save = now + state.settings.delay_offset_interval_ms
         self._due: dict[int, int] = {}  # by level with messages: when to look at the first
         for level in range(1, len(self._levels) + 1):
             self._take_up(level, now)
-        if broker.store.was_recovered and (
-            not table or "dataVersion" in table
-        ):  # not from 4.x: since when is not known
+        if store.was_recovered and (not table or "dataVersion" in table):  # not from 4.x: since when is not known
             self._find_delivered(self._version.timestamp if table else 0)
-        broker.clockworks.append(self)
-        broker.detours.append((b"DELAY", self.detour))
-        broker.on_arrival_at[SCHEDULE_TOPIC] = self._arrived
-        broker.on_stop.append(self.save)
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -121,9 +117,9 @@ class DelayedMessages:
             if due <= now:
                 self._deliver(level, now)
         if now >= self._next_save:
-            self._next_save = now + self._broker.settings.delay_offset_interval_ms
-            self._to_save = self._broker.store.log.end_offset, dict(self._offsets), now
-        if self._to_save and self._to_save[0] <= self._broker.store.flushed_offset:
+            self._next_save = now + self._state.settings.delay_offset_interval_ms
+            self._to_save = self._store.log.end_offset, dict(self._offsets), now
+        if self._to_save and self._to_save[0] <= self._store.flushed_offset:
             _, offsets, taken = self._to_save
             self._save(offsets, taken)
             self._to_save = None
@@ -139,7 +135,7 @@ class DelayedMessages:
 
     def save(self, now: int) -> None:
         """Write how far each level is done, if that has changed and is on the disk."""
-        store = self._broker.store
+        store = self._store
         if store.flushed_offset >= store.log.end_offset:
             self._save(dict(self._offsets), now)
 
@@ -151,9 +147,9 @@ class DelayedMessages:
         self._saved = offsets
 
     def _take_up(self, level: int, now: int) -> None:
-        queue = self._broker.store.queue(SCHEDULE_TOPIC, level - 1)
+        queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
         if queue is not None:
-            first = queue.min_offset(self._broker.store.log.min_offset)
+            first = queue.min_offset(self._store.log.min_offset)
             offset = min(max(self._offsets.get(level, first), first), queue.next_offset)
             self._offsets[level] = offset
             if offset < queue.next_offset:
@@ -161,7 +157,7 @@ class DelayedMessages:
 
     def _find_delivered(self, since: int) -> None:
         """Find what was delivered from a time (ms) on and is not counted in the offsets."""
-        store = self._broker.store
+        store = self._store
         for level in self._due:
             queue, offset = store.queue(SCHEDULE_TOPIC, level - 1), self._offsets[level]
             assert queue is not None
@@ -178,12 +174,13 @@ class DelayedMessages:
                     continue
                 break
 
-    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        """Take note of a message that has got into a queue of the levels."""
         self._due.setdefault(queue_id + 1, tags_code)
         self._offsets.setdefault(queue_id + 1, next_offset - 1)
 
     def _deliver(self, level: int, now: int) -> None:
-        store = self._broker.store
+        store = self._store
         queue = store.queue(SCHEDULE_TOPIC, level - 1)
         assert queue is not None
         left = _AT_ONCE
@@ -218,5 +215,5 @@ class DelayedMessages:
             return False
         if message.topic == HALF_TOPIC:
             return False
-        message.store_host = self._broker.store_host
-        return self._broker.store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE
+        message.store_host = self._state.store_host
+        return self._store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.consumer_offsets import UNKNOWN
+from mqtool.engine.broker.consumer_offsets import UNKNOWN, ConsumerOffsets
+from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.parked_pops import ParkedPops
 from mqtool.engine.broker.pop_orders import Held, PopOrders
 from mqtool.engine.broker.revive_log import ReviveLog
+from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.topics import Topics
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.live_pull import Fetched, Wanted, fetch, is_in_memory
 from mqtool.engine.store.pull import StoreStatus
@@ -38,8 +41,8 @@ from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
     from mqtool.engine.store.live_queue import LiveQueue
+    from mqtool.engine.store.message_store import MessageStore
 
 INIT_AT_END = 1
 """``initMode`` of a group that wants to begin with what comes from now on; 0 is the first message that is kept."""
@@ -70,26 +73,36 @@ class Taken:
 class Pops:
     """The rules of pops; who waits for messages is in ``parked``, who asks whether there are any in ``curious``."""
 
-    def __init__(self, broker: "Broker", folder: Path, now: int) -> None:
+    def __init__(
+        self,
+        store: "MessageStore",
+        state: BrokerState,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        log: ReviveLog,
+        figures: Figures,
+        folder: Path,
+        now: int,
+    ) -> None:
         """Take up what was given out in an earlier run; ``folder`` is the folder ``config``.
 
         Raises:
             FormatError: what pops in order hold cannot be read.
         """
-        self._broker = broker
+        self._store = store
+        self._state = state
+        self._topics = topics
+        self._offsets = offsets
+        self._figures = figures
         self._turns = itertools.count()
-        self.log = ReviveLog(broker, now)
+        self.log = log
         self.orders = PopOrders(folder, now)
         self.parked, self.curious = ParkedPops(), ParkedPops()
         self._catch_up()
-        broker.clockworks += [self.orders, self.parked, self.curious]
-        broker.on_arrival += [self.parked.arrived, self.curious.arrived]
-        broker.on_closed += [self.parked.closed, self.curious.closed]
-        broker.on_stop.append(self.orders.keep)
 
     def _catch_up(self) -> None:
         """Move cursors behind what was given out after the offsets were last written."""
-        offsets = self._broker.offsets
+        offsets = self._offsets
         if offsets.kept_at is None:
             return
         for point in self.log.given_out_since(offsets.kept_at):
@@ -100,7 +113,7 @@ class Pops:
 
     def retry_topics(self, topic: str, group: str) -> tuple[str, ...]:
         """Return the topics where messages of a topic lie that a group did not acknowledge."""
-        if self._broker.settings.retry_topic_v2_enabled:
+        if self._state.settings.retry_topic_v2_enabled:
             return retry_topic(topic, group, is_v2=True), retry_topic(topic, group)
         return (retry_topic(topic, group),)
 
@@ -109,14 +122,14 @@ class Pops:
     def take(self, header: Pop, wanted: Wanted, now: int) -> Taken:
         """Give out messages and hide them."""
         turn = next(self._turns)
-        taken = Taken(now, ORDER_QUEUE_ID if header.order else turn % self._broker.settings.revive_queue_count)
+        taken = Taken(now, ORDER_QUEUE_ID if header.order else turn % self._state.settings.revive_queue_count)
         for topic, queue_id in self._places(header, turn):
             self._take_from(topic, queue_id, header, wanted, taken)
         return taken
 
     def _places(self, header: Pop, turn: int) -> Iterator[tuple[str, int]]:
         retries = () if header.order else self.retry_topics(header.topic, header.consumer_group)
-        places = [(topic, 0) for topic in retries if self._broker.topics.get(topic) is not None]
+        places = [(topic, 0) for topic in retries if self._topics.get(topic) is not None]
         own: Iterator[tuple[str, int]] = ((header.topic, queue_id) for queue_id in self._queue_ids(header, turn))
         first, last = (places, own) if turn % _RETRY_FIRST == _RETRY_FIRST - 1 else (own, places)
         yield from first
@@ -125,15 +138,16 @@ class Pops:
     def _queue_ids(self, header: Pop, turn: int) -> Sequence[int]:
         if header.queue_id >= 0:
             return (header.queue_id,)
-        config = self._broker.topics.get(header.topic)
+        config = self._topics.get(header.topic)
         count = config.read_queue_count if config else 0
         return [(turn + at) % count for at in range(count)]
 
     def _take_from(self, topic: str, queue_id: int, header: Pop, wanted: Wanted, taken: Taken) -> None:
-        broker, group, now = self._broker, header.consumer_group, taken.pop_time
-        queue = broker.store.queue(topic, queue_id)
+        store, offsets = self._store, self._offsets
+        group, now = header.consumer_group, taken.pop_time
+        queue = store.queue(topic, queue_id)
         key = topic, group, queue_id
-        if broker.offsets.take_reset(group, topic, queue_id) is not None:
+        if offsets.take_reset(group, topic, queue_id) is not None:
             self.orders.forget(key)
         if header.order and (free_at := self.orders.blocked_until(key, header.attempt_id, now)):
             taken.free_at = min(free_at, taken.free_at or free_at)
@@ -143,22 +157,22 @@ class Pops:
         if room <= 0 or queue is None:
             taken.rest += max(0, queue.next_offset - offset) if queue else 0
             return
-        fetched = fetch(broker.store, queue, offset, room, wanted)
+        fetched = fetch(store, queue, offset, room, wanted)
         if fetched.status in _ASTRAY:
             offset = fetched.next_offset
-            fetched = fetch(broker.store, queue, offset, room, wanted)
+            fetched = fetch(store, queue, offset, room, wanted)
         taken.rest += fetched.max_offset - fetched.next_offset
         if not fetched.parts:
-            broker.offsets.commit(group, topic, queue_id, max(offset, fetched.next_offset))
+            offsets.commit(group, topic, queue_id, max(offset, fetched.next_offset))
         elif not self._keep(key, offset, fetched, header, taken):
             taken.rest += fetched.message_count
 
     def _keep(self, key: tuple[str, str, int], start: int, fetched: Fetched, header: Pop, taken: Taken) -> bool:
         """Keep that messages are given out and put them into the answer; tell whether that could be."""
         topic, group, queue_id = key
-        broker, now = self._broker, taken.pop_time
+        now, broker_name = taken.pop_time, self._state.settings.broker_name
         offsets = _queue_offsets(fetched.parts)
-        receipt = Receipt(start, now, header.invisible_time, taken.revive_queue_id, broker.settings.broker_name)
+        receipt = Receipt(start, now, header.invisible_time, taken.revive_queue_id, broker_name)
         flag = topic_flag(topic)
         if header.order:
             held = self.orders.hold(key, Held(offsets, now, header.invisible_time, header.attempt_id, now))
@@ -166,7 +180,7 @@ class Pops:
             taken.order_counts += [f"{flag} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
             least = min(counts.values()) if len(counts) == len(offsets) else 0
             taken.order_counts.append(f"{flag} {queue_id} {least}")
-            broker.offsets.commit(group, topic, queue_id, start)
+            self._offsets.commit(group, topic, queue_id, start)
         else:
             distances = tuple(offset - start for offset in offsets)
             point = CheckPoint(
@@ -176,7 +190,7 @@ class Pops:
             if result.status is not PutStatus.PUT_OK:
                 return False
             taken.flush_offset = max(taken.flush_offset, result.flush_offset)
-            broker.offsets.commit(group, topic, queue_id, fetched.next_offset)
+            self._offsets.commit(group, topic, queue_id, fetched.next_offset)
         taken.starts.append(f"{flag} {queue_id} {start}")
         taken.offsets.append(f"{flag} {queue_id} {','.join(map(str, offsets))}")
         taken.count += len(offsets)
@@ -184,20 +198,20 @@ class Pops:
             taken.parts += [_as_of(record, header.topic, receipt, flag) for record in _records(fetched.parts)]
         else:
             taken.parts += fetched.parts
-        broker.figures.given += fetched.message_count
+        self._figures.given += fetched.message_count
         return True
 
     def cursor(self, topic: str, group: str, queue_id: int, init_mode: int = 0) -> int:
         """Return what a pop of a queue begins with; a group that never read it begins as it wants to."""
-        offset = self._broker.offsets.get(group, topic, queue_id)
+        offset = self._offsets.get(group, topic, queue_id)
         if offset != UNKNOWN:
             return offset
-        store = self._broker.store
+        store = self._store
         queue = store.queue(topic, queue_id)
         return 0 if queue is None else self._first(queue, init_mode)
 
     def _first(self, queue: "LiveQueue", init_mode: int) -> int:
-        store = self._broker.store
+        store = self._store
         low = queue.min_offset(store.log.min_offset)
         if init_mode != INIT_AT_END or queue.key[0].startswith(RETRY_PREFIX):
             return low
@@ -208,7 +222,7 @@ class Pops:
 
     def has_messages(self, topic: str, group: str, queue_id: int) -> bool:
         """Tell whether a group has something to read of a queue."""
-        queue = self._broker.store.queue(topic, queue_id)
+        queue = self._store.queue(topic, queue_id)
         return queue is not None and queue.next_offset > self.cursor(topic, group, queue_id)
 
     # What becomes of messages that were given out
@@ -223,7 +237,7 @@ class Pops:
         Raises:
             KeyError: a message was not given out by the pop that counts.
         """
-        offsets, key = self._broker.offsets, (ack.topic, ack.group, ack.queue_id)
+        offsets, key = self._offsets, (ack.topic, ack.group, ack.queue_id)
         for offset in ack.offsets:
             if offset < offsets.get(ack.group, ack.topic, ack.queue_id):
                 continue
@@ -254,7 +268,7 @@ class Pops:
             That time, in ms; None where the group is done with the message.
         """
         group, topic, queue_id, offset = header.consumer_group, header.topic, header.queue_id, header.offset
-        if offset < self._broker.offsets.get(group, topic, queue_id):
+        if offset < self._offsets.get(group, topic, queue_id):
             return None
         until = now + header.invisible_time
         self.orders.hide((topic, group, queue_id), offset, receipt.pop_time, until)
@@ -265,11 +279,11 @@ class Pops:
 
     def delete_topic(self, topic: str, now: int) -> None:
         """Delete the retry topics of a topic that is gone."""
-        for name in list(self._broker.topics.configs):
+        for name in list(self._topics.configs):
             group = name.removeprefix(RETRY_PREFIX).removesuffix(topic)[:-1]
             if name.startswith(RETRY_PREFIX) and group and normal_topic(name, group) == topic:
-                self._broker.store.delete_topic(name)
-                self._broker.topics.delete(name, now)
+                self._store.delete_topic(name)
+                self._topics.delete(name, now)
 
 
 def _records(parts: Sequence[bytes]) -> Iterator[memoryview]:

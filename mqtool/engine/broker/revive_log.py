@@ -14,7 +14,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from mqtool.engine.broker.topics import revive_topic
+from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
+from mqtool.engine.broker.intake import Intake
+from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.timers import Timers
+from mqtool.engine.broker.topics import Topics, revive_topic
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError, WriteError
 from mqtool.formats.new_message import NewMessage
@@ -39,7 +44,6 @@ from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import RETRY_PREFIX, TIMER_TOPIC
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
     from mqtool.engine.store.live_queue import LiveQueue
 
 log = logging.getLogger(__name__)
@@ -60,17 +64,30 @@ class _Pending(NamedTuple):
 class ReviveLog:
     """A clockwork that gives messages back whose time is over."""
 
-    def __init__(self, broker: "Broker", now: int) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        state: BrokerState,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        timers: Timers,
+        now: int,
+    ) -> None:
         """Take up what the log of an earlier run holds."""
-        self._broker = broker
+        self._intake = intake
+        self._store = intake.store
+        self._state = state
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._timers = timers
         self._not_before = now
-        self.topic = revive_topic(broker.settings.cluster_name)
+        self.topic = revive_topic(state.settings.cluster_name)
         self._points: dict[tuple[str, str, int, int, int, str], CheckPoint] = {}
         self._pending: dict[int, deque[_Pending]] = {}  # by revive queue, in its order
         self._read: dict[int, int] = {}  # up to and with which offset each revive queue was read
         self._take_up()
-        broker.on_arrival_at[self.topic] = self._arrived
-        broker.clockworks.append(self)
 
     # Writing
 
@@ -91,25 +108,26 @@ class ReviveLog:
         return self._put(ack.tag, ack.unique_key(), build_ack(ack), queue_id, revive_time, now)
 
     def _put(self, tag: str, key: str, body: bytes, queue_id: int, deliver: int, now: int) -> AppendResult:
-        host = self._broker.store_host
+        host = self._state.store_host
         properties = build_properties({"TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": key, "TAGS": tag})
         message = NewMessage(
             self.topic, queue_id, body, properties, born_timestamp=now, born_host=host, store_host=host
         )
-        return self._broker.put(message, now)
+        return self._intake.put(message, now)
 
     # Reading
 
     def _take_up(self) -> None:
-        store = self._broker.store
+        store = self._store
         for topic, queue_id in store.queues():
             queue = store.queue(topic, queue_id)
             if topic == self.topic and queue is not None:
-                start = self._broker.offsets.get(REVIVE_GROUP, topic, queue_id) + 1
+                start = self._offsets.get(REVIVE_GROUP, topic, queue_id) + 1
                 for offset in _offsets_from(queue, max(start, queue.min_offset(store.log.min_offset))):
                     self._take(queue_id, offset)
 
-    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        """Take a message that has got into the log."""
         self._take(queue_id, next_offset - 1)
 
     def _take(self, queue_id: int, offset: int) -> None:
@@ -132,7 +150,7 @@ class ReviveLog:
             log.warning("revive log, queue %d, offset %d: %s", queue_id, offset, error)
 
     def _message(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
-        store = self._broker.store
+        store = self._store
         queue = store.queue(topic, queue_id)
         units = queue.units(offset, 1) if queue else []
         try:
@@ -143,10 +161,10 @@ class ReviveLog:
     def given_out_since(self, timestamp: int) -> list[CheckPoint]:
         """Return the check points, of this log and of those that wait to come to it, of pops since a time (ms)."""
         points = []
-        for topic, queue_id in self._broker.store.queues():
+        for topic, queue_id in self._store.queues():
             if topic not in (TIMER_TOPIC, self.topic):
                 continue
-            queue = self._broker.store.queue(topic, queue_id)
+            queue = self._store.queue(topic, queue_id)
             for offset in range(queue.next_offset - 1 if queue else -1, -1, -1):
                 stored = self._message(topic, queue_id, offset)
                 if stored is None or stored.store_timestamp < timestamp:
@@ -180,7 +198,7 @@ class ReviveLog:
                 self._commit(queue_id, offset if pending else self._read[queue_id])
         if has_revived:  # so that a process that is killed now does not do it again
             try:
-                self._broker.offsets.keep(now)
+                self._offsets.keep(now)
             except WriteError as error:
                 log.warning("consumer offsets: %s", error)
         return ()
@@ -194,24 +212,23 @@ class ReviveLog:
 
     def _is_over(self, point: CheckPoint, now: int) -> bool:
         end = _to_second(point.revive_time)
-        first_timer = self._broker.timers.first_due
+        first_timer = self._timers.first_due
         return now >= end and (first_timer is None or first_timer > end)
 
     def _commit(self, queue_id: int, offset: int) -> None:
-        self._broker.offsets.commit(REVIVE_GROUP, self.topic, queue_id, offset)
+        self._offsets.commit(REVIVE_GROUP, self.topic, queue_id, offset)
 
     def _revive(self, point: CheckPoint, now: int) -> int | None:
         """Give back what is not done with; return how many messages, None where the store does not take them all."""
-        broker = self._broker
         count = 0
-        if broker.topics.get(normal_topic(point.topic, point.group)) is None or not broker.groups.get(point.group):
+        if self._topics.get(normal_topic(point.topic, point.group)) is None or not self._groups.get(point.group):
             return count
         for offset in point.offsets:
             stored = None if offset in point.done else self._message(point.topic, point.queue_id, offset)
             if stored is None:
                 continue
             message = self._again(point, stored.message, now)
-            if broker.store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE:
+            if self._store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE:
                 return None
             point.done.add(offset)
             count += 1
@@ -219,14 +236,13 @@ class ReviveLog:
 
     def _again(self, point: CheckPoint, message: NewMessage, now: int) -> NewMessage:
         """Return a message as its group gets it once more."""
-        broker = self._broker
-        topic = point.topic
+        topic, host = point.topic, self._state.store_host
         if not topic.startswith(RETRY_PREFIX):
-            topic = retry_topic(topic, point.group, is_v2=broker.settings.retry_topic_v2_enabled)
-        if broker.topics.get(topic) is None:
-            broker.topics.of_group(topic, 1, False, now)
-            if broker.offsets.get(point.group, topic, 0) < 0:
-                broker.offsets.commit(point.group, topic, 0, 0)
+            topic = retry_topic(topic, point.group, is_v2=self._state.settings.retry_topic_v2_enabled)
+        if self._topics.get(topic) is None:
+            self._topics.of_group(topic, 1, False, now)
+            if self._offsets.get(point.group, topic, 0) < 0:
+                self._offsets.commit(point.group, topic, 0, 0)
         properties = message.properties
         if not find_property(properties, _FIRST_POP_TIME):
             properties = add_property(properties, FIRST_POP_TIME, str(point.pop_time))
@@ -235,8 +251,8 @@ class ReviveLog:
             topic=topic,
             queue_id=0,
             properties=properties,
-            born_host=broker.store_host,
-            store_host=broker.store_host,
+            born_host=host,
+            store_host=host,
             reconsume_times=message.reconsume_times + (not point.is_suspended),
             prepared_transaction_offset=0,
         )

@@ -23,6 +23,7 @@ from mqtool.engine.broker.config_files import sync_folder
 from mqtool.engine.broker.copies import likeness
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
+from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, replace_file, write_timer_files
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.disk import writing
@@ -36,7 +37,7 @@ from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import HALF_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.store.message_store import MessageStore
 
 OUT = "TIMER_OUT_MS"
 ROLLS = "TIMER_ROLL_TIMES"
@@ -62,11 +63,12 @@ _AGAIN_MS = 1000
 class Timers:
     """A detour into ``TIMER_TOPIC``, and the clockwork that brings messages back."""
 
-    def __init__(self, broker: "Broker", folder: Path, now: int) -> None:
+    def __init__(self, store: "MessageStore", state: BrokerState, folder: Path, now: int) -> None:
         """Find the messages that wait; ``folder`` is the folder ``config``."""
-        self._broker = broker
+        self._store = store
+        self._state = state
         self._path = folder / "timercheck"
-        self._log_file_size = broker.store.config.size("mappedFileSizeTimerLog")
+        self._log_file_size = store.config.size("mappedFileSizeTimerLog")
         self._not_before = now
         self._waiting: list[tuple[int, int]] = []  # a heap of due times and queue offsets
         self._recalled: dict[int, set[bytes]] = {}  # by due time what recalls name; they are entries of the heap too
@@ -79,10 +81,6 @@ class Timers:
         """What can be written once the log is on the disk up to an address: that, the time, and the file."""
         self._take_up()
         self._drop_delivered()
-        broker.on_stop.append(self._stop)
-        broker.on_arrival_at[TIMER_TOPIC] = self._arrived
-        broker.clockworks.append(self)
-        broker.detours.append((b"TIMER_", self.detour))
 
     def _load(self) -> tuple[int, ...]:
         """Return the numbers of ``timercheck``."""
@@ -93,8 +91,8 @@ class Timers:
         return tuple(numbers)
 
     def _take_up(self) -> None:
-        queue = self._broker.store.queue(TIMER_TOPIC, 0)
-        start = queue.min_offset(self._broker.store.log.min_offset) if queue else 0
+        queue = self._store.queue(TIMER_TOPIC, 0)
+        start = queue.min_offset(self._store.log.min_offset) if queue else 0
         copies: list[StoredMessage] = []
         while queue is not None and (units := queue.units(start, _READ_AT_ONCE)):
             for unit in units:
@@ -118,7 +116,7 @@ class Timers:
 
     def _drop_delivered(self) -> None:
         """Drop what was delivered of a second that was not over, at a crash or when a broker of RocketMQ stopped."""
-        store = self._broker.store
+        store = self._store
         due = sorted(entry for entry in self._waiting if entry[0] <= store.log.last_timestamp)
         messages = [(entry, stored) for entry in due if (stored := self._message(entry[1])) is not None]
         after = min((stored.physical_offset for _, stored in messages), default=0)
@@ -146,7 +144,7 @@ class Timers:
             return None
         if deliver <= now:
             return _ILLEGAL if find_property(properties, _DELETE) else None
-        settings = self._broker.settings
+        settings = self._state.settings
         if deliver - now > settings.timer_max_delay_seconds * 1000 or not settings.timer_enabled:
             return _ILLEGAL
         out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
@@ -159,7 +157,8 @@ class Timers:
         message.topic, message.queue_id = TIMER_TOPIC, 0
         return None
 
-    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        """Have a message wait that has got into the queue of timer messages."""
         self._take(next_offset - 1)
 
     def _take(self, queue_offset: int) -> StoredMessage | None:
@@ -189,7 +188,7 @@ class Timers:
         return key in recalled or topic + b"+" + key in recalled
 
     def _message(self, queue_offset: int) -> StoredMessage | None:
-        store = self._broker.store
+        store = self._store
         queue = store.queue(TIMER_TOPIC, 0)
         units = queue.units(queue_offset, 1) if queue else []
         try:
@@ -243,9 +242,9 @@ class Timers:
             topic=find_property(properties, _REAL_TOPIC).decode("utf-8", "replace"),
             queue_id=_number(find_property(properties, _REAL_QUEUE_ID)) or 0,
             properties=marked,
-            store_host=self._broker.store_host,
+            store_host=self._state.store_host,
         )
-        return self._broker.store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE
+        return self._store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE
 
     def _keep(self) -> None:
         """Write how far delivery has come, as soon as what was delivered is on the disk.
@@ -253,7 +252,7 @@ class Timers:
         Raises:
             WriteError: the disk is full, or fails.
         """
-        store = self._broker.store
+        store = self._store
         if self._to_save is None and self._done > self._saved:
             self._to_save = store.log.end_offset, self._done, self._page()
         if self._to_save is not None and self._to_save[0] <= store.flushed_offset:
@@ -269,8 +268,9 @@ class Timers:
         while self._waiting and self._waiting[0][0] <= now and self._not_before <= now:
             self.tick(now)
 
-    def _stop(self, now: int) -> None:
-        store = self._broker.store
+    def stop(self, now: int) -> None:
+        """Write what waits, and how far delivery has come, if all of it is on the disk."""
+        store = self._store
         queue = store.queue(TIMER_TOPIC, 0)
         if queue is None or store.flushed_offset < store.log.end_offset:
             return
@@ -294,7 +294,7 @@ class Timers:
                 yield Timed(out, stored.physical_offset, stored.size, topic, is_recall)
 
     def _page(self) -> bytes:
-        queue = self._broker.store.queue(TIMER_TOPIC, 0)
+        queue = self._store.queue(TIMER_TOPIC, 0)
         first = min((offset for _, offset in self._waiting), default=queue.next_offset if queue else 0)
         return _CHECK.pack(self._done, 0, first, first, *self._version, _REST)
 

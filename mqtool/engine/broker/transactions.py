@@ -16,12 +16,18 @@ import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from mqtool.engine.broker.acl import AccessControl
+from mqtool.engine.broker.calls import Calls
+from mqtool.engine.broker.clients import Clients
+from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.copies import Likeness, likeness
 from mqtool.engine.broker.delayed import DELAY, delay_level, with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
+from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.needs import Need
+from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.topics import Topics
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import commit_log
@@ -34,9 +40,6 @@ from mqtool.formats.properties import add_property, build_properties, find_prope
 from mqtool.formats.remoting import Outgoing
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import HALF_TOPIC, OP_TOPIC
-
-if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker
 
 GROUP = "CID_RMQ_SYS_TRANS"
 """Whose consumer offsets tell how far half messages and marks are done with."""
@@ -60,29 +63,42 @@ _READ_AT_ONCE = 256
 class Transactions:
     """The half messages of a broker that are not done with, and the clockwork that asks for them."""
 
-    def __init__(self, broker: "Broker", now: int) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        state: BrokerState,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        calls: Calls,
+        access: AccessControl | None,
+        now: int,
+    ) -> None:
         """Take up the half messages that the store holds, by the offsets and marks of whatever broker wrote it."""
-        self._broker = broker
+        self._intake = intake
+        self._store = store = intake.store
+        self._state = state
+        self._topics = topics
+        self._offsets = offsets
+        self._clients = clients
+        self._calls = calls
+        self._access = access
         self._open: dict[int, list[int]] = {}
         """The queue offsets of all copies of a half message, the last being the one that counts, by each of them."""
         self._marks: dict[int, int] = {}
         """The queue offset of the half message by that of its mark, in order."""
         self._next_mark = 0
-        self._next_check = now + broker.settings.transaction_check_interval_ms
+        self._next_check = now + state.settings.transaction_check_interval_ms
         self._due: deque[int] = deque()  # what a check has not come to
         self._rotation = itertools.count()
-        self._kept_ms = broker.store.config.number("fileReservedTime", 72) * 3_600_000
+        self._kept_ms = store.config.number("fileReservedTime", 72) * 3_600_000
         self._progress: tuple[int, int, int] | None = None
         """How far half messages and marks are done with, and up to where the log must be on the disk for that."""
         closed = self._take_up()
-        if broker.store.was_mended:
+        if store.was_mended:
             self._open_again(closed, now)
-        if broker.store.was_recovered:
+        if store.was_recovered:
             self._mark_last(now)
-        broker.on_arrival_at[HALF_TOPIC] = self._arrived
-        broker.clockworks.append(self)
-        broker.on_stop.insert(0, lambda now: self._note_progress())  # noqa: ARG005 - before the offsets are kept
-        broker.detours.insert(0, (b"TRAN_MSG", self.detour))  # a half message is delayed once it is committed
 
     def _take_up(self) -> set[int]:
         """Return the queue offsets of the half messages that marks are there for."""
@@ -111,7 +127,7 @@ class Transactions:
             return
         halves = [*self._read(HALF_TOPIC, self._range(HALF_TOPIC)[0])]
         copied = _copied(halves)
-        delivered = DeliveredBefore(self._broker.store, "TRAN_MSG", 0, halves[0].physical_offset)
+        delivered = DeliveredBefore(self._store, "TRAN_MSG", 0, halves[0].physical_offset)
         for half in halves:
             offset, properties = half.queue_offset, half.message.properties
             if (
@@ -120,14 +136,14 @@ class Transactions:
                 and not any(find_property(properties, probe) for probe in _WAITS_AGAIN)
                 and not delivered.takes(half)
             ):
-                copy = dataclasses.replace(half.message, store_host=self._broker.store_host)
-                result = self._broker.store.append(copy, now)  # that one has no mark
+                copy = dataclasses.replace(half.message, store_host=self._state.store_host)
+                result = self._store.append(copy, now)  # that one has no mark
                 if result.status is PutStatus.PUT_OK:
                     self._open[offset] = self._open[result.queue_offset] = [offset, result.queue_offset]
 
     def _mark_last(self, now: int) -> None:
         """Store the mark that belongs to the last message of the log, if the broker was killed between the two."""
-        store = self._broker.store
+        store = self._store
         with contextlib.suppress(NotFoundError, FormatError):
             last = parse_stored(store.log.record(store.log.last_start))
             if last.message.sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_COMMIT:
@@ -155,18 +171,18 @@ class Transactions:
 
     def _range(self, topic: str) -> tuple[int, int]:
         """Return the queue offset from which on things are not done with, and the end of the queue."""
-        store = self._broker.store
+        store = self._store
         queue = store.queue(topic, 0)
         if queue is None:
             return 0, 0
-        done = self._broker.offsets.get(GROUP, topic, 0)
+        done = self._offsets.get(GROUP, topic, 0)
         return min(max(done, queue.min_offset(store.log.min_offset)), queue.next_offset), queue.next_offset
 
     def _read(self, topic: str, start: int) -> Iterator[StoredMessage]:
-        queue = self._broker.store.queue(topic, 0)
+        queue = self._store.queue(topic, 0)
         while queue is not None and (units := queue.units(start, _READ_AT_ONCE)):
             for unit in units:
-                yield parse_stored(self._broker.store.log.record(unit.physical_offset))
+                yield parse_stored(self._store.log.record(unit.physical_offset))
             start += len(units)
 
     @property
@@ -191,7 +207,8 @@ class Transactions:
         message.sys_flag &= ~commit_log.TRANSACTION_MASK
         return None
 
-    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+    def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        """Take note of a half message."""
         self._open[next_offset - 1] = [next_offset - 1]
 
     # The end of a transaction
@@ -199,7 +216,7 @@ class Transactions:
     def half_at(self, physical_offset: int) -> StoredMessage | None:
         """Return the half message at an address, None where there is none."""
         try:
-            found = parse_stored(self._broker.store.log.record(physical_offset))
+            found = parse_stored(self._store.log.record(physical_offset))
         except (NotFoundError, FormatError):
             return None
         return found if found.message.topic == HALF_TOPIC else None
@@ -219,10 +236,10 @@ class Transactions:
             topic=find_property(properties, _REAL_TOPIC).decode("utf-8", "replace"),
             queue_id=_number(find_property(properties, _REAL_QUEUE_ID)),
             sys_flag=half.message.sys_flag & ~commit_log.TRANSACTION_MASK | commit_log.TRANSACTION_COMMIT,
-            store_host=self._broker.store_host,
+            store_host=self._state.store_host,
             prepared_transaction_offset=half.physical_offset,
         )
-        status = self._broker.put(message, now).status
+        status = self._intake.put(message, now).status
         return self._done(half.queue_offset, now) if status is PutStatus.PUT_OK else status
 
     def roll_back(self, half: StoredMessage, now: int) -> PutStatus:
@@ -236,7 +253,7 @@ class Transactions:
             NotFoundError: there is no such message.
             FormatError: it was never a half message.
         """
-        message = parse_stored(self._broker.store.log.record(physical_offset)).message
+        message = parse_stored(self._store.log.record(physical_offset)).message
         if not find_property(message.properties, _REAL_TOPIC):
             raise FormatError("the message was never a half message", physical_offset)
         pairs = parse_properties(message.properties) | {CHECK_TIMES: "0"}
@@ -245,9 +262,9 @@ class Transactions:
             topic=HALF_TOPIC,
             queue_id=0,
             properties=build_properties(pairs),
-            store_host=self._broker.store_host,
+            store_host=self._state.store_host,
         )
-        return self._broker.store.append(message, now).status
+        return self._store.append(message, now).status
 
     def _done(self, queue_offset: int, now: int) -> PutStatus:
         copies = self._open[queue_offset]
@@ -257,7 +274,7 @@ class Transactions:
         return status
 
     def _mark(self, queue_offset: int, now: int) -> PutStatus:
-        host = self._broker.store_host
+        host = self._state.store_host
         mark = NewMessage(
             OP_TOPIC,
             0,
@@ -267,7 +284,7 @@ class Transactions:
             born_host=host,
             store_host=host,
         )
-        result = self._broker.store.append(mark, now)
+        result = self._store.append(mark, now)
         if result.status is PutStatus.PUT_OK:
             self._marks[result.queue_offset] = queue_offset
         return result.status
@@ -280,7 +297,7 @@ class Transactions:
         if not self._due:
             if now < self._next_check:
                 return ()
-            self._next_check = now + self._broker.settings.transaction_check_interval_ms
+            self._next_check = now + self._state.settings.transaction_check_interval_ms
             self._due.extend(offset for offset, copies in self._open.items() if offset == copies[-1])
         sent: list[Outgoing] = []
         for _ in range(min(len(self._due), _AT_ONCE)):
@@ -288,7 +305,7 @@ class Transactions:
             if offset in self._open:
                 sent += self._check(offset, now)
         if not self._due:
-            self._note_progress()
+            self.note_progress()
         return sent
 
     def next_tick(self, now: int) -> int | None:
@@ -298,8 +315,8 @@ class Transactions:
         return self._next_check if self._open or self._marks else None
 
     def _check(self, queue_offset: int, now: int) -> Iterable[Outgoing]:
-        broker = self._broker
-        queue = broker.store.queue(HALF_TOPIC, 0)
+        settings = self._state.settings
+        queue = self._store.queue(HALF_TOPIC, 0)
         units = queue.units(queue_offset, 1) if queue else []
         half = self.half_at(units[0].physical_offset) if units else None
         if half is None:  # deleted since
@@ -307,12 +324,12 @@ class Transactions:
             return
         properties = half.message.properties
         age = now - min(half.message.born_timestamp, half.store_timestamp)
-        if age <= (_number(find_property(properties, _IMMUNITY)) * 1000 or broker.settings.transaction_timeout_ms):
+        if age <= (_number(find_property(properties, _IMMUNITY)) * 1000 or settings.transaction_timeout_ms):
             return
         times = _number(find_property(properties, _CHECK_TIMES))
-        if times >= broker.settings.transaction_check_max or age > self._kept_ms:
-            if broker.topics.get(GIVEN_UP_TOPIC) is None:
-                broker.topics.put(
+        if times >= settings.transaction_check_max or age > self._kept_ms:
+            if self._topics.get(GIVEN_UP_TOPIC) is None:
+                self._topics.put(
                     [TopicConfig(GIVEN_UP_TOPIC, 1, 1, int(Perm.READ | Perm.WRITE), False, "SINGLE_TAG", 0, {})], now
                 )
             self._move(half, GIVEN_UP_TOPIC, properties, now)
@@ -327,10 +344,10 @@ class Transactions:
     def _move(self, half: StoredMessage, topic: str, properties: bytes, now: int) -> AppendResult:
         """Store a half message once more and be done with the copy before."""
         message = dataclasses.replace(
-            half.message, topic=topic, queue_id=0, properties=properties, store_host=self._broker.store_host
+            half.message, topic=topic, queue_id=0, properties=properties, store_host=self._state.store_host
         )
         copies = self._open[half.queue_offset]
-        result = self._broker.store.append(message, now)
+        result = self._store.append(message, now)
         if result.status is not PutStatus.PUT_OK:
             return result
         self._mark(half.queue_offset, now)
@@ -343,8 +360,8 @@ class Transactions:
         return result
 
     def _ask(self, half: StoredMessage, pairs: dict[str, str], moved: AppendResult) -> Iterable[Outgoing]:
-        producers = self._broker.clients.producers(pairs.get("PGROUP", ""))
-        if access := self._broker.access:  # anybody may call himself a producer of a group
+        producers = self._clients.producers(pairs.get("PGROUP", ""))
+        if access := self._access:  # anybody may call himself a producer of a group
             need = Need(pairs.get("REAL_TOPIC", ""), PUB)
             producers = [one for one in producers if access.allows(one.access_key, one.peer.host, need)]
         if not producers:
@@ -358,7 +375,7 @@ class Transactions:
             half.message,
             topic=pairs.get("REAL_TOPIC", ""),
             queue_id=_number(pairs.get("REAL_QID", "").encode()),
-            store_host=self._broker.store_host,
+            store_host=self._state.store_host,
         )
         topic = topic_field(message.topic)
         size = record_size(message, topic, len(properties))
@@ -372,12 +389,12 @@ class Transactions:
             pairs.get("__transactionId__", unique_key),
             moved.message_id,
         )
-        ext_fields = {**build_header(header), "bname": self._broker.settings.broker_name}
-        yield producer.peer, self._broker.calls.oneway(RequestCode.CHECK_TRANSACTION_STATE, ext_fields, body)
+        ext_fields = {**build_header(header), "bname": self._state.settings.broker_name}
+        yield producer.peer, self._calls.oneway(RequestCode.CHECK_TRANSACTION_STATE, ext_fields, body)
 
-    def _note_progress(self) -> None:
+    def note_progress(self) -> None:
         """Note the offsets before which all half messages, and all marks, are done with."""
-        store = self._broker.store
+        store = self._store
         queue = store.queue(HALF_TOPIC, 0)
         if queue is None:
             return
@@ -392,8 +409,8 @@ class Transactions:
 
     def _commit_progress(self) -> None:
         """Commit these offsets, once the messages and marks that they stand for are on the disk."""
-        offsets = self._broker.offsets
-        if self._progress is None or self._progress[0] > self._broker.store.flushed_offset:
+        offsets = self._offsets
+        if self._progress is None or self._progress[0] > self._store.flushed_offset:
             return
         _, first_open, next_mark = self._progress
         self._progress = None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.message_store import MessageStore
@@ -30,6 +31,7 @@ class Asking:
 
     def __init__(self, broker: Broker, now: int) -> None:
         self.broker = broker
+        self.door = RemotingDoor(broker)
         self.store = broker.store
         self.now = now
         self.client = Peer(1, "192.0.2.1", 4000)
@@ -37,7 +39,7 @@ class Asking:
     def handle(self, code: int, body: bytes = b"", peer: Peer | None = None, **ext_fields: Any) -> list[Outgoing]:
         """Return what the broker sends for a request."""
         texts = {name: str(value) for name, value in ext_fields.items()}
-        return [*self.broker.handle(RemotingCommand(code, 0, 12, texts, body), peer or self.client, self.now)]
+        return [*self.door.handle(RemotingCommand(code, 0, 12, texts, body), peer or self.client, self.now)]
 
     def ask(self, code: int, body: bytes = b"", peer: Peer | None = None, **ext_fields: Any) -> RemotingCommand:
         """Return the answer to a request that is answered with nothing else."""
@@ -49,7 +51,7 @@ class Asking:
     def replay(self, exchange: Exchange) -> RemotingCommand:
         """Return the answer to a recorded request."""
         command = exchange.request.command
-        [(_, answer)] = self.broker.handle(command, self.client, self.now)
+        [(_, answer)] = self.door.handle(command, self.client, self.now)
         assert answer.opaque == command.opaque
         return answer
 

@@ -3,15 +3,13 @@
 ``python -m tests.engine.broker.code_table > docs/codes.md`` makes it again.
 """
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from mqtool.engine.broker.processors.refused import REFUSED
+from mqtool.engine.broker.remoting_door import PROCESSORS
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.formats.codes import RequestCode
-from tests.engine.broker.asking import broker_at_work
 
 _HEAD = """\
 # Request codes
@@ -29,8 +27,7 @@ In all: {summary}.
 
 def served() -> tuple[set[int], set[int]]:
     """Return the codes that a name server serves, and those of a broker."""
-    with tempfile.TemporaryDirectory() as folder, broker_at_work(Path(folder)) as asking:
-        return {*NameServer(NameServerSettings(), 0).processors}, {*asking.broker.processors}
+    return {*NameServer(NameServerSettings(), 0).processors}, {*PROCESSORS}
 
 
 def summary() -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from mqtool.engine.broker.acl import AccessControl, is_from, is_signed
 from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -196,7 +197,7 @@ def test_a_broker_refuses_as_rocketmq_does(tmp_path: Path) -> None:
     path.write_text(TEXT)
     settings = BrokerSettings(acl_enabled=True, acl_file=str(path))
     with opened(tmp_path / "store") as store:
-        broker = Broker(store, NOW, settings)
+        broker = RemotingDoor(Broker(store, NOW, settings))
 
         [(_, refused)] = broker.handle(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), PEER, NOW)
         [(_, served)] = broker.handle(signed(RequestCode.GET_BROKER_RUNTIME_INFO, key="rocketmq2"), PEER, NOW)
@@ -230,21 +231,21 @@ def test_a_changed_file_counts_from_the_next_look_on(tmp_path: Path, caplog: pyt
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Broker]:
+def guarded(tmp_path: Path) -> Iterator[RemotingDoor]:
     """A broker with the accounts of ``TEXT``."""
     path = tmp_path / "plain_acl.yml"
     path.write_text(TEXT)
     settings = BrokerSettings(acl_enabled=True, acl_file=str(path))
     with opened(tmp_path / "store") as store:
-        yield Broker(store, NOW, settings)
+        yield RemotingDoor(Broker(store, NOW, settings))
 
 
-def as_admin(broker: Broker, code: RequestCode, **fields: Any) -> RemotingCommand:
+def as_admin(broker: RemotingDoor, code: RequestCode, **fields: Any) -> RemotingCommand:
     [(_, answer)] = broker.handle(signed(code, key="rocketmq2", **fields), PEER, NOW)
     return answer
 
 
-def test_an_account_is_made_changed_and_deleted_and_stays_so(guarded: Broker) -> None:
+def test_an_account_is_made_changed_and_deleted_and_stays_so(guarded: RemotingDoor) -> None:
     created = {"accessKey": "newcomer", "secretKey": "87654321", "topicPerms": "T=PUB,U=SUB", "admin": "false"}
     assert as_admin(guarded, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, **created).code == 0
     changed = {"accessKey": "newcomer", "defaultTopicPerm": "SUB", "admin": "true"}
@@ -254,7 +255,7 @@ def test_an_account_is_made_changed_and_deleted_and_stays_so(guarded: Broker) ->
     assert white.code == 0
 
     expected = Account("newcomer", "87654321", "", True, SUB, DENY, {"T": PUB, "U": SUB})
-    path = Path(guarded.settings.acl_file)
+    path = Path(guarded.broker.settings.acl_file)
     for acl in (parse_acl(path.read_text()), AccessControl(path, NOW, WAITING.get).acl):
         assert acl.accounts == {"rocketmq2": parse_acl(TEXT).accounts["rocketmq2"], "newcomer": expected}
         assert (acl.white_addresses, acl.version) == (("10.0.0.1", "10.0.0.2"), (4, NOW))
@@ -278,22 +279,22 @@ def test_an_account_is_made_changed_and_deleted_and_stays_so(guarded: Broker) ->
     ],
 )
 def test_a_change_that_makes_no_sense_changes_nothing(
-    guarded: Broker, code: RequestCode, fields: dict[str, str], answer: int, said: str
+    guarded: RemotingDoor, code: RequestCode, fields: dict[str, str], answer: int, said: str
 ) -> None:
     refused = as_admin(guarded, code, **fields)
     assert (refused.code, said in (refused.remark or "")) == (answer, True)
-    assert Path(guarded.settings.acl_file).read_text() == TEXT
+    assert Path(guarded.broker.settings.acl_file).read_text() == TEXT
 
 
-def test_who_is_no_admin_changes_no_account(guarded: Broker) -> None:
+def test_who_is_no_admin_changes_no_account(guarded: RemotingDoor) -> None:
     [(_, refused)] = guarded.handle(signed(RequestCode.DELETE_ACL_CONFIG, accessKey="RocketMQ"), PEER, NOW)
     assert "Need admin permission" in (refused.remark or "")
-    assert Path(guarded.settings.acl_file).read_text() == TEXT
+    assert Path(guarded.broker.settings.acl_file).read_text() == TEXT
 
 
 def test_without_access_control_there_are_no_accounts(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        broker = Broker(store, NOW)
+        broker = RemotingDoor(Broker(store, NOW))
         for code in (RequestCode.DELETE_ACL_CONFIG, RequestCode.GET_BROKER_CLUSTER_ACL_INFO):
             [(_, refused)] = broker.handle(RemotingCommand(code, 0, 1, {"accessKey": "RocketMQ"}), PEER, NOW)
             assert refused.code != 0 and "aclEnable" in (refused.remark or "")

@@ -69,7 +69,7 @@ def work(rules: Handler, chance: random.Random, frames: int) -> None:
 @given(st.integers(0, 2**32))
 def test_nothing_that_comes_disturbs_a_broker(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     with broker_at_work(tmp_path_factory.mktemp("store"), may_find=bad_input.FINDINGS) as asking:
-        work(asking.broker, random.Random(seed), 60)
+        work(asking.door, random.Random(seed), 60)
 
         assert asking.ask(bad_input.GOOD.code).code == ResponseCode.SUCCESS
 
@@ -201,12 +201,12 @@ def test_what_waits_keeps_nothing_that_its_answer_does_not_need(
         tracemalloc.start()
         for opaque in range(50):
             command = RemotingCommand(code, 0, opaque, {**fields, "x": "y" * 100_000}, bytes(100_000))
-            assert [*asking.broker.handle(command, asking.client, NOW)] == []
+            assert [*asking.door.handle(command, asking.client, NOW)] == []
         kept, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
 
         assert kept < 1_000_000
-        later = [command for _, command in asking.broker.tick(NOW + 30_000) if command.is_response]
+        later = [command for _, command in asking.door.tick(NOW + 30_000) if command.is_response]
         assert {command.opaque for command in later} == {*range(50)}
 
 
@@ -232,5 +232,5 @@ def test_the_requests_reach_the_work_of_the_broker(tmp_path: Path) -> None:
 
 def answers(asking: Asking, command: RemotingCommand) -> list[RemotingCommand]:
     """Return the answers to a command among what is sent."""
-    found = [answer for _, answer in asking.broker.handle(command, PEERS[0], asking.now)]
+    found = [answer for _, answer in asking.door.handle(command, PEERS[0], asking.now)]
     return [answer for answer in found if answer.is_response and answer.opaque == command.opaque]

@@ -15,6 +15,7 @@ import pytest
 
 from mqtool.engine.broker.broker import Broker
 from mqtool.engine.broker.clients import Client
+from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.repair.plan import carry_out, plan_mend
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.disk import Disk
@@ -96,6 +97,7 @@ class Clients:
 
     def __init__(self, broker: Broker, now: int, sent: dict[str, Sent]) -> None:
         self.broker = broker
+        self.door = RemotingDoor(broker)
         self.store = broker.store
         self.now = now
         self.sent = sent
@@ -109,7 +111,7 @@ class Clients:
         self._opaque += 1
         self._asked[self._opaque] = name
         texts = {key: str(value) for key, value in ext_fields.items()}
-        self.take(self.broker.handle(RemotingCommand(code, 0, self._opaque, texts, body), PRODUCER, self.now))
+        self.take(self.door.handle(RemotingCommand(code, 0, self._opaque, texts, body), PRODUCER, self.now))
 
     def take(self, outgoing: Any, calls: int | None = None) -> None:
         """Take what the broker sends: answers, and questions for transactions.
@@ -178,7 +180,7 @@ def worked(base: Path, disk: WatchingDisk, seed: int) -> dict[str, Sent]:
     backs: list[str] = []
     for step in range(90):
         clients.now += STEP_MS
-        clients.take(clients.broker.tick(clients.now), len(disk.calls))
+        clients.take(clients.door.tick(clients.now), len(disk.calls))
         if step < 60:
             for _ in range(chance.randrange(1, 3)):
                 clients.send("Plain", chance.randrange(2), KEYS="k")
@@ -213,7 +215,7 @@ def worked(base: Path, disk: WatchingDisk, seed: int) -> dict[str, Sent]:
         for one in clients.unflushed:
             one.acknowledged_at = len(disk.calls)
         clients.unflushed.clear()
-        clients.take(clients.broker.tick(clients.now), len(disk.calls))
+        clients.take(clients.door.tick(clients.now), len(disk.calls))
         if step % 5 == 4:
             store.flush_queues()
     clients.broker.stop(clients.now)
@@ -257,7 +259,7 @@ def check(root: Path, sent: dict[str, Sent], cut: int, is_exact: bool) -> tuple[
         while clients.now < start + LONG_AFTER_MS:
             clients.now += 1000
             store.flush()
-            clients.take(clients.broker.tick(clients.now))
+            clients.take(clients.door.tick(clients.now))
         found = clients.stored()
         again = "%RETRY%G"
         bodies = Counter(one.message.body.decode() + (" again" if one.message.topic == again else "") for one in found)

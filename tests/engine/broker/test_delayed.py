@@ -25,7 +25,7 @@ LEVELS = {1: 1000, 2: 5000, 3: 10_000, 4: 30_000, 18: 7_200_000, 40: 7_200_000}
 
 def put(broker: Broker, level: int, now: int, **given: Any) -> None:
     message = new_message(pairs={"DELAY": str(level), "TAGS": "a", **given.pop("pairs", {})}, **given)
-    assert broker.put(message, now).status == "PUT_OK"
+    assert broker.intake.put(message, now).status == "PUT_OK"
 
 
 def delivered(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> list[StoredMessage]:
@@ -113,7 +113,7 @@ def test_a_level_counts_more_than_a_time_and_what_is_no_level_counts_nothing(tmp
         put(asking.broker, 1, NOW, pairs={"TIMER_DELAY_SEC": "7"})
         for text in ("0", "-1", "x", "99999999999"):
             message = new_message("Now", pairs={"DELAY": text})
-            assert asking.broker.put(message, NOW).status == "PUT_OK"
+            assert asking.broker.intake.put(message, NOW).status == "PUT_OK"
 
         [waiting] = delivered(asking.store, SCHEDULE_TOPIC)
         assert "TIMER_DELAY_SEC" not in parse_properties(waiting.message.properties)
@@ -149,15 +149,15 @@ def test_a_restart_goes_on_where_the_last_run_ended(tmp_path: Path) -> None:
 def test_how_far_it_is_is_kept_every_ten_seconds_if_that_has_changed(tmp_path: Path) -> None:
     path = tmp_path / "config" / "delayOffset.json"
     with broker_at_work(tmp_path) as asking:
-        asking.broker.tick(NOW + 60_000)
+        asking.door.tick(NOW + 60_000)
         assert not path.exists()
         put(asking.broker, 1, NOW + 60_000)
-        asking.broker.tick(NOW + 61_000)
+        asking.door.tick(NOW + 61_000)
         assert not path.exists()
-        asking.broker.tick(NOW + 70_000)
+        asking.door.tick(NOW + 70_000)
         assert not path.exists()  # what was delivered is not on the disk yet
         asking.store.flush()
-        asking.broker.tick(NOW + 70_100)
+        asking.door.tick(NOW + 70_100)
 
         kept = parse_table(path.read_bytes())
         assert delay_offsets(kept) == {1: 1}

@@ -133,9 +133,9 @@ def pass_time(asking: Asking, span: int) -> list[Outgoing]:
     """Let the broker tick whenever something is due; return what it sends."""
     until = asking.now + span
     out: list[Outgoing] = []
-    while (due := asking.broker.next_tick(asking.now)) <= until:
+    while (due := asking.door.next_tick(asking.now)) <= until:
         asking.now = max(asking.now, due)
-        out += asking.broker.tick(asking.now)
+        out += asking.door.tick(asking.now)
     asking.now = until
     return out
 

@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 def send(asking: Asking, body: str, **pairs: Any) -> str:
     """Send a message; return what became of it."""
     texts = {"UNIQ_KEY": body, **{name: str(value) for name, value in pairs.items()}}
-    return asking.broker.put(new_message("T", body.encode(), pairs=texts, queue_id=1), asking.now).status
+    return asking.broker.intake.put(new_message("T", body.encode(), pairs=texts, queue_id=1), asking.now).status
 
 
 def pass_time(asking: Asking, until: int) -> None:
@@ -74,7 +74,7 @@ def test_times_are_kept_as_in_a_recorded_store(name: str, tmp_path: Path) -> Non
             pairs = {key: value for key, value in one["properties"].items() if key != "TIMER_OUT_MS"}
             waiting = new_message(pairs["REAL_TOPIC"], pairs=pairs, queue_id=int(pairs["REAL_QID"]))
             # A relative time counts from when the broker took the message, a little before it was stored.
-            asking.broker.put(waiting, one["store_timestamp"] - 1)
+            asking.broker.intake.put(waiting, one["store_timestamp"] - 1)
 
         ours = [parse_properties(one.message.properties)["TIMER_OUT_MS"] for one in messages(asking, TIMER_TOPIC)]
 

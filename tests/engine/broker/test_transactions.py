@@ -80,9 +80,9 @@ def register(asking: Asking, group: str = GROUP) -> None:
 def checks(asking: Asking) -> list[RemotingCommand]:
     """Let time pass up to the next round of checks; return what the producer is asked."""
     asking.now += INTERVAL
-    sent: list[Outgoing] = [*asking.broker.tick(asking.now)]
+    sent: list[Outgoing] = [*asking.door.tick(asking.now)]
     while asking.broker.transactions.next_tick(asking.now) == asking.now:
-        sent += asking.broker.tick(asking.now)
+        sent += asking.door.tick(asking.now)
     asked = [(peer, command) for peer, command in sent if command.code == RequestCode.CHECK_TRANSACTION_STATE]
     assert {peer for peer, _ in asked} <= {PRODUCER}
     assert {command.flag for _, command in asked} <= {ONEWAY}
@@ -132,7 +132,7 @@ def test_a_delayed_message_of_a_transaction_is_delayed_once_it_is_committed(tmp_
         assert (bodies(asking, "SCHEDULE_TOPIC_XXXX"), bodies(asking, "Orders", 1)) == (["one"], [])
 
         asking.now += 1000
-        assert [*asking.broker.tick(asking.now)] == []
+        assert [*asking.door.tick(asking.now)] == []
 
         assert bodies(asking, "Orders", 1) == ["one"]
 
@@ -273,7 +273,7 @@ def test_the_producers_of_a_group_are_asked_in_turn(tmp_path: Path) -> None:
             begin(asking, name)
 
         asking.now += INTERVAL
-        asked = Counter(peer for peer, _ in asking.broker.tick(asking.now))
+        asked = Counter(peer for peer, _ in asking.door.tick(asking.now))
 
         assert asked == dict.fromkeys(peers, 2)
 

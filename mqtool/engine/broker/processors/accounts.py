@@ -23,7 +23,8 @@ from mqtool.formats.plain_acl import account_members, account_of
 from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 _NOT_ENABLED = "access control is off here (aclEnable)"
 

@@ -44,7 +44,8 @@ from mqtool.formats.settings import build_settings, parse_settings
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_system_topic
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
     from mqtool.engine.store.live_queue import LiveQueue
 
 log = logging.getLogger(__name__)

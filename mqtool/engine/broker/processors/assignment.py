@@ -17,7 +17,8 @@ from mqtool.formats.remoting import Outgoing
 from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 _BROADCASTING = ("BROADCASTING", 0)
 _ALL_QUEUES = -1

@@ -27,7 +27,8 @@ from mqtool.formats.signing import ACCESS_KEY
 from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 
 MOST_GROUPS = 256

@@ -28,7 +28,8 @@ from mqtool.formats.hosts import parse_message_id
 from mqtool.formats.remoting import Outgoing, RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 CALL_MS = 10_000
 """How long a consumer may take for an answer that is passed on."""

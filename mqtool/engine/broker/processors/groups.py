@@ -17,7 +17,8 @@ from mqtool.formats.headers import DeleteGroup, GroupForbidden, GroupName, parse
 from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 
 def update(broker: "Broker", request: "Request") -> Iterable[Outgoing]:

@@ -35,7 +35,8 @@ from mqtool.formats.pop import ORDER_QUEUE_ID, Acknowledgement, flagged_topic, p
 from mqtool.formats.remoting import Outgoing, RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 MOST_MESSAGES = 32
 _LATE_MS = 500

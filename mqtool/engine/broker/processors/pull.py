@@ -19,7 +19,8 @@ from mqtool.formats.headers import Pull, parse_header
 from mqtool.formats.remoting import RESPONSE, Outgoing, RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = range(1, 6)
 """Who forbids a pull (RocketMQ: ``ForbiddenType``)."""

@@ -10,6 +10,7 @@ from mqtool.engine.store.time_search import Boundary
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import (
+    UNIQUE_KEY_QUERY,
     OffsetResponse,
     QueryMessage,
     QueryMessageResponse,
@@ -25,10 +26,9 @@ from mqtool.formats.remoting import MAX_FRAME, Outgoing
 from mqtool.formats.stored_message import parse_stored
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
-UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""Where it is true, the key of a query is a unique key, however the header names it."""
 MOST_BY_UNIQUE_KEY = 32
 MOST_BY_KEY = 64
 """Messages that a query returns at most, whatever it asks for."""

@@ -20,7 +20,8 @@ from mqtool.formats.recall import RecallHandle, parse_handle
 from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 _BODY, _TAG = b"0", "_RECALL_TAG_"
 
@@ -50,7 +51,7 @@ def recall(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         born_host=parse_host(peer.address),
         store_host=broker.store_host,
     )
-    result = broker.put(message, now)
+    result = broker.intake.put(message, now)
     if result.status is not PutStatus.PUT_OK:
         remark = f"recall failed, {broker.store.refusal or 'execute error'}"
         return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, marks, remark=remark)),)

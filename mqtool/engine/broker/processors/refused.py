@@ -11,7 +11,7 @@ from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Request
+    from mqtool.engine.broker.processors.request import Request
 
 
 class Refusal(NamedTuple):

@@ -30,7 +30,8 @@ from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 UNIQUE_KEY = "UNIQ_KEY"
 _UNIQUE_KEY, _TRANSACTION = probe_of(UNIQUE_KEY), probe_of("TRAN_MSG")
@@ -98,7 +99,7 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outg
                 _retry_or_bury(broker, header, message, request)
             except _RefusedError as refused:
                 return ((request.peer, command.answer(refused.code, _marks(broker), remark=str(refused))),)
-        result = broker.put(message, request.now)
+        result = broker.intake.put(message, request.now)
         if message.topic == TIMER_TOPIC and result.status is PutStatus.PUT_OK:
             more = _recall_handle(broker, header.topic, message, key)
     return _answer(broker, request, result, queue_id, key, more)
@@ -270,7 +271,7 @@ def _reply(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Out
         return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)),)
 
     def pushed(answer: RemotingCommand | None, now: int) -> Iterable[Outgoing]:
-        result = broker.put(message, now) if broker.settings.store_replies else None
+        result = broker.intake.put(message, now) if broker.settings.store_replies else None
         if answer is None or answer.code:
             remark = f"push reply message to <{asking}> fail."
             return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)),)
@@ -338,7 +339,7 @@ def _send_back(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         message = _to_be_retried(broker, header, group, request)
     except _RefusedError as refused:
         return ((request.peer, command.answer(refused.code, remark=str(refused))),)
-    result = broker.put(message, now)
+    result = broker.intake.put(message, now)
     if result.status is not PutStatus.PUT_OK:
         return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=result.status)),)
     broker.figures.sent_back(find_property(message.properties, _RETRY_TOPIC).decode("utf-8", "replace"), header.group)

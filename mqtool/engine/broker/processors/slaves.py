@@ -11,7 +11,8 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 _NO_CLIENT = {
     "lastReadTimestamp": 0,

@@ -16,7 +16,8 @@ from mqtool.formats.headers import CreateTopic, TopicName, parse_header
 from mqtool.formats.remoting import Outgoing, RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 
 def _create(broker: "Broker", request: "Request") -> Iterable[Outgoing]:

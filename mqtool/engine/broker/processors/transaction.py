@@ -13,7 +13,8 @@ from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
-    from mqtool.engine.broker.broker import Broker, Processor, Request
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.processors.request import Processor, Request
 
 _GROUP = probe_of("PGROUP")
 

@@ -47,7 +47,7 @@ def test_a_broker_tells_of_itself_all_that_a_recorded_one_tells(name: str, tmp_p
     assert recorded.answer is not None
     theirs = parse_body(recorded.answer.body)["table"]
     with broker_at_work(tmp_path) as asking:
-        asking.broker.put(new_message(pairs={"DELAY": "1"}), NOW)
+        asking.broker.intake.put(new_message(pairs={"DELAY": "1"}), NOW)
         asking.now += 2000
         ours = table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
 
@@ -136,12 +136,12 @@ def test_settings_of_store_and_groups_take_effect_at_once(tmp_path: Path) -> Non
 
         asking.store.flush()
         asking.now += 3_600_000 * 24 * 365 * 100  # the files are as old as the test
-        list(asking.broker.tick(asking.now))
+        list(asking.door.tick(asking.now))
         assert asking.store.log.min_offset == 0
         every_hour = ";".join(map(str, range(24)))
         change(f"deleteWhen={every_hour}\nfileReservedTime=1".encode())
         asking.now += 20_000
-        list(asking.broker.tick(asking.now))
+        list(asking.door.tick(asking.now))
         assert asking.store.log.min_offset > 0
 
         assert not asking.store.is_sync
@@ -279,7 +279,7 @@ def test_queues_of_topics_that_are_not_there_are_deleted(tmp_path: Path) -> None
         _some_progress(asking)
         asking.append(new_message("Gone"))
         asking.append(new_message("SELF_TEST_TOPIC"))
-        asking.broker.put(new_message("T", pairs={"DELAY": "3"}), asking.now)
+        asking.broker.intake.put(new_message("T", pairs={"DELAY": "3"}), asking.now)
 
         assert asking.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
 
@@ -293,9 +293,9 @@ def test_rates_are_those_of_the_last_seconds(tmp_path: Path) -> None:
             for _ in range(20):
                 asking.append(new_message())
             asking.now += 10_000
-            list(asking.broker.tick(asking.now))
+            list(asking.door.tick(asking.now))
         asking.now += 10_000
-        list(asking.broker.tick(asking.now))
+        list(asking.door.tick(asking.now))
 
         told = table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["putTps"].split(" ")
 
@@ -309,7 +309,7 @@ def test_days_are_told_apart(tmp_path: Path) -> None:
             for _ in range(count):
                 asking.append(new_message())
             asking.now += day
-            list(asking.broker.tick(asking.now))
+            list(asking.door.tick(asking.now))
         asking.append(new_message())
         told = table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
 
@@ -340,7 +340,7 @@ def test_what_a_consumer_was_given_is_counted(tmp_path: Path) -> None:
 
         assert table(asking, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["msgGetTotalTodayNow"] == "4"
         asking.now += 60_000
-        list(asking.broker.tick(asking.now))
+        list(asking.door.tick(asking.now))
         of_group = table(asking, RequestCode.GET_CONSUME_STATS, consumerGroup="G")
         of_topic = table(asking, RequestCode.GET_TOPIC_STATS_INFO, topic="T")
         assert (of_group["consumeTps"], of_topic["topicPutTps"]) == (4 / 60, 5 / 60)
@@ -360,13 +360,13 @@ def test_messages_are_counted_by_topic_and_by_group(tmp_path: Path) -> None:
         _some_progress(asking)
         for topic in "T", "Ordered":
             asking.now += 10_000
-            list(asking.broker.tick(asking.now))
+            list(asking.door.tick(asking.now))
             asking.append(new_message(topic))
         assert _stats(asking, "TOPIC_PUT_NUMS", "T") == [6, 6 / 20]
         assert _stats(asking, "TOPIC_PUT_NUMS", "Ordered") == [2, 2 / 20]
         for _ in range(10):
             asking.now += 10_000
-            list(asking.broker.tick(asking.now))
+            list(asking.door.tick(asking.now))
         assert _stats(asking, "TOPIC_PUT_NUMS", "T") == [0, 0.0]
         day = table(asking, RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="T")["statsDay"]
         assert day["sum"] == 6
@@ -446,11 +446,11 @@ def test_what_is_old_enough_is_deleted_when_an_administrator_asks(tmp_path: Path
             asking.append(new_message("T", bytes(700)))
         asking.store.flush()
         asking.now += 3_600_000 * 24 * 365 * 100  # the files are as old as the test
-        list(asking.broker.tick(asking.now))
+        list(asking.door.tick(asking.now))
         assert asking.store.log.min_offset == 0
 
         assert asking.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
         for _ in range(3):
             asking.now += 10_000
-            list(asking.broker.tick(asking.now))
+            list(asking.door.tick(asking.now))
         assert asking.store.log.min_offset >= 4096

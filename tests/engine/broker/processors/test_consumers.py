@@ -43,7 +43,7 @@ def beat(
     data = ConsumerData(group, "CONSUME_PASSIVELY", model, "CONSUME_FROM_FIRST_OFFSET", subscriptions)
     body = build_heartbeat(Heartbeat(f"c{peer.id}", (), (data,)))
     command = RemotingCommand(RequestCode.HEART_BEAT, 0, 1, {}, body, version=version, language=language)
-    *notes, (to, answer) = asking.broker.handle(command, peer, asking.now)
+    *notes, (to, answer) = asking.door.handle(command, peer, asking.now)
     assert (to, answer.code, answer.is_response) == (peer, 0, True)
     return notes
 
@@ -96,10 +96,10 @@ def test_members_are_told_when_one_comes_or_goes_and_when_topics_change(asking: 
 def test_the_end_of_a_connection_is_a_good_bye(asking: Asking) -> None:
     beat(asking, FIRST)
     beat(asking, SECOND)
-    assert noted([*asking.broker.closed(FIRST, asking.now)]) == [SECOND]
-    assert [*asking.broker.closed(FIRST, asking.now)] == []
+    assert noted([*asking.door.closed(FIRST, asking.now)]) == [SECOND]
+    assert [*asking.door.closed(FIRST, asking.now)] == []
     assert members(asking) == ["c12"]
-    assert noted([*asking.broker.closed(SECOND, asking.now)]) == []
+    assert noted([*asking.door.closed(SECOND, asking.now)]) == []
     assert members(asking) == []
 
 
@@ -107,9 +107,9 @@ def test_whoever_is_silent_for_two_minutes_is_forgotten(asking: Asking) -> None:
     beat(asking, FIRST)
     asking.now += SILENCE_MS
     beat(asking, SECOND)
-    assert [*asking.broker.tick(asking.now)] == []
+    assert [*asking.door.tick(asking.now)] == []
     asking.now += LOOK_INTERVAL_MS
-    assert noted([*asking.broker.tick(asking.now)]) == [SECOND]
+    assert noted([*asking.door.tick(asking.now)]) == [SECOND]
     assert members(asking) == ["c12"]
 
 
@@ -322,10 +322,10 @@ def test_a_consumer_is_asked_for_its_running_info_and_its_answer_comes_back(aski
     assert question.ext_fields == fields
 
     reply = RemotingCommand(0, RESPONSE, question.opaque, {}, b'{"properties":{}}')
-    [(back, answer)] = asking.broker.handle(reply, FIRST, asking.now)
+    [(back, answer)] = asking.door.handle(reply, FIRST, asking.now)
 
     assert (back, answer.code, answer.opaque, answer.body) == (asking.client, 0, 12, b'{"properties":{}}')
-    assert [*asking.broker.handle(reply, FIRST, asking.now)] == []
+    assert [*asking.door.handle(reply, FIRST, asking.now)] == []
 
 
 def test_who_asks_is_told_when_the_consumer_is_away_old_or_silent(asking: Asking) -> None:
@@ -338,9 +338,9 @@ def test_who_asks_is_told_when_the_consumer_is_away_old_or_silent(asking: Asking
         assert len(asking.handle(RequestCode.GET_CONSUMER_RUNNING_INFO, **fields)) == 1
         if pass_time:
             asking.now += CALL_MS
-            [(_, answer)] = asking.broker.tick(asking.now)
+            [(_, answer)] = asking.door.tick(asking.now)
         else:
-            [(_, answer)] = asking.broker.closed(FIRST, asking.now)
+            [(_, answer)] = asking.door.closed(FIRST, asking.now)
         assert (answer.code, answer.opaque) == (ResponseCode.CONSUME_MSG_TIMEOUT, 12)
 
 
@@ -367,8 +367,8 @@ def test_the_state_of_all_consumers_of_a_group_is_gathered(asking: Asking) -> No
 
     table = b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:7}}'
     first = RemotingCommand(0, RESPONSE, asked[0][1].opaque, {}, table)
-    assert [*asking.broker.handle(first, FIRST, asking.now)] == []
-    [(to, answer)] = asking.broker.closed(SECOND, asking.now)[:1]  # type: ignore[index]
+    assert [*asking.door.handle(first, FIRST, asking.now)] == []
+    [(to, answer)] = asking.door.closed(SECOND, asking.now)[:1]  # type: ignore[index]
 
     assert (to, answer.opaque) == (asking.client, 12)
     assert answer.body == b'{"consumerTable":{"c11":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:7}}}'

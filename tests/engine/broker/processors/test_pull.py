@@ -209,18 +209,18 @@ def test_a_held_pull_is_answered_by_what_arrives_in_one_go(asking: Asking) -> No
     subscribe(asking)
     send(asking, "old")
     hold(asking, queueOffset=1)
-    assert [*asking.broker.tick(asking.now)] == []
+    assert [*asking.door.tick(asking.now)] == []
 
     send(asking, "elsewhere", queue_id=1)
-    assert [*asking.broker.tick(asking.now)] == []
+    assert [*asking.door.tick(asking.now)] == []
     send(asking, "a", "b")
-    assert asking.broker.next_tick(asking.now) <= asking.now
+    assert asking.door.next_tick(asking.now) <= asking.now
 
-    [(peer, answer)] = asking.broker.tick(asking.now)
+    [(peer, answer)] = asking.door.tick(asking.now)
     assert peer is asking.client
     assert (answer.code, answer.opaque, bodies(answer), *offsets(answer)) == (0, 12, [b"a", b"b"], 3, 0, 3)
     send(asking, "c")
-    assert [*asking.broker.tick(asking.now)] == []
+    assert [*asking.door.tick(asking.now)] == []
 
 
 def test_a_held_pull_waits_for_the_messages_that_it_wants(asking: Asking) -> None:
@@ -229,11 +229,11 @@ def test_a_held_pull_waits_for_the_messages_that_it_wants(asking: Asking) -> Non
     hold(asking)
     hold(asking, consumerGroup="S")
     send(asking, "b", tag="B", price="3")
-    assert [*asking.broker.tick(asking.now)] == []
+    assert [*asking.door.tick(asking.now)] == []
     send(asking, "a", tag="A", price="3")
-    [(_, by_tag)] = asking.broker.tick(asking.now)
+    [(_, by_tag)] = asking.door.tick(asking.now)
     send(asking, "c", tag="C", price="30")
-    [(_, by_sql)] = asking.broker.tick(asking.now)
+    [(_, by_sql)] = asking.door.tick(asking.now)
     assert (bodies(by_tag), bodies(by_sql)) == ([b"a"], [b"c"])
 
 
@@ -242,10 +242,10 @@ def test_a_held_pull_is_answered_at_its_deadline(asking: Asking) -> None:
     hold(asking)
     send(asking, "b", tag="B")
     asking.now += HOLD_MS - 1
-    assert [*asking.broker.tick(asking.now)] == []
+    assert [*asking.door.tick(asking.now)] == []
 
     asking.now += LOOK_INTERVAL_MS
-    [(_, answer)] = asking.broker.tick(asking.now)
+    [(_, answer)] = asking.door.tick(asking.now)
 
     assert (answer.code, *offsets(answer)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 1, 0, 1)
     assert len(asking.broker.parked_pulls) == 0
@@ -265,10 +265,10 @@ def test_pulls_of_a_connection_that_has_ended_are_forgotten(asking: Asking) -> N
     subscribe(asking, peer=other, client_id="c2")
     hold(asking, peer=other)
     hold(asking)
-    asking.broker.closed(other, asking.now)
+    asking.door.closed(other, asking.now)
     send(asking, "a")
 
-    assert [peer for peer, _ in asking.broker.tick(asking.now)] == [asking.client]
+    assert [peer for peer, _ in asking.door.tick(asking.now)] == [asking.client]
 
 
 def test_a_reset_is_told_to_a_held_pull_at_once(asking: Asking) -> None:
@@ -282,7 +282,7 @@ def test_a_reset_is_told_to_a_held_pull_at_once(asking: Asking) -> None:
 
     commit: dict[str, Any] = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "commitOffset": 2}
     assert asking.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **commit).code == 0
-    [(_, told)] = asking.broker.tick(asking.now)
+    [(_, told)] = asking.door.tick(asking.now)
 
     assert (told.code, told.remark, *offsets(told)) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 0, 0, 2)
     assert asking.broker.offsets.get(GROUP, TOPIC, 0) == 0
@@ -324,7 +324,7 @@ def test_a_push_consumer_gets_every_message_it_wants_once_and_in_order(
                 asking.now += 9000
             else:
                 send(asking, str(number), tag=step[-1])
-            take(asking.broker.tick(asking.now))
+            take(asking.door.tick(asking.now))
             ask()
 
         assert got == [str(number).encode() for number, step in enumerate(steps) if step == "send A"]

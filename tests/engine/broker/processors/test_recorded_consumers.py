@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.remoting import Peer, RemotingCommand
@@ -60,7 +60,7 @@ def fill(asking: Asking, name: str) -> None:
         asking.broker.topics.put([TopicConfig(topic, 2, 2, 6, False, "SINGLE_TAG", 0, {})], asking.now)
 
 
-def replay(broker: Broker, name: str, start: int) -> tuple[Answered, list[int]]:
+def replay(broker: RemotingDoor, name: str, start: int) -> tuple[Answered, list[int]]:
     """Hand the recorded requests to a broker; return its answers, and the connections that got a note each."""
     peers: dict[int, Peer] = {}
     numbers: dict[Peer, int] = {}
@@ -105,7 +105,7 @@ def replay(broker: Broker, name: str, start: int) -> tuple[Answered, list[int]]:
 def test_a_recorded_consumer_gets_the_answers_that_it_got(name: str, tmp_path: Path) -> None:
     with broker_at_work(tmp_path, NOW) as asking:
         fill(asking, name)
-        answered, notes = replay(asking.broker, name, asking.now)
+        answered, notes = replay(asking.door, name, asking.now)
 
         opened = {
             (frame.connection, frame.fields["opaque"]): frame.fields["code"]

@@ -51,7 +51,7 @@ def answered(asking: Asking) -> list[Answered]:
         if is_timed(one):
             keep(answers, until(asking, pop_time(one)))
         try:
-            keep(answers, asking.broker.handle(command, asking.client, asking.now))
+            keep(answers, asking.door.handle(command, asking.client, asking.now))
         except FormatError:  # which the server answers with code 1
             answers[command.opaque] = command.answer(1)
     keep(answers, until(asking, asking.now + 20_000))
@@ -61,9 +61,9 @@ def answered(asking: Asking) -> list[Answered]:
 def until(asking: Asking, time: int) -> list[Any]:
     """Let the broker tick whenever something is due; return what it sends."""
     out: list[Any] = []
-    while (due := asking.broker.next_tick(asking.now)) <= time:
+    while (due := asking.door.next_tick(asking.now)) <= time:
         asking.now = max(asking.now, due)
-        out += asking.broker.tick(asking.now)
+        out += asking.door.tick(asking.now)
     asking.now = max(asking.now, time)
     return out
 

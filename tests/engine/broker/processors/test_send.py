@@ -193,13 +193,13 @@ def test_an_answer_waits_until_the_message_is_on_the_disk(tmp_path: Path) -> Non
         broker.awaited_flushes.on_wanted = lambda: wanted.append(asking.now)
         [request, other, *_] = [exchange.request.command for exchange in exchanges("java-5.3.3-producer", *SENDS)]
         for command in (request, other):
-            assert [*broker.handle(command, asking.client, NOW)] == []
-        assert [*broker.tick(NOW)] == []
+            assert [*asking.door.handle(command, asking.client, NOW)] == []
+        assert [*asking.door.tick(NOW)] == []
         assert wanted == [NOW]
 
         asking.store.flush()
-        assert broker.next_tick(NOW) == NOW
-        sent = [*broker.tick(NOW)]
+        assert asking.door.next_tick(NOW) == NOW
+        sent = [*asking.door.tick(NOW)]
 
         assert [(peer, answer.code, answer.opaque) for peer, answer in sent] == [
             (asking.client, 0, request.opaque),
@@ -211,10 +211,10 @@ def test_an_answer_waits_until_the_message_is_on_the_disk(tmp_path: Path) -> Non
 def test_who_waits_too_long_for_the_disk_is_told_so_and_where_the_message_is(tmp_path: Path) -> None:
     with broker_at_work(tmp_path, flushDiskType="SYNC_FLUSH") as asking:
         [request, *_] = exchanges("java-5.3.3-producer", *SENDS)
-        assert [*asking.broker.handle(request.request.command, asking.client, NOW)] == []
+        assert [*asking.door.handle(request.request.command, asking.client, NOW)] == []
 
-        assert [*asking.broker.tick(NOW + 4999)] == []
-        [(_, answer)] = asking.broker.tick(NOW + 5000)
+        assert [*asking.door.tick(NOW + 4999)] == []
+        [(_, answer)] = asking.door.tick(NOW + 5000)
 
     assert (answer.code, answer.ext_fields["queueOffset"]) == (ResponseCode.FLUSH_DISK_TIMEOUT, "0")
 
@@ -230,7 +230,7 @@ def recorded_message(name: str, listed: dict[str, Any]) -> bytes:
 def _send_back(asking: Asking, offset: int, version: int = 479, **given: Any) -> RemotingCommand:
     texts = {name: str(value) for name, value in {"offset": offset, "group": "GID_retry", **given}.items()}
     command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, 0, 12, texts, version=version)
-    [(_, answer)] = asking.broker.handle(command, asking.client, asking.now)
+    [(_, answer)] = asking.door.handle(command, asking.client, asking.now)
     return answer
 
 
@@ -352,9 +352,9 @@ def test_a_recorded_reply_is_pushed_to_who_asked_kept_and_answered(tmp_path: Pat
         broker.listens_at("127.0.0.1:30911")
         broker.clients.register_producer("G", Client(asks, "192.0.2.2@asking", "JAVA", 400, NOW))
 
-        [(to, push)] = broker.handle(reply.request.command, asking.client, NOW)
+        [(to, push)] = asking.door.handle(reply.request.command, asking.client, NOW)
         received = RemotingCommand(0, RESPONSE, push.opaque)
-        [(back, answer)] = broker.handle(received, asks, NOW + 1)
+        [(back, answer)] = asking.door.handle(received, asks, NOW + 1)
 
         assert (to, push.code, push.body) == (asks, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"answer")
         ours, recorded = dict(push.ext_fields), dict(theirs.request.command.ext_fields)
@@ -381,10 +381,10 @@ def test_a_reply_that_nobody_takes_is_an_error_for_who_replies(is_there: bool, t
         if is_there:
             asks = Peer(2, "192.0.2.2", 4001)
             broker.clients.register_producer("G", Client(asks, "192.0.2.2@asking", "JAVA", 400, NOW))
-            [_] = broker.handle(reply.request.command, asking.client, NOW)
-            [(to, answer)] = [one for one in broker.tick(NOW + 10_000) if one[0] is asking.client]
+            [_] = asking.door.handle(reply.request.command, asking.client, NOW)
+            [(to, answer)] = [one for one in asking.door.tick(NOW + 10_000) if one[0] is asking.client]
         else:
-            [(to, answer)] = broker.handle(reply.request.command, asking.client, NOW)
+            [(to, answer)] = asking.door.handle(reply.request.command, asking.client, NOW)
 
     assert (to, answer.code) == (asking.client, ResponseCode.SYSTEM_ERROR)
     assert "192.0.2.2@asking" in (answer.remark or "")
