@@ -7,10 +7,9 @@ the property ``MQTOOL_LOST`` what was lost and why; their bodies are zeros.
 
 import dataclasses
 import functools
-import struct
 import zlib
 from collections.abc import Collection
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from mqtool.formats.properties import (
     build_properties,
     crc_digits,
 )
-from mqtool.formats.scan import MessageTable
+from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
 LOST = "MQTOOL_LOST"
@@ -104,11 +103,6 @@ class Likeness:
 
 
 _HEADS = tuple(packer_of(head) for head in commit_log.HEADS)
-_INT, _TWO_LONGS = struct.Struct(">i"), struct.Struct(">qq")
-_BODY_CRC_AT, _QUEUE_OFFSET_AT = (
-    int(commit_log.HEAD_DTYPES[0].fields[name][1])  # type: ignore[index]
-    for name in ("body_crc", "queue_offset")
-)
 PLAIN = Likeness(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=False)
 
 
@@ -229,47 +223,63 @@ class Stamp:
         self, topic: bytes, queue_id: int, why: str, like: Likeness, transaction: int = 0, properties: bytes = b""
     ) -> None:
         self._build = functools.partial(
-            build, topic=topic, queue_id=queue_id, why=why, like=like, transaction=transaction
+            build,
+            topic=topic,
+            queue_id=queue_id,
+            why=why,
+            like=like,
+            transaction=transaction,
+            properties=properties,
         )
         self._has_crc = like.has_crc
-        self._properties = properties
         size = _fixed_size(topic, like) + len(_text(why, 1024)) + CRC_SIZE * like.has_crc + len(properties)
-        record = self._build(size=size, position=0, queue_offset=0, properties=properties)
+        record = self._build(size=size, position=0, queue_offset=0)
         head = commit_log.HEAD_DTYPES[commit_log.head_form(like.sys_flag)]
-        self._head, self._tail = record[: head.itemsize], record[head.itemsize :]
-        fields: Any = head.fields
-        self._body_size_at = int(fields["body_size"][1])
-        self._crcs: dict[int, int] = {}  # of so many zeros
+        self._head = np.frombuffer(record[: head.itemsize], head)
+        self._tail = np.frombuffer(record[head.itemsize :], np.uint8)
 
-    def write(self, out: memoryview, at: int, size: int, position: int, queue_offset: int, properties: bytes) -> None:
-        """Write one into a buffer of zeros.
+    def write(
+        self,
+        out: npt.NDArray[np.uint8],
+        at: Ints,
+        sizes: Ints,
+        positions: Ints,
+        queue_offsets: Ints,
+    ) -> None:
+        """Write some into a buffer of zeros.
 
         Args:
             out: the buffer.
-            at: where the record begins in it.
-            size: bytes of the record.
-            position: its address.
-            queue_offset: of the lost message.
-            properties: pairs that this one needs, in place of those of all; empty: those of all.
+            at: where each begins in it.
+            sizes: bytes of each record.
+            positions: their addresses.
+            queue_offsets: of the lost messages.
         """
-        body_size = size - len(self._head) - len(self._tail)
-        if properties or body_size < 0:
-            wanted = properties or self._properties
-            out[at : at + size] = self._build(
-                size=size, position=position, queue_offset=queue_offset, properties=wanted
-            )
-            return
-        crc = self._crcs.get(body_size)
-        if crc is None:
-            crc = self._crcs[body_size] = zlib.crc32(bytes(body_size)) & 0x7FFFFFFF if body_size else 0
-        out[at : at + len(self._head)] = self._head
-        _INT.pack_into(out, at, size)
-        _INT.pack_into(out, at + _BODY_CRC_AT, crc)
-        _TWO_LONGS.pack_into(out, at + _QUEUE_OFFSET_AT, queue_offset, position)
-        _INT.pack_into(out, at + self._body_size_at, body_size)
-        out[at + size - len(self._tail) : at + size] = self._tail
+        body_sizes = sizes - self._head.nbytes - len(self._tail)
+        fits = (body_sizes >= 0) & (sizes <= MOST)
+        for row in np.flatnonzero(~fits).tolist():
+            size, start = int(sizes[row]), int(at[row])
+            record = self._build(size=size, position=int(positions[row]), queue_offset=int(queue_offsets[row]))
+            out[start : start + size] = np.frombuffer(record, np.uint8)
+        at, sizes, body_sizes = at[fits], sizes[fits], body_sizes[fits]
+        heads = np.repeat(self._head, len(at))
+        heads["size"] = sizes
+        heads["body_crc"] = _zero_crcs.of(body_sizes)
+        heads["queue_offset"] = queue_offsets[fits]
+        heads["physical_offset"] = positions[fits]
+        heads["body_size"] = body_sizes
+        _put(out, at, heads.view(np.uint8).reshape(len(at), self._head.nbytes))
+        _put(out, at + sizes - len(self._tail), self._tail)
         if self._has_crc:
-            out[at + size - 11 : at + size - 1] = crc_digits(zlib.crc32(out[at : at + size - CRC_SIZE]) & 0x7FFFFFFF)
+            for start, end in zip(at.tolist(), (at + sizes).tolist(), strict=True):
+                digits = crc_digits(zlib.crc32(out[start : end - CRC_SIZE]) & 0x7FFFFFFF)
+                out[end - 11 : end - 1] = np.frombuffer(digits, np.uint8)
+
+
+def _put(out: npt.NDArray[np.uint8], at: Ints, data: npt.NDArray[np.uint8]) -> None:
+    """Write data of one length at several positions: a row for each, or the same at all."""
+    if len(at):
+        np.lib.stride_tricks.sliding_window_view(out, data.shape[-1], writeable=True)[at] = data
 
 
 def _batch(count: int, size: int) -> bytes:

@@ -311,6 +311,9 @@ def gather(buffer: Any, base: int, starts: Ints, kernels: Any = plain) -> Messag
     return table
 
 
+_SHORT = 1 << 16
+
+
 def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator[int]:
     """Yield each position from which a message record that belongs there may begin.
 
@@ -323,7 +326,7 @@ def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator
         # Magic codes of records that begin in this window lie in [window + 4, window + step + 7).
         reach = min(window + step, stop) + _MAGIC_AT + 3
         # Most of what is searched is the unused end of a log.
-        if not np.frombuffer(view[window + _MAGIC_AT : reach], np.uint8).any():
+        if reach - window > _SHORT and not np.frombuffer(view[window + _MAGIC_AT : reach], np.uint8).any():
             continue
         chunk = bytes(view[window + _MAGIC_AT : reach])
         at = chunk.find(_MAGIC_PREFIX)

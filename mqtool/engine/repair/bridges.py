@@ -10,6 +10,7 @@ Cost: n log n in the lost messages, holes, gaps and queues; memory holds about 6
 
 import bisect
 import dataclasses
+import functools
 import heapq
 import itertools
 from collections.abc import Collection, Iterable, Iterator
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.store.dispatch import QueueKey, Units, units_of
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError
 from mqtool.formats import commit_log as layout
@@ -26,12 +27,14 @@ from mqtool.formats import consume_queue, placeholder
 from mqtool.formats.placeholder import Likeness, Stamp
 from mqtool.formats.record_edits import with_address
 from mqtool.formats.scan import Ints
-from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 
 Bools = npt.NDArray[np.bool_]
 _UNITS_AT_ONCE = 1 << 18
 _CHUNK = 16 << 20
 _MOST_STAMPS = 4096
+_MANY = 8
+"""So many placeholders that say the same are made at once."""
 _FILLER, _BLANK = -1, -2
 """What stands in place of the number of a queue."""
 _WITHOUT_UNIT = (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK)
@@ -123,7 +126,9 @@ class Rows(NamedTuple):
     own: Bools  # the record that lies there, with its own address
 
     def where(self, rows: Any) -> "Rows":
-        """Return some of them."""
+        """Return some of them, by a mask, their numbers or a slice."""
+        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_ and rows.all():
+            return self
         return Rows(*(column[rows] for column in self))
 
     @property
@@ -258,19 +263,21 @@ def _combined(heads: list[Known], units: list[_Units], keys: Keys) -> tuple[Rows
     both = Rows(
         *(np.concatenate(pair) for pair in zip(head_rows, [*unit_rows, none, none - 1, none != 0], strict=True))
     )
-    order = np.lexsort((np.arange(count), both.size, both.start))
+    order = np.lexsort((both.size, both.start))
     both = both.where(order)
-    edges = np.flatnonzero((np.diff(both.start) != 0) | (np.diff(both.size) != 0)) + 1
+    edge = (np.diff(both.start) != 0) | (np.diff(both.size) != 0)
+    edges = np.flatnonzero(edge) + 1
     begins, ends = np.r_[0, edges], np.r_[edges, count]
     light: list[Light] = []
     names = keys.all
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) if len(begins) < count or heads else ():
+    several = np.flatnonzero((ends - begins > 1) | (order[begins] < len(heads)))
+    for begin, end in zip(begins[several].tolist(), ends[several].tolist(), strict=True):
         head = heads[order[begin]] if order[begin] < len(heads) else None
         if end - begin > 1 or (head is not None and head.light):
             units_here = range(begin + (head is not None), end)
             queues = [(names[both.queue[row]], int(both.queue_offset[row]), row) for row in units_here]
             _merge(both, begin, head, queues, light)
-    return both.where(begins), light
+    return both.where(np.r_[True, edge]), light
 
 
 def _merge(
@@ -702,7 +709,7 @@ class Bridges:
         self._ends = rows.start + rows.size
         self._reader = reader
         self._holes = holes
-        self._starts = [hole.start for hole in holes]
+        self._starts = np.array([hole.start for hole in holes], np.int64)
         self._stamps: dict[tuple[int, int, int], Stamp] = {}
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
@@ -712,8 +719,46 @@ class Bridges:
         """
         for low, high, first, last in self._stretches(start, stop):
             out = np.zeros(high - low, np.uint8)
-            self._write(memoryview(out), low, first, last)
+            self._write(out, low, first, last)
             yield low, out
+
+    def derived(self, start: int, stop: int) -> Iterator[Units | tuple[int, npt.NDArray[np.uint8]]]:
+        """Yield what the records lead to that begin in a range of addresses, in stretches of some MiB.
+
+        Units, where they have neither entries nor properties that mean something; else their bytes.
+        """
+        topics, topic_ids, queue_ids, is_delayed, times = self._columns
+        for low, high, first, last in self._stretches(start, stop):
+            rows = self.rows.where(slice(first, last))
+            queued = rows.where(rows.has_unit)
+            means_more = rows.own.any() or (rows.batch_size != 1).any() or (rows.light >= 0).any()
+            if means_more or is_delayed[queued.queue].any():
+                out = np.zeros(high - low, np.uint8)
+                self._write(out, low, first, last)
+                yield low, out
+                continue
+            yield units_of(
+                topics,
+                topic_ids[queued.queue],
+                queue_ids[queued.queue],
+                np.arange(len(queued)),
+                queued.queue_offset,
+                queued.batch_size,
+                np.zeros(len(queued), np.int64),
+                queued.start,
+                queued.size,
+                times[np.searchsorted(self._starts, queued.start, "right") - 1],
+            )
+
+    @functools.cached_property
+    def _columns(self) -> tuple[list[str], Ints, Ints, Bools, Ints]:
+        """All topics; of each queue the number of its topic, its id and whether it is delayed; times by hole."""
+        topics = {topic: number for number, topic in enumerate(dict.fromkeys(topic for topic, _ in self.keys))}
+        topic_ids = np.array([topics[topic] for topic, _ in self.keys], np.int64)
+        queue_ids = np.array([queue_id for _, queue_id in self.keys], np.int64)
+        is_delayed = np.array([topic == SCHEDULE_TOPIC for topic, _ in self.keys], np.bool_)
+        times = np.array([hole.like.store_timestamp for hole in self._holes], np.int64)
+        return list(topics), topic_ids, queue_ids, is_delayed, times
 
     def extents(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield where the pieces of a range begin and how long they are."""
@@ -733,51 +778,56 @@ class Bridges:
             yield low, high, row, end
             row = end
 
-    def _write(self, out: memoryview, base: int, first: int, last: int) -> None:
-        """Write records into a buffer whose first byte has the address ``base``."""
-        columns = [column[first:last].tolist() for column in self.rows]
-        number = bisect.bisect_right(self._starts, base) - 1
-        for start, size, queue, offset, batch_size, transaction, light, own in zip(*columns, strict=True):
-            while number + 1 < len(self._starts) and self._starts[number + 1] <= start:
-                number += 1
-            at = start - base
-            if own:
-                out[at : at + size] = with_address(self._reader.commit_log.read(start, size), start)
-            elif queue == _BLANK:
-                out[at : at + layout.BLANK_SIZE] = placeholder.blank(size)
-            elif queue == _FILLER or batch_size > 1:
-                out[at : at + size] = self._single(number, start, size, queue, offset, batch_size)
-            else:
-                key = number, queue, transaction
-                stamp = self._stamps.get(key)
-                if stamp is None:
-                    if len(self._stamps) > _MOST_STAMPS:
-                        self._stamps.clear()
-                    stamp = self._stamps[key] = self._stamp(*key)
-                properties = b""
-                if light >= 0:
-                    topic, queue_id = self.keys[queue]
-                    properties = placeholder.needed(topic, queue_id, offset, light=self.light[light])
-                stamp.write(out, at, size, start, 0 if transaction in _WITHOUT_UNIT else offset, properties)
+    def _write(self, out: npt.NDArray[np.uint8], base: int, first: int, last: int) -> None:
+        """Write records into a buffer of zeros whose first byte has the address ``base``."""
+        single = np.arange(first, last)
+        if last - first >= _MANY:
+            rows = self.rows.where(slice(first, last))
+            numbers = np.searchsorted(self._starts, rows.start, "right") - 1
+            alike = np.flatnonzero(~rows.own & (rows.queue >= 0) & (rows.batch_size == 1) & (rows.light < 0))
+            keys = np.stack([numbers[alike], rows.queue[alike], rows.transaction[alike]])
+            order = np.lexsort(keys)
+            keys = keys[:, order]
+            edges = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
+            groups = [some for some in np.split(alike[order], edges) if len(some) >= _MANY]
+            for some in groups:
+                one = rows.where(some)
+                stamp = self._stamp(int(numbers[some[0]]), int(one.queue[0]), int(one.transaction[0]))
+                offsets = np.where(one.has_unit, one.queue_offset, 0)
+                stamp.write(out, one.start - base, one.size, one.start, offsets)
+            if groups:
+                single = np.delete(single, np.concatenate(groups))
+        for row in single.tolist():
+            at, record = self._record(row)
+            out[at - base : at - base + len(record)] = np.frombuffer(record, np.uint8)
 
     def _stamp(self, number: int, queue: int, transaction: int) -> Stamp:
-        hole, (topic, queue_id) = self._holes[number], self.keys[queue]
-        return Stamp(topic.encode(), queue_id, hole.why, hole.like, transaction, placeholder.needed(topic, queue_id, 0))
+        key = number, queue, transaction
+        stamp = self._stamps.get(key)
+        if stamp is None:
+            if len(self._stamps) > _MOST_STAMPS:
+                self._stamps.clear()
+            hole, (topic, queue_id) = self._holes[number], self.keys[queue]
+            properties = placeholder.needed(topic, queue_id, 0)
+            stamp = Stamp(topic.encode(), queue_id, hole.why, hole.like, transaction, properties)
+            self._stamps[key] = stamp
+        return stamp
 
-    def _single(self, number: int, start: int, size: int, queue: int, offset: int, batch_size: int) -> bytes:
-        hole = self._holes[number]
+    def _record(self, row: int) -> tuple[int, bytes]:
+        """Return the address and the bytes of a row; of a blank record only the head."""
+        start, size, queue, offset, batch_size, transaction, light, own = (int(column[row]) for column in self.rows)
+        hole = self._holes[int(np.searchsorted(self._starts, start, "right")) - 1]
+        if own:
+            return start, with_address(self._reader.commit_log.read(start, size), start)
+        if queue == _BLANK:
+            return start, placeholder.blank(size)
         if queue == _FILLER:
-            return placeholder.filler(size, start, hole.why, hole.like)
+            return start, placeholder.filler(size, start, hole.why, hole.like)
         topic, queue_id = self.keys[queue]
-        properties = placeholder.needed(topic, queue_id, offset, batch_size)
-        return placeholder.build(
-            size,
-            start,
-            topic.encode(),
-            queue_id,
-            offset,
-            hole.why,
-            hole.like,
-            properties=properties,
-            batch_size=batch_size,
+        said = self.light[light] if light >= 0 else ()
+        properties = placeholder.needed(topic, queue_id, offset, batch_size, said)
+        queue_offset = 0 if transaction in _WITHOUT_UNIT else offset
+        name, why, like = topic.encode(), hole.why, hole.like
+        return start, placeholder.build(
+            size, start, name, queue_id, queue_offset, why, like, transaction, properties, batch_size
         )

@@ -246,6 +246,8 @@ def _elsewhere(placement: Placement, unsound: Unsound) -> tuple[list[Found], lis
     found: list[Found] = []
     heads: list[tuple[int, Source]] = []
     for file, start, stop in places:
+        if _is_in_place(file, start, stop):
+            continue
         at = start
         for table in records_in(file, start, stop, is_sound=_match_their_crc):
             found += _found_in(file, table)
@@ -253,6 +255,13 @@ def _elsewhere(placement: Placement, unsound: Unsound) -> tuple[list[Found], lis
             at = int(table.starts[-1] + table.column("size")[-1])
         heads += _heads_in(file, at, stop)
     return found, heads
+
+
+def _is_in_place(file: MappedFile, start: int, stop: int) -> bool:
+    """Tell whether a stretch has no more heads than one, of a record that says to lie where it lies."""
+    heads = list(itertools.islice(scan.candidates(file.bytes, None, start, stop), 2))
+    view = memoryview(file.bytes)
+    return len(heads) < 2 and all(plain.int64(view, at + _ADDRESS_AT) == file.start_offset + at for at in heads)
 
 
 def _heads_in(file: MappedFile, start: int, stop: int) -> Iterator[tuple[int, Source]]:

@@ -201,12 +201,31 @@ def survey(
 
 def _check_part(rules: Rules, part: Part, start: int | None) -> PartReport[Piece]:
     log = rules.reader.commit_log
+    judge = functools.partial(judge_records, rules, part.segment)
+    return walk_part(log, rules.kernels, part, start, judge, functools.partial(_express, rules, part, True))
 
-    def quick(start: int) -> Iterator[Piece]:
-        found = express(log, part.segment, start, part.stop, rules.kernels, True, rules.tags_in_index)
-        return (_express_piece(rules, part.segment, one) for one in found)
 
-    return walk_part(log, rules.kernels, part, start, lambda table: judge_records(rules, part.segment, table), quick)
+def derived_part(rules: Rules, part: Part, start: int) -> PartReport[Piece]:
+    """Return what the messages of a stretch lead to that are known to be sound; nothing is checked.
+
+    Args:
+        rules: of the store.
+        part: the stretch.
+        start: where its first record begins.
+    """
+
+    def judge(table: MessageTable) -> list[Piece]:
+        none = np.zeros(len(table), np.bool_)
+        return [_piece(rules, part.segment, table, none, none, none)]
+
+    log = rules.reader.commit_log
+    return walk_part(log, rules.kernels, part, start, judge, functools.partial(_express, rules, part, False))
+
+
+def _express(rules: Rules, part: Part, with_bodies: bool, start: int) -> Iterator[Piece]:
+    log = rules.reader.commit_log
+    for one in express(log, part.segment, start, part.stop, rules.kernels, with_bodies, rules.tags_in_index):
+        yield _express_piece(rules, part.segment, one)
 
 
 def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
@@ -264,7 +283,7 @@ def _has_no_topic(table: MessageTable, whole: Bools) -> Bools:
     """Tell which records have a topic that no broker can have."""
     found = np.zeros(len(table), np.bool_)
     rows = np.flatnonzero(whole)
-    ids, names = table.where(rows).topics()
+    ids, names = (table if whole.all() else table.where(rows)).topics()
     strange = [number for number, name in enumerate(names) if not is_possible(name)]
     if strange:
         found[rows[np.isin(ids, strange)]] = True
@@ -286,7 +305,8 @@ def _piece(
 ) -> Piece:
     bad = faulty | misplaced | broken
     sound = table if not bad.any() else table.where(~bad)
-    derived = dispatch(sound, rules.delay_levels, rules.tags_in_index) if len(sound) else None
+    # Behind damage no entries are asked for: the log as it will be has others.
+    derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, not bad.any()) if len(sound) else None
     has_crc, doubtful, torn, inner_batches = False, [], [], set[str]()
     if derived is not None:
         has_crc = bool(derived.properties.at(CRC_PROPERTY)[1][-1] > 0)

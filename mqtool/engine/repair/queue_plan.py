@@ -246,17 +246,20 @@ class QueueWriter:
         self.journal = journal
         self.file_size = Sizes.of(reader).queue
         self._made: set[Path] = set()
+        self._files: dict[tuple[QueueKey, int], Path] = {}  # those that are there
 
     def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
         """Put units at a queue offset; the files that this takes are made."""
-        folder = self.reader.paths.consume_queue / key[0] / str(key[1])
         at = queue_offset * SIZE
         while units:
             start = at // self.file_size * self.file_size
-            path = folder / segment_name(start)
+            path = self._files.get((key, start))
+            if path is None:
+                path = self.reader.paths.consume_queue / key[0] / str(key[1]) / segment_name(start)
+                if not path.exists():
+                    self._make(path, at - start)
+                self._files[key, start] = path
             count = min(len(units), start + self.file_size - at)
-            if path not in self._made and not path.exists():
-                self._make(path, at - start)
             if path in self._made:
                 self.journal.fill(path, at - start, units[:count])
             else:
@@ -281,6 +284,7 @@ class QueueWriter:
         for segment in reversed(queue.segments):
             if segment.start_offset >= end and segment is not queue.segments[0]:
                 self.journal.remove(segment.path)
+                self._files.pop((key, segment.start_offset), None)
             elif segment.end_offset > end:
                 at = max(0, end - segment.start_offset)
                 used = used_units(segment, consume_queue.UNIT_DTYPE) * SIZE

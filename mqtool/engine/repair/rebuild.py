@@ -47,9 +47,9 @@ from mqtool.engine.repair.rebuild_queues import (
 )
 from mqtool.engine.repair.rehearsal import CountingDisk, rehearsed
 from mqtool.engine.repair.verify_index import IndexJudge
-from mqtool.engine.repair.verify_log import NO_ENTRIES, LogJudge, Run, last_start
+from mqtool.engine.repair.verify_log import LogJudge, Run, last_start
 from mqtool.engine.store.disk import Disk, allocated
-from mqtool.engine.store.dispatch import IndexEntries, QueueKey, Units, dispatch, inner_batch_topics
+from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units, dispatch, inner_batch_topics
 from mqtool.engine.store.express import Express, express
 from mqtool.engine.store.mapped_file import MappedFile, read_file
 from mqtool.engine.store.reader import StoreReader

@@ -16,9 +16,9 @@ from mqtool.engine.repair.parts import Part, PartReport, joined
 from mqtool.engine.repair.rebuild import Derived, Rules, in_turn, walk_stretch
 from mqtool.engine.repair.rebuild_index import Entry
 from mqtool.engine.repair.verify_far import Stretch, segment_of
-from mqtool.engine.repair.verify_log import NO_ENTRIES, LogJudge, Run
+from mqtool.engine.repair.verify_log import LogJudge, Run
 from mqtool.engine.store.commit_log import CommitLog, Gap
-from mqtool.engine.store.dispatch import IndexEntries
+from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries
 from mqtool.engine.store.index_file import Shape
 from mqtool.formats import scan
 

@@ -15,29 +15,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, cast
 
-import numpy as np
-
 from mqtool.engine.repair import left, older_brokers, verify_index
 from mqtool.engine.repair.bridges import Bridges, Hole
 from mqtool.engine.repair.displaced import PutBack, Unsound, put_back
 from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.journal import Journal
-from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, run_of, survey
+from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, survey
 from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.placement import Placement, place
 from mqtool.engine.repair.plan import Change, Plan
+from mqtool.engine.repair.planned_log import derive
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
 from mqtool.engine.repair.rebuild import batch_topics_of, build_index, build_queues
 from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.repair.rebuild_queues import Sizes
-from mqtool.engine.repair.record_editor import Patch
 from mqtool.engine.repair.rehearsal import rehearsed
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import Run
-from mqtool.engine.store.commit_log import ROWS, CommitLog, Gap
+from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.disk import allocated
-from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
+from mqtool.engine.store.dispatch import QueueKey, Units
 from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -49,8 +47,6 @@ from mqtool.formats import kernels as plain
 _NORMAL_SEGMENTS = 3
 """A broker that was stopped cleanly looks at so many of its last segments."""
 _STEP = 16 << 20
-_LONG = 1 << 20
-"""Bytes of a sound stretch that are worth a walk of their own."""
 
 
 @dataclasses.dataclass
@@ -87,11 +83,11 @@ class _Follower:
         self.is_cut_short = False  # by damage: the log as it will be is another
         self.queues = None if reader.rocksdb_queues is not None else QueueMender(reader, sink, batch_topics)
 
-    def take(self, units: Units, run: Run) -> None:
-        """Take the next messages of the log."""
+    def take(self, units: Units, run: Run | None) -> None:
+        """Take the next messages of the log; without a run they have no entries."""
         if self.queues:
             self.queues.take(units)
-        if self.index:
+        if self.index and run is not None:
             self.index.take(run)
 
     def watch(self, pieces: Iterable[Piece | Gap]) -> Iterator[Piece | Gap]:
@@ -107,9 +103,8 @@ class _Follower:
         """Take all messages of the log as the plan makes it, placeholders included."""
         if self.queues:
             self.queues.odd = plan.odd
-        for segment, table in tables_of(self.reader, plan, start_offset):
-            derived = dispatch(table, self.reader.delay_levels, tags_in_index)
-            self.take(derived.units, run_of(segment, table, derived.entries))
+        for units, run in derive(self.reader, plan, start_offset, tags_in_index):
+            self.take(units, run)
         self.finish(plan, start_offset)
 
     def finish(self, plan: LogPlan, start_offset: int) -> None:
@@ -333,90 +328,6 @@ def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile,
                 if (segment.bytes[start : start + _STEP] != 0).any():
                     yield segment, at, segment.size
                     break
-
-
-def tables_of(reader: StoreReader, plan: LogPlan, start_offset: int) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
-    """Yield the messages of the log as the plan makes it, in order, with the segment they lie in.
-
-    Long sound stretches are read where they lie; what is changed, and short stretches beside it, are put together
-    first. Cost: linear in the log.
-    """
-    log = reader.commit_log
-    kernels = scan.kernels_for(log.total_size)
-    segments = {segment.start_offset: segment for segment in log.segments}
-    changes: dict[int, list[tuple[int, int, Patch | None]]] = {}
-    for hole in plan.holes:
-        changes.setdefault(hole.segment_offset, []).append((hole.start, hole.end, None))
-    for patch in plan.patches:
-        changes.setdefault(patch.segment_offset, []).append((patch.position, patch.position + len(patch.data), patch))
-    for base in sorted({*segments, *changes}):
-        if base < start_offset:
-            continue
-        segment = segments.get(base) or MappedFile(log.folders[0] / segment_name(base), base, log.file_size)
-        window = _Window(segment, kernels)
-        at = base
-        end = min(base + segment.size, plan.end_offset)
-        for start, stop, change in [*sorted(changes.get(base, ()), key=lambda one: one[:2]), (end, end, None)]:
-            if start - at >= _LONG:
-                yield from window.tables()
-                yield from _sound(reader, segments.get(base), at - base, start - base, kernels)
-            elif start > at:
-                yield from window.add(at, segment.bytes[at - base : start - base])
-                if not window.parts:
-                    segment.release(0, start - base)
-            if change is not None:
-                yield from window.add(start, np.frombuffer(change.data, np.uint8))
-            elif plan.bridges is not None:
-                for position, data in plan.bridges.pieces(start, stop):
-                    yield from window.add(position, data)
-            at = stop
-        yield from window.tables()
-
-
-class _Window:
-    """Records of a segment that are put together from several places, and read at once."""
-
-    def __init__(self, segment: MappedFile, kernels: Any) -> None:
-        self.segment = segment
-        self.kernels = kernels
-        self.start = 0  # address
-        self.parts: list[Any] = []
-        self.size = 0
-
-    def add(self, position: int, data: Any) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
-        """Add the records at an address; they follow those before. Yields the messages once they are many."""
-        if not self.parts:
-            self.start = position
-        self.parts.append(data)
-        self.size += len(data)
-        if self.size >= _STEP:
-            yield from self.tables()
-
-    def tables(self) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
-        """Yield the messages, and begin again."""
-        parts, self.parts, self.size = self.parts, [], 0
-        if not parts:
-            return
-        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        buffer = memoryview(joined) if self.kernels is plain else joined
-        at, stop = 0, scan.Stop.PART
-        while stop is scan.Stop.PART and at < len(joined):
-            found = scan.scan(buffer, self.start, at, kernels=self.kernels, limit=ROWS)
-            at, stop = found.end, found.stop
-            if len(found.table):
-                yield self.segment, found.table
-
-
-def _sound(
-    reader: StoreReader, segment: MappedFile | None, start: int, stop: int, kernels: Any
-) -> Iterator[tuple[MappedFile, scan.MessageTable]]:
-    if segment is not None and start < stop:
-        done = start
-        for table in reader.commit_log.walk(segment, start, stop, kernels):
-            if not isinstance(table, Gap):
-                yield segment, table
-                segment.release(done, int(table.starts[-1]))
-                done = int(table.starts[-1])
 
 
 def _index_files_differ(reader: StoreReader) -> bool:

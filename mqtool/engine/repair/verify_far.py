@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from mqtool.engine.repair.parts import Part, PartReport
 from mqtool.engine.repair.verify_index import Claim, IndexJudge, joined_runs
-from mqtool.engine.repair.verify_log import NO_ENTRIES, Rules, Run, check_part
+from mqtool.engine.repair.verify_log import Rules, Run, check_part
 from mqtool.engine.store.commit_log import CommitLog, Gap
-from mqtool.engine.store.dispatch import IndexEntries, dispatch
+from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, dispatch
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import StoreChangedError

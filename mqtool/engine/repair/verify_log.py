@@ -18,7 +18,7 @@ from mqtool.engine.repair.parts import Part, PartReport, Span, spans_of, walk_pa
 from mqtool.engine.repair.placement import place
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.disk import LOST_AND_FOUND
-from mqtool.engine.store.dispatch import Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
+from mqtool.engine.store.dispatch import NO_ENTRIES, Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
 from mqtool.errors import NotFoundError
@@ -27,7 +27,6 @@ from mqtool.formats import scan
 from mqtool.formats.scan import Ints, MessageTable
 
 _NONE = np.empty(0, np.int64)
-NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.astype(np.bool_))
 BLOCK = 16 << 20
 """What takes messages many at once takes those of so many bytes of a segment, wherever else the log is cut."""
 Found = list[tuple[int, Finding | Rest]]

@@ -90,6 +90,10 @@ class IndexEntries:
     is_tag: npt.NDArray[np.bool_]
 
 
+_NONE = np.empty(0, np.int64)
+NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.astype(np.bool_))
+
+
 @dataclasses.dataclass(frozen=True)
 class Properties:
     """Where the properties that matter here lie: (name, message) arrays with names as rows."""
@@ -118,19 +122,23 @@ class Dispatch:
     entries: IndexEntries
 
 
-def dispatch(table: MessageTable, delay_levels: list[int], tags_in_index: bool = False) -> Dispatch:
+def dispatch(
+    table: MessageTable, delay_levels: list[int], tags_in_index: bool = False, with_entries: bool = True
+) -> Dispatch:
     """Derive queue units and index entries.
 
     Args:
         table: sound messages only.
         delay_levels: delay of each level in ms, level 1 first.
         tags_in_index: also make the entries by tag that RocketMQ 5.4 and later write.
+        with_entries: make entries; else there are none.
     """
     properties = properties_of(table)
     topic_ids, raw_topics = table.topics()
     topics = [raw.decode("utf-8", "replace") for raw in raw_topics]
     units = _units(table, properties, topic_ids, topics, delay_levels)
-    return Dispatch(properties, units, _entries(table, properties, topic_ids, topics, tags_in_index))
+    entries = _entries(table, properties, topic_ids, topics, tags_in_index) if with_entries else NO_ENTRIES
+    return Dispatch(properties, units, entries)
 
 
 def properties_of(table: MessageTable) -> Properties:

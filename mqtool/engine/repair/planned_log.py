@@ -1,0 +1,104 @@
+"""The messages of a log as a plan makes it, before anything is written: what they lead to in queues and index.
+
+Cost: linear in the log, in one pass where its messages are of the most common kind. Long holes are never made of bytes:
+what is known of their placeholders tells their units.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mqtool.engine.repair.bridges import Hole
+from mqtool.engine.repair.displaced import PatchedFile
+from mqtool.engine.repair.log_plan import LogPlan, Rules, derived_part, run_of
+from mqtool.engine.repair.parts import Part
+from mqtool.engine.repair.record_editor import Patch
+from mqtool.engine.repair.verify_log import Run
+from mqtool.engine.store.commit_log import ROWS, Gap
+from mqtool.engine.store.dispatch import Units, dispatch
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats import kernels as plain
+from mqtool.formats import scan
+
+Derived = tuple[Units, Run | None]
+"""Units of messages that follow each other, and the run that tells their entries, where they may have some."""
+_LONG = 1 << 20
+"""Bytes of a hole that are worth to be told apart."""
+_PART = 64 << 20
+
+
+def derive(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index: bool) -> Iterator[Derived]:
+    """Yield what all messages lead to, placeholders included, in the order of the log.
+
+    Args:
+        reader: of the store, its log as the plan found it.
+        plan: what is done to that log.
+        start_offset: address to begin at, where a segment begins.
+        tags_in_index: also derive the entries by tag.
+    """
+    log = reader.commit_log
+    rules = Rules(reader, scan.kernels_for(log.total_size), reader.delay_levels, False, tags_in_index)
+    segments = {segment.start_offset: segment for segment in log.segments}
+    holes: dict[int, list[Hole]] = {}
+    patches: dict[int, list[Patch]] = {}
+    for hole in plan.holes:
+        holes.setdefault(hole.segment_offset, []).append(hole)
+    for patch in plan.patches:
+        patches.setdefault(patch.segment_offset, []).append(patch)
+    for base in sorted({*segments, *holes}):
+        if base < start_offset:
+            continue
+        segment = segments.get(base) or MappedFile(log.folders[0] / segment_name(base), base, 0)
+        apart = [one for one in holes.get(base, ()) if one.size >= _LONG or one.end > segment.end_offset]
+        within = [one for one in holes.get(base, ()) if one not in apart]
+        view = _as_planned(segment, plan, within, patches.get(base, [])) if within or base in patches else segment
+        at = base
+        for hole in apart:
+            yield from _messages(rules, view, at - base, hole.start - base)
+            yield from _bridged(rules, segment, plan, hole)
+            at = hole.end
+        yield from _messages(rules, view, at - base, min(segment.end_offset, plan.end_offset) - base)
+
+
+def _as_planned(segment: MappedFile, plan: LogPlan, holes: list[Hole], patches: list[Patch]) -> MappedFile:
+    """Return a segment with what bridges some of its holes, and with patches."""
+    view = PatchedFile(segment, segment.size)
+    base = segment.start_offset
+    for hole in holes:
+        for position, data in plan.bridges.pieces(hole.start, hole.end) if plan.bridges else ():
+            view.bytes[position - base : position - base + len(data)] = data
+    for patch in patches:
+        data = np.frombuffer(patch.data, np.uint8)
+        view.bytes[patch.position - base : patch.position - base + len(data)] = data
+    return view
+
+
+def _messages(rules: Rules, segment: MappedFile, start: int, stop: int) -> Iterator[Derived]:
+    """Yield what the messages of a stretch lead to, which are sound and follow each other."""
+    while start < stop:
+        part = Part(segment, start, min(start + _PART, stop))
+        report = derived_part(rules, part, start)
+        for piece in report.runs:
+            if not isinstance(piece, Gap) and piece.units is not None:
+                yield piece.units, piece.run
+        MappedFile.release(segment, start, part.stop)  # it is not looked at again, whatever was changed in it
+        start = max(report.end, part.stop)
+
+
+def _bridged(rules: Rules, segment: MappedFile, plan: LogPlan, hole: Hole) -> Iterator[Derived]:
+    """Yield what the placeholders of a hole lead to."""
+    for found in plan.bridges.derived(hole.start, hole.end) if plan.bridges else ():
+        if isinstance(found, Units):
+            yield found, None
+            continue
+        position, data = found
+        at, stop = 0, scan.Stop.PART
+        while stop is scan.Stop.PART and at < len(data):
+            buffer = memoryview(data) if rules.kernels is plain else data
+            part = scan.scan(buffer, position, at, kernels=rules.kernels, limit=ROWS)
+            at, stop = part.end, part.stop
+            if len(part.table):
+                derived = dispatch(part.table, rules.delay_levels, rules.tags_in_index)
+                yield derived.units, run_of(segment, part.table, derived.entries)

@@ -1,0 +1,56 @@
+"""What a plan says that the mended log will lead to is what the log that it writes leads to."""
+
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.repair.plan import carry_out, plan_mend
+from mqtool.engine.repair.planned_log import derive
+from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.dispatch import Units, dispatch
+from mqtool.engine.store.reader import StoreReader
+from tests.engine.repair.recorded import config_of
+from tests.golden import copy_of
+
+Row = tuple[str, int, int, int, int, int, int, int]
+
+
+def rows_of(units: Units) -> list[Row]:
+    columns = ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp", "batch_size")
+    listed = list(zip(*(getattr(units, name).tolist() for name in columns), strict=True))
+    return [(*queue, *row) for queue, first, last in units.stretches for row in listed[first:last]]
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["mixed-533-clean", "txn-533-clean", "batchcq-533-clean", "special-550-kill", "propcrc-533-clean"],
+)
+@pytest.mark.parametrize("is_missing", [True, False], ids=["a segment is missing", "a segment is full of holes"])
+def test_units_of_messages_that_are_lost_are_foretold(base: str, is_missing: bool, tmp_path: Path) -> None:
+    store, config = copy_of(base, tmp_path), config_of(base)
+    segments = sorted((store / "commitlog").iterdir())
+    target = segments[1 if len(segments) > 2 else 0]
+    if is_missing and len(segments) > 2:
+        target.unlink()
+    else:
+        data = target.read_bytes()
+        target.write_bytes(b"".join(data[at : at + 3000] + bytes(3000) for at in range(0, len(data), 6000)))
+    plan = plan_mend(store, config, "recover", {"mode": "abnormal"})
+    foretold = [
+        row
+        for units, _ in derive(plan.found.reader, plan.found.log, 0, tags_in_index=False)
+        for row in rows_of(units)
+        if row[3] not in plan.found.log.odd
+    ]
+    carry_out(store, config, plan, Disk())
+
+    reader = StoreReader(store, config)
+    written = [
+        row
+        for table in reader.tables()
+        if not isinstance(table, Gap)
+        for row in rows_of(dispatch(table, reader.delay_levels).units)
+    ]
+    assert plan.found.log.losses.rows()
+    assert sorted(foretold) == sorted(written)
