@@ -47,5 +47,7 @@ def command(
     for topic, count in sorted(done.placeholders.items()):
         many = f"{count:,} placeholders stand" if count > 1 else "one placeholder stands"
         output.remark(f"{topic}: {many} for queue offsets without a message")
+    for remark in done.remarks:
+        output.remark(remark)
     output.remark(f"{done.messages:,} messages imported into {into}; `mqtool verify -s {into}` checks the new store")
     return Status.OK

@@ -25,6 +25,7 @@ _INLINE = {
     "_note_property",
     "_mix",
     "_topic",
+    "_is_packed",
     "equal",
     "java_hash",
     "index_hash",

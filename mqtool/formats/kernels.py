@@ -757,13 +757,18 @@ def express(
         ahead = position + _AHEAD * size
         for line in range(-2, 2):
             prefetch(buffer, ahead + line * 64)
-        if int64(buffer, position + position_at) != base + position or int32(buffer, position + flag_at) & no_flags:
+        flag = int32(buffer, position + flag_at)
+        if int64(buffer, position + position_at) != base + position or flag & no_flags:
             break
         close = position + size
         body_at = position + head
         body_size = int32(buffer, position + body_size_at)
         topic_at = body_at + body_size
-        if body_size < 0 or topic_at + 3 > close:
+        if (
+            body_size < 0
+            or topic_at + 3 > close
+            or (flag & 1 and body_size > 0 and not _is_packed(buffer, body_at, flag))
+        ):
             break
         if magic == magics[1]:
             topic_size = int16(buffer, topic_at)
@@ -867,6 +872,17 @@ def express(
         count += 1
         position = close
     return count, position, entries, topic_count
+
+
+def _is_packed(buffer: Buffer, body_at: int, flag: int) -> bool:
+    """Tell whether a body begins as the compression that its system flag names: LZ4 (1), zstd (2) or zlib (0, 3)."""
+    head = int32(buffer, body_at) & 0xFFFFFFFF
+    kind = flag >> 8 & 7
+    if kind == 1:
+        return head == 0x04224D18
+    if kind == 2:
+        return head == 0x28B52FFD
+    return (kind == 0 or kind == 3) and head >> 24 & 15 == 8 and (head >> 16) % 31 == 0
 
 
 def _topic(

@@ -1,6 +1,7 @@
 """Single fields of a message record written anew; its CRC property, if it ends in one, is made to fit again."""
 
 import zlib
+from typing import Any
 
 from mqtool.formats import commit_log
 from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, crc_digits
@@ -43,6 +44,22 @@ def with_place(record: bytes, topic_at: int, topic: bytes, queue_id: int, queue_
     for name, size, value in (("queue_id", 4, queue_id), ("queue_offset", 8, queue_offset), ("sys_flag", 4, sys_flag)):
         changed[_AT[name] : _AT[name] + size] = value.to_bytes(size, "big", signed=True)
     return with_crc(changed)
+
+
+def with_time(record: bytes, store_timestamp: int) -> bytes:
+    """Return a record that was stored at another time (ms)."""
+    flags = int.from_bytes(record[_AT["sys_flag"] : _AT["sys_flag"] + 4], "big")
+    head: Any = commit_log.HEAD_DTYPES[commit_log.head_form(flags)]
+    return _with_number(record, int(head.fields["store_timestamp"][1]), 8, store_timestamp)
+
+
+def with_flag(record: bytes, sys_flag: int) -> bytes:
+    """Return a record with other system flags, but for those of its hosts."""
+    return _with_number(record, _AT["sys_flag"], 4, sys_flag)
+
+
+def _with_number(record: bytes, at: int, size: int, value: int) -> bytes:
+    return with_crc(record[:at] + value.to_bytes(size, "big", signed=True) + record[at + size :])
 
 
 def with_properties(record: bytes, size: int, properties: bytes) -> bytes:

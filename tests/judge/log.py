@@ -70,11 +70,17 @@ class Record(NamedTuple):
         return int(found.get("INNER_NUM", "1"))
 
     @property
+    def first_offset(self) -> int:
+        """The queue offset that brokers give it: an inner batch's stands in a property, whatever its head says."""
+        base = self.properties.get("INNER_BASE", "") if self.sys_flag & 0x80 else ""
+        return int(base) if base.isascii() and base.isdecimal() else self.queue_offset
+
+    @property
     def keys(self) -> list[tuple[str, int, int]]:
         """Topic, queue and queue offset of each place where queues lead to it: its own and its light queues'."""
         if not self.is_queued:
             return []
-        found = [(self.topic, self.queue_id, self.queue_offset)]
+        found = [(self.topic, self.queue_id, self.first_offset)]
         if b"INNER_MULTI_DISPATCH" in self.text:
             properties = self.properties
             names = properties.get("INNER_MULTI_DISPATCH", "").split(",")

@@ -52,6 +52,7 @@ class Told:
 
     ranges: dict[tuple[str, int], list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
     counts: "collections.Counter[str | None]" = dataclasses.field(default_factory=collections.Counter)
+    remarks: list[str] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, losses: Iterable[Loss]) -> "Told":
@@ -109,7 +110,7 @@ class Direct:
     def salvage(self, store: Path, config: StoreConfig, into: Path) -> Told:
         plan = plan_salvage(StoreReader(store, config))
         salvage(plan, into, Disk())
-        told = Told(counts=collections.Counter(plan.lost))
+        told = Told(counts=collections.Counter(plan.lost), remarks=plan.remarks)
         for one in plan.skipped:
             if one.known:
                 stop = one.known.queue_offset + one.known.batch_size
@@ -124,7 +125,7 @@ class Direct:
             search = Search(StoreReader(store, config), Query(rolled_back=True), use_index=False)
             export(search.messages(lambda _: None), JsonLines(sink.write))
         done = import_files([file], into, sizes, Disk())
-        return Told(counts=collections.Counter(done.placeholders))
+        return Told(counts=collections.Counter(done.placeholders), remarks=done.remarks)
 
 
 class RefusedError(MqtoolError):

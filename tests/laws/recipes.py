@@ -66,6 +66,39 @@ _ROWS = {
     "a rebuild names batch queues": (
         "batchcq-533-kill", "rebuild all", [{"op": "delete", "path": "batchconsumequeue/Inner/0"}]
     ),
+    "a batch whose queue offset is absurd is salvaged under its own": (
+        "batchcq-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 1937, "hex": "01"}],
+    ),
+    "a batch without its flag is exported and imported as one": (
+        "batchcq-533-kill",
+        "export | import",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 0,
+                "len": 512,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 37888,
+            }
+        ],
+    ),
+    "what a swap of pages has changed is as it was before it": (
+        "batchcq-533-clean",
+        "recover",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 30720,
+                "len": 512,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 10240,
+            }
+        ],
+    ),
     "a rebuild names extensions": (
         "ext-533-clean", "rebuild queues", [{"op": "delete", "path": "consumequeue_ext/Ext/0"}]
     ),

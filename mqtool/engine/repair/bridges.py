@@ -68,8 +68,9 @@ class Hole:
     start: int  # addresses
     end: int
     reasons: list[str]
-    like: Likeness  # of the last sound record before it
+    like: Likeness  # of a sound record before it, with the time of the last
     known: list[Known]  # by heads
+    after: int = -1  # address of the last sound record before it
     is_end: bool = False  # it reaches to the end of its segment
     lost: int = 0  # how many messages stood there, as far as that is known
     own: int = 0  # how many records keep their places
@@ -572,7 +573,7 @@ class _Layer:
         self.open: list[tuple[int, int, QueueGap]] = []  # by the address before which they belong
         self.placed: list[QueueGap] = []
         self.unplaced: list[QueueGap] = []
-        self._least: dict[tuple[QueueKey, Likeness], int] = {}
+        self._least: dict[tuple[QueueKey, int, bool], int] = {}
 
     def stretches(self) -> list[_Stretch]:
         """Return the free stretches in the order of the log."""
@@ -649,13 +650,14 @@ class _Layer:
         return records * size, left if left.messages else None
 
     def _least_size(self, queue: QueueKey, like: Likeness) -> int:
-        size = self._least.get((queue, like))
+        key = queue, like.sys_flag, like.has_crc
+        size = self._least.get(key)
         if size is None:
             is_batch = queue[0] in self.batch_topics
             topic, queue_id = queue
             properties = placeholder.needed(topic, queue_id, 1 << 62, _MOST_BATCH if is_batch else 1)
             size = placeholder.min_size(topic.encode(), like) + len(properties)
-            self._least[queue, like] = size
+            self._least[key] = size
         return size
 
     def _add(self, queue: int, starts: Any, size: int, offsets: Any = 0, batch_size: int = 1) -> None:

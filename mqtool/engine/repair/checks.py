@@ -169,7 +169,8 @@ CHECKS: dict[str, Check] = {
         "plays. It is outside the body's CRC. With a wrong flag consumers fail to unpack the body, or take packed "
         "bytes for the body; a prepared or rolled back transaction has queue offset 0.",
         "The body itself is whole if LOG-CRC does not tell otherwise: `mqtool get OFFSET --body base64` hands it "
-        "out as it is stored. Brokers have no means to correct the flag.",
+        "out as it is stored. `mqtool recover -s STORE --abnormal` writes the flag anew where the body shows what it "
+        "should be, and names what it leaves; brokers have no means to correct it.",
     ),
     "LOG-FLAG-BITS": Check(
         NOTE,
@@ -206,7 +207,8 @@ CHECKS: dict[str, Check] = {
         "Store times follow the order of the log unless the clock of the machine was set back, or the number is "
         "damaged. Search by time, retention of index files and the place where a recovery begins rely on the order.",
         "If the clock was set, nothing is to be done. If a single message stands out, its store time is damaged "
-        "(`mqtool get OFFSET --hex`): search by time may miss messages around it.",
+        "(`mqtool get OFFSET --hex`): search by time may miss messages around it. `mqtool recover -s STORE --abnormal` "
+        "gives it the time of the message in front of it; what it leaves it names.",
     ),
     "LOG-TORN": Check(
         ERROR,

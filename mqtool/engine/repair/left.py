@@ -1,10 +1,11 @@
-"""What ``recover`` leaves as it is: tables, timer files and folders in which the checks of ``verify`` find something.
+"""What ``recover`` leaves as it is: tables, timer files, folders, records of which ``verify`` tells something.
 
 Cost: the tables under ``config/``, and the units of the timer log.
 """
 
 import collections
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 
 from mqtool.engine.repair import verify_tables, verify_timer
 from mqtool.engine.repair.checks import finding
@@ -14,16 +15,19 @@ from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.reader import StoreReader
 
 
-def remarks(reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int) -> Iterator[str]:
+def remarks(
+    reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int, in_log: Iterable[Finding]
+) -> Iterator[str]:
     """Yield a sentence for each code of which something is found, and stays.
 
     Args:
         reader: of the store, as it is before the mend.
         ends: one past the last queue offset of each queue, as it becomes; None where queues are not mended.
         log_end: of the log, as it becomes.
+        in_log: what is found in its records, and stays.
     """
     found: dict[str, list[Finding]] = collections.defaultdict(list)
-    for one in _findings(reader, ends, log_end):
+    for one in itertools.chain(in_log, _findings(reader, ends, log_end)):
         if one.severity is not Severity.NOTE:
             found[one.code].append(one)
     for code, those in found.items():

@@ -27,6 +27,8 @@ from mqtool.engine.repair.bridges import (
     lay_out,
     light_key,
 )
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding, Severity
 from mqtool.engine.repair.losses import Losses
 from mqtool.engine.repair.parts import (
     Part,
@@ -40,7 +42,9 @@ from mqtool.engine.repair.parts import (
     walk_part,
 )
 from mqtool.engine.repair.record_editor import Patch, RecordEditor
-from mqtool.engine.repair.verify_log import Run
+from mqtool.engine.repair.store_times import Samples, TimeOrder
+from mqtool.engine.repair.verify_log import TIME_ORDER, FindingsOfRows, Run
+from mqtool.engine.repair.verify_records import check_records, right_flags
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import (
     CRC_PROPERTY,
@@ -79,6 +83,7 @@ class Bad(NamedTuple):
     end: int
     reason: str
     known: Known | None
+    after: tuple[int, int] | None  # of the sound record before it, of the same piece: address and store time
 
     @property
     def misplaced(self) -> bool:
@@ -101,6 +106,9 @@ class Piece:
     inner_batches: set[str]  # topics of sound records that hold several messages
     torn: list[int]  # positions of inner batches that do not say how many messages they hold
     doubtful: list[int]  # positions of sound messages whose CRC property does not match: their bodies do
+    samples: Samples  # of the store times of sound messages
+    flags: dict[int, int]  # what flags of sound messages should be, by address
+    found: list[Finding]  # in sound messages
     run: Run | None  # the sound records, where there are some
     units: Units | None  # theirs
 
@@ -124,6 +132,8 @@ class LogPlan:
     """Addresses of messages whose queue offset cannot be right; they get no unit."""
     unplaced: list[QueueGap] = dataclasses.field(default_factory=list)
     """Messages that can get no placeholder."""
+    left: list[Finding] = dataclasses.field(default_factory=list)
+    """What is found in messages, and stays."""
     bridges: Bridges | None = None
     """What bridges the holes; patches lie over it."""
 
@@ -243,6 +253,9 @@ def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
         inner_batches=set(),
         torn=[],
         doubtful=[],
+        samples=Samples.of(found.positions, found.timestamps),
+        flags={},
+        found=[],
         run=Run(
             segment=segment,
             start=found.start,
@@ -308,7 +321,11 @@ def _piece(
     # Behind damage no entries are asked for: the log as it will be has others.
     derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, not bad.any()) if len(sound) else None
     has_crc, doubtful, torn, inner_batches = False, [], [], set[str]()
+    findings = FindingsOfRows(sound, rules.reader.paths.relative(segment.path), None)
+    flags: dict[int, int] = {}
     if derived is not None:
+        check_records(findings, derived)
+        flags = {int(sound.column("position")[row]): flag for row, flag in right_flags(sound, derived).items()}
         has_crc = bool(derived.properties.at(CRC_PROPERTY)[1][-1] > 0)
         rows, said, should = property_crcs(sound, derived.properties)
         doubtful = sound.starts[rows[said != should]].tolist()
@@ -316,6 +333,8 @@ def _piece(
         sizes = np.minimum(*(derived.properties.at(name)[1] for name in ("INNER_NUM", "INNER_BASE")))
         torn = sound.starts[(sound.column("sys_flag") & layout.INNER_BATCH != 0) & (sizes == 0)].tolist()
     starts, sizes = table.starts, table.column("size")
+    positions, times = table.column("position"), table.column("store_timestamp")
+    before = np.maximum.accumulate(np.where(bad, -1, np.arange(len(table))))  # the sound record before each
     listed = []
     for row in np.flatnonzero(bad).tolist():
         start, end = int(starts[row]), int(starts[row]) + int(sizes[row])
@@ -333,7 +352,9 @@ def _piece(
             if broken[row]
             else "it belongs elsewhere"
         )
-        listed.append(Bad(start, end, reason, known))
+        last = int(before[row])
+        after = (int(positions[last]), int(times[last])) if last >= 0 else None
+        listed.append(Bad(start, end, reason, known, after))
     counts: dict[str, int] = {}
     if len(sound):
         ids, names = sound.topics()
@@ -351,6 +372,9 @@ def _piece(
         inner_batches=inner_batches,
         torn=torn,
         doubtful=doubtful,
+        samples=Samples.of(positions[~bad], times[~bad]),
+        flags=flags,
+        found=[one for _, one in findings.all if isinstance(one, Finding) and one.severity is not Severity.NOTE],
         run=run_of(segment, sound, derived.entries) if derived else None,
         units=derived.units if derived else None,
     )
@@ -440,6 +464,10 @@ class _Builder:
         self.odd: list[Span] = []  # messages whose queue or offset cannot be right
         self.at = start_offset  # one past what has been taken
         self.like = placeholder.PLAIN
+        self.like_at = -1  # address of that record
+        self.times = TimeOrder()
+        self.flags: dict[int, int] = {}
+        self.found: list[Finding] = []
         self.segment: MappedFile | None = None
 
     def take(self, piece: Piece | Gap) -> None:
@@ -451,14 +479,21 @@ class _Builder:
             self.at = base + piece.end
             return
         for bad in piece.bad:
-            self._hole(base, base + bad.start, base + bad.end, bad.reason, bad.known)
+            hole = self._hole(base, base + bad.start, base + bad.end, bad.reason, bad.known)
+            if bad.after is not None and hole.start == base + bad.start:
+                hole.after = bad.after[0]
+                hole.like = dataclasses.replace(self.like, store_timestamp=bad.after[1])
         self.at = base + piece.end
         if piece.last_start < 0:
             return
         if self.like is placeholder.PLAIN:
             for hole in self.holes:  # in front of the first sound message
-                hole.like = piece.like
-        self.like = piece.like
+                hole.like = (
+                    piece.like
+                    if hole.after < 0
+                    else dataclasses.replace(piece.like, store_timestamp=hole.like.store_timestamp)
+                )
+        self.like, self.like_at = piece.like, base + piece.last_start
         if self.cut and self.holes and self.holes[0].start < base + piece.last_start:
             if piece.units is not None:
                 self.plan.note_cut_off(piece.units, piece.topics)
@@ -468,6 +503,9 @@ class _Builder:
         self.batch_topics |= piece.inner_batches
         self.doubtful += [base + start for start in piece.doubtful]
         self.torn += [base + start for start in piece.torn]
+        self.times.take(piece.samples)
+        self.flags |= piece.flags
+        self.found += piece.found
         self.plan.last_start = base + piece.last_start
         self.plan.last_timestamp = piece.like.store_timestamp
         size = plain.int32(self.log.read(self.plan.last_start, 4), 0)
@@ -534,10 +572,10 @@ class _Builder:
             self._hole(segment.start_offset, segment.end_offset, end, "the file is too short", None)
         self.at = end
 
-    def _hole(self, segment_offset: int, start: int, end: int, reason: str, known: Known | None) -> None:
+    def _hole(self, segment_offset: int, start: int, end: int, reason: str, known: Known | None) -> Hole:
         last = self.holes[-1] if self.holes else None
         if last is None or last.end != start or last.segment_offset != segment_offset:
-            last = Hole(segment_offset, start, end, [], self.like, [])
+            last = Hole(segment_offset, start, end, [], self.like, [], self.like_at)
             self.holes.append(last)
         last.end = end
         last.is_end = end == segment_offset + self.log.file_size
@@ -545,6 +583,7 @@ class _Builder:
             last.reasons.append(reason)
         if known:
             last.known.append(known)
+        return last
 
     def finish(self) -> LogPlan:
         """Fill the holes."""
@@ -560,8 +599,11 @@ class _Builder:
         editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
         lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, list(self.alone.values()))
         editor.mend_batches(self.torn)
-        editor.mend_crcs(self.doubtful)
         plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.edited
+        editor.mend_flags(self.flags)
+        self._mend_times(editor)
+        editor.mend_crcs(self.doubtful)
+        plan.left += [one for one in self.found if editor.still_finds(one)]
         plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks()]
         plan.bridges, stood, placed, plan.unplaced = lay_out(self.reader, lost, plan.holes, self.batch_topics)
         plan.note_bridged(stood, lost.keys.all, lost.light)
@@ -572,6 +614,20 @@ class _Builder:
             if not hole.lost and not hole.is_end and not hole.own:
                 plan.losses.add_elsewhere(None, 0, hole.size, UNKNOWN)
         return plan
+
+    def _mend_times(self, editor: RecordEditor) -> None:
+        """Write store times into messages where they cannot be right, and tell of those that stay."""
+        times, left = self.times.finish()
+        editor.mend_times(times)
+        self.plan.last_timestamp = times.get(self.plan.last_start, self.plan.last_timestamp)
+        for hole in self.holes:
+            if hole.after in times:
+                hole.like = dataclasses.replace(hole.like, store_timestamp=times[hole.after])
+        for position in left:
+            segment = self.log.segment_at(position)
+            assert segment is not None
+            place = {"file": self.reader.paths.relative(segment.path), "offset": position - segment.start_offset}
+            self.plan.left.append(finding("LOG-TIME-ORDER", TIME_ORDER, **place, physical_offset=position))
 
     def _keep_own(self, bridges: Bridges) -> None:
         """Tell of records that lie where they belong and say otherwise."""

@@ -4,21 +4,28 @@ Until it is whole and on the disk it holds an ``abort`` file, as if its broker w
 in that file tells it from a broker's: the next attempt removes what one that was killed has left.
 """
 
+import collections
 import contextlib
+import dataclasses
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mqtool.engine.repair import rebuild_config
+from mqtool.engine.repair.checks import finding
+from mqtool.engine.repair.findings import Finding, Severity
 from mqtool.engine.repair.journal import MendFailedError
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.repair.rebuild import Built, build
+from mqtool.engine.repair.store_times import CONTEXT, corrections
+from mqtool.engine.repair.verify_log import MOST_LISTED, TIME_ORDER, FindingsOfRows
+from mqtool.engine.repair.verify_records import check_records, right_flags, right_offsets
 from mqtool.engine.store.disk import Disk, inside
-from mqtool.engine.store.dispatch import inner_batch_topics, properties_of
+from mqtool.engine.store.dispatch import dispatch, inner_batch_topics, properties_of
 from mqtool.engine.store.locks import hold_folder
 from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, field_at, put_numbers
 from mqtool.engine.store.paths import StoreConfig
@@ -29,11 +36,13 @@ from mqtool.formats import commit_log as layout
 from mqtool.formats.placeholder import Likeness
 from mqtool.formats.scan import Ints, MessageTable
 
-_QUEUE_ID_AT, _QUEUE_OFFSET_AT = field_at("queue_id"), field_at("queue_offset")
+_QUEUE_ID_AT, _QUEUE_OFFSET_AT, _SYS_FLAG_AT = (field_at(name) for name in ("queue_id", "queue_offset", "sys_flag"))
 _MOST_IN_BATCH = 256  # lost messages for which one record stands
 _AT_ONCE = 1000
 
 
+_TELLING = layout.COMPRESSED | layout.INNER_BATCH | layout.TRANSACTION_MASK
+"""Flags of records that other parts of them may contradict."""
 _MARK = b"mqtool is making this store: it is not whole\n"
 
 
@@ -171,6 +180,10 @@ class NewStore:
         self.batch_topics = set(batch_topics)
         self.placeholders: dict[str, int] = {}
         self.last_timestamp = 0
+        self._held: _Put | None = None  # until the next tell whether its store times can be right
+        self._times = np.empty(0, np.int64)  # of the last messages
+        self._mended: collections.Counter[str] = collections.Counter()
+        self._left: dict[str, list[Finding]] = {}  # by code
         disk.make_folder(root / "commitlog")
         self.log = LogWriter(disk, root / "commitlog", file_size, start_offset)
 
@@ -181,10 +194,10 @@ class NewStore:
         queue_ids: Ints | None = None,
         queue_offsets: Ints | None = None,
     ) -> None:
-        """Append messages.
+        """Append messages; numbers that cannot be right are put right, and told by ``remarks``.
 
         Args:
-            table: of them; sound, and not empty.
+            table: of them; sound, and not empty; it must stay as it is until the next call.
             missing: queue offsets to be filled by placeholders, each with the row before which that is done; in order.
             queue_ids: where they are to be others.
             queue_offsets: where they are to be others.
@@ -194,22 +207,109 @@ class NewStore:
             WriteError: the disk is full, or fails.
         """
         self._note_batches(table)
+        self._write_held(table.column("store_timestamp")[:CONTEXT], is_last=False)
+        self._held = _Put(table, missing, queue_ids, queue_offsets)
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what was put right in the messages so far, and what is wrong with them and stays."""
+        for what, count in self._mended.items():
+            yield f"{count:,} message{'s' if count > 1 else ''}: {what}"
+        for code, found in self._left.items():
+            yield f"left as it is ({code}), {len(found):,} times: {found[0].message}; see `mqtool explain {code}`"
+
+    def end(self) -> None:
+        """Write all messages."""
+        self._write_held(np.empty(0, np.int64), is_last=True)
+
+    def _write_held(self, ahead: Ints, *, is_last: bool) -> None:
+        """Write the messages that wait; ``ahead``: when those behind them were stored."""
+        if self._held is None:
+            return
+        table, missing, queue_ids, queue_offsets = self._held
+        self._held = None
         sizes = table.column("size").astype(np.int64)
         records = _records(table, sizes)
         ends = np.cumsum(sizes)
+        times = self._right_times(table, ahead, is_last)
+        for form, head in enumerate(layout.HEAD_DTYPES):
+            fields: Any = head.fields
+            rows = np.flatnonzero((times != table.column("store_timestamp")) & (_forms(table) == form))
+            put_numbers(records, (ends - sizes)[rows] + int(fields["store_timestamp"][1]), times[rows], ">i8")
         if queue_ids is not None:
             put_numbers(records, ends - sizes + _QUEUE_ID_AT, queue_ids, ">i4")
         if queue_offsets is not None:
             put_numbers(records, ends - sizes + _QUEUE_OFFSET_AT, queue_offsets, ">i8")
+        self._put_right(table, records, ends - sizes)
         done = 0
         for row, one in missing:
             if row > done:
                 self._append(records, ends, sizes, done, row)
                 done = row
             has_crc = bool(ends_in_crc(records, ends[row : row + 1])[0])
-            self._fill(one, Likeness.of(table, row, has_crc))
+            self._fill(one, dataclasses.replace(Likeness.of(table, row, has_crc), store_timestamp=int(times[row])))
         self._append(records, ends, sizes, done, len(table))
-        self.last_timestamp = int(table.column("store_timestamp")[-1])
+        self.last_timestamp = int(times[-1])
+
+    def _right_times(self, table: MessageTable, ahead: Ints, is_last: bool) -> Ints:
+        """Return the store times of messages, those put right that cannot be."""
+        before, times = len(self._times), table.column("store_timestamp").astype(np.int64)
+        stop = before + len(times)
+        joined = np.concatenate([self._times, times, ahead])
+        decided = corrections(joined, first=before, more=not is_last)
+        for row, time in decided.times.items():
+            if row < stop:
+                times[row - before] = time
+                self._mended["stored when it cannot have been, it gets the time of the one beside it"] += 1
+        for row in decided.left:
+            if before <= row < stop:
+                self._leave(finding("LOG-TIME-ORDER", TIME_ORDER))
+        self._times = np.concatenate([self._times, times])[-CONTEXT:]
+        return times
+
+    def _put_right(self, table: MessageTable, records: Bytes, starts: Ints) -> None:
+        """Write system flags and queue offsets of batches that records themselves contradict; note what stays wrong."""
+        flags = table.column("sys_flag")
+        rows = np.flatnonzero(flags & _TELLING != 0)
+        if self.batch_topics:
+            ids, names = table.topics()
+            batches = [
+                number for number, name in enumerate(names) if name.decode("utf-8", "replace") in self.batch_topics
+            ]
+            rows = np.flatnonzero((flags & _TELLING != 0) | np.isin(ids, batches))
+        if not len(rows):
+            return
+        some = table.where(rows)
+        derived = dispatch(some, [])
+        places = some.column("position")
+        mended: set[tuple[str, int]] = set()
+        for right, at, code, form, what in (
+            (
+                right_flags(some, derived),
+                _SYS_FLAG_AT,
+                "LOG-FLAG",
+                ">i4",
+                "its system flag contradicts its body, it is written anew",
+            ),
+            (
+                right_offsets(some, derived),
+                _QUEUE_OFFSET_AT,
+                "LOG-PROPERTIES",
+                ">i8",
+                "its queue offset is not INNER_BASE, which is taken",
+            ),
+        ):
+            if right:
+                put_numbers(records, starts[rows[list(right)]] + at, np.array(list(right.values())), form)
+                self._mended[what] += len(right)
+                mended |= {(code, int(places[row])) for row in right}
+        findings = FindingsOfRows(some, "", MOST_LISTED)
+        check_records(findings, derived)
+        for place, one in findings.all:
+            if isinstance(one, Finding) and one.severity is not Severity.NOTE and (one.code, place) not in mended:
+                self._leave(one)
+
+    def _leave(self, one: Finding) -> None:
+        self._left.setdefault(one.code, []).append(one)
 
     def _append(self, records: Bytes, ends: Ints, sizes: Ints, first: int, stop: int) -> None:
         self.log.append(records[ends[first] - sizes[first] : ends[stop - 1]], sizes[first:stop])
@@ -256,6 +356,7 @@ class NewStore:
             jobs: threads.
             progress: is told how many bytes of the log are done.
         """
+        self.end()
         self.log.finish()
         reader = StoreReader(self.root, self.config)
         built = build(reader, self.root, self.disk, version=version, jobs=jobs, progress=progress)
@@ -293,6 +394,22 @@ class NewStore:
     def _full_index_timestamp(self) -> int:
         files = StoreReader(self.root, self.config).index_files
         return int(files[-2].header.end_timestamp)
+
+
+class _Put(NamedTuple):
+    """Messages to be appended, as ``NewStore.put`` takes them."""
+
+    table: MessageTable
+    missing: Sequence[tuple[int, Missing]]
+    queue_ids: Ints | None
+    queue_offsets: Ints | None
+
+
+def _forms(table: MessageTable) -> Ints:
+    """Return which form of the head each message has."""
+    flags = table.column("sys_flag")
+    forms: Ints = (flags & layout.BORN_HOST_V6 != 0) + 2 * (flags & layout.STORE_HOST_V6 != 0)
+    return forms
 
 
 def _records(table: MessageTable, sizes: Ints) -> Bytes:

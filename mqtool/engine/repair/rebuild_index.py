@@ -156,11 +156,11 @@ class IndexBuilder:
         packed["physical_offset"] = entries.physical_offset[rows]
         packed["previous_entry"] = previous
         is_first = file.next == 1
-        first_seconds = _seconds(timestamps[:1], file.begin_timestamp)
+        first_seconds = seconds_since(file.begin_timestamp, timestamps[:1])
         if is_first:
             file.begin_timestamp = int(timestamps[0])
             file.begin_offset = int(entries.physical_offset[rows.start])
-        packed["seconds_since_begin"] = _seconds(timestamps, file.begin_timestamp)
+        packed["seconds_since_begin"] = seconds_since(file.begin_timestamp, timestamps)
         if is_first:
             packed["seconds_since_begin"][0] = first_seconds[0]
         self._disk.write(file.path, self._entries_at + file.next * layout.ENTRY_SIZE, packed.tobytes())
@@ -199,10 +199,9 @@ class IndexBuilder:
             self._disk.sync_folder(self.folder)
 
 
-def _seconds(timestamps: Ints, begin: int) -> Ints:
-    if begin <= 0:
-        return np.zeros(len(timestamps), np.int64)
-    return np.clip((timestamps - begin) // 1000, 0, _MOST_SECONDS)
+def seconds_since(begin: "Ints | int", timestamps: Ints) -> Ints:
+    """Return the seconds that entries hold of store times, of files that begin at some; it overflows as brokers do."""
+    return np.where(np.asarray(begin) > 0, np.clip((timestamps - begin) // 1000, 0, _MOST_SECONDS), 0)
 
 
 def _blocks(newest: npt.NDArray[np.int32]) -> "list[tuple[int, bytes]]":

@@ -7,16 +7,19 @@ Cost: n log n in gaps and in messages that do not fit.
 """
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mqtool.engine.repair.bridges import Hole, QueueGap
+from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.parts import Span
-from mqtool.engine.store.dispatch import QueueKey
+from mqtool.engine.repair.verify_log import FindingsOfRows
+from mqtool.engine.repair.verify_records import batch_count, check_records
+from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import FormatError, MqtoolError
+from mqtool.errors import MqtoolError
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats import record_edits, scan
@@ -189,10 +192,7 @@ class RecordEditor:
         """Write into inner batches how many messages they hold."""
         for position in positions:
             record = self._record(position)
-            try:
-                count = len(layout.parse_client_batch(record.message.body)) if record else 0
-            except FormatError:
-                count = 0
+            count = batch_count(record.message.body) if record else 0
             if record and count:
                 pairs = {"INNER_NUM": str(count), "INNER_BASE": str(record.message.queue_offset)}
                 self._add_properties(record, pairs, "how many messages this batch holds is written anew")
@@ -213,6 +213,42 @@ class RecordEditor:
         self._edited[record.message.position] = record_edits.with_properties(record.data, len(raw), text), reason
         self._tell(reason, f"the message at {record.message.position:,} stays: {reason}")
         return True
+
+    # Numbers
+
+    def mend_times(self, times: Mapping[int, int]) -> None:
+        """Write store times into messages, by address."""
+        for position, time in sorted(times.items()):
+            record = self._record(position)
+            if record is not None:
+                old = record.message.store_timestamp
+                self._edit(position, record_edits.with_time(record.data, time), "its store time cannot be right")
+                self._tell(
+                    "time", f"the message at {position:,} was not stored at {old}: it gets its neighbour's {time}"
+                )
+
+    def mend_flags(self, flags: Mapping[int, int]) -> None:
+        """Write system flags into messages that show what these should be, by address."""
+        for position, flag in sorted(flags.items()):
+            record = self._record(position)
+            if record is not None:
+                reason = "its system flag contradicts its body"
+                self._edit(position, record_edits.with_flag(record.data, flag), reason)
+                self._tell("flag", f"the message at {position:,} stays: {reason}, 0x{flag:x} is written")
+
+    def still_finds(self, found: Finding) -> bool:
+        """Tell whether what was found in a record is so in the one that is written in its place."""
+        edited = self._edited.get(-1 if found.physical_offset is None else found.physical_offset)
+        if edited is None:
+            return True
+        table = scan.scan(memoryview(edited[0]), found.physical_offset or 0, limit=1).table
+        findings = FindingsOfRows(table, found.file or "", None)
+        check_records(findings, dispatch(table, self.reader.delay_levels))
+        return any(one.code == found.code for _, one in findings.all)
+
+    def _edit(self, position: int, data: bytes, reason: str) -> None:
+        before = self._edited.get(position)
+        self._edited[position] = data, f"{before[1]}; {reason}" if before else reason
 
     def mend_crcs(self, positions: Iterable[int]) -> None:
         """Write the CRC property of records anew that are where they belong and whose bodies are whole."""

@@ -159,7 +159,7 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         options=options,
         changes=tuple(_changes(found)),
         losses=losses,
-        remarks=(*_remarks(found), *remarks, *left.remarks(reader, found.ends, found.log.end_offset)),
+        remarks=(*_remarks(found), *remarks, *left.remarks(reader, found.ends, found.log.end_offset, found.log.left)),
         journal_size=noted,
         write_size=written,
         growth=written,

@@ -149,6 +149,8 @@ def salvage(
 ) -> "collections.Counter[str]":
     """Make the new store and return how many placeholders are in it, by topic; what fails leaves nothing behind.
 
+    What is put right in the messages on the way, the plan's remarks tell then.
+
     Args:
         plan: by ``plan_salvage``.
         into: its folder, empty or not there yet.
@@ -167,6 +169,8 @@ def salvage(
         new = NewStore(into, disk, plan.config, size, plan.start_offset, plan.batch_topics)
         new.copy_tables(plan.tables)
         copied = _Copier(plan, new).run(progress)
+        new.end()
+        plan.remarks += new.remarks()
         version = VERSIONS[-1] if has_tags(plan.reader, None) else VERSIONS[0]
         new.write(MANIFEST, b"".join(orjson.dumps(row) + b"\n" for row in manifest(plan)))
         new.finish(version, jobs, lambda done: progress(copied + done))

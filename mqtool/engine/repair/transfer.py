@@ -237,6 +237,7 @@ class Imported(NamedTuple):
 
     messages: int
     placeholders: dict[str, int]  # by topic
+    remarks: list[str]  # what was put right in messages, and what is wrong with them and stays
 
 
 def import_files(
@@ -323,7 +324,7 @@ def import_tables(
         if not count:
             raise BadDataError("there is no message in what was given: there is nothing to import")
         new.finish(None, jobs)
-    return Imported(count, dict(new.placeholders))
+    return Imported(count, dict(new.placeholders), list(new.remarks()))
 
 
 class _Batch(NamedTuple):

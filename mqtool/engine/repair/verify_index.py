@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.rebuild_index import seconds_since
 from mqtool.engine.repair.verify_log import BLOCK, MOST_LISTED, LogJudge, Run, stretches
 from mqtool.engine.store.dispatch import IndexEntries
 from mqtool.engine.store.index_file import IndexFile
@@ -546,13 +547,13 @@ class IndexJudge:
             yield self._missing(text, address)
 
     def _check_seconds(self, actual: _Stretch, timestamps: Ints) -> Iterator[Finding]:
-        expected = np.maximum(0, (timestamps - actual.begin) // 1000)
+        expected = seconds_since(actual.begin, timestamps)
         # The first entry of a file counts from the end of the file before it; what that was, only the file tells.
         first = np.flatnonzero(actual.number == 1)
         for i in first.tolist():
             file = int(actual.file[i])
             end = self.files[file - 1].header.end_timestamp if file else 0
-            expected[i] = max(0, (int(timestamps[i]) - end) // 1000) if end else actual.seconds[i]
+            expected[i] = seconds_since(end, timestamps[i : i + 1])[0] if end else actual.seconds[i]
         wrong = (actual.seconds != expected) & (actual.begin > 0)
         for i in np.flatnonzero(wrong).tolist():
             text = "the entry gives another time than its message has"

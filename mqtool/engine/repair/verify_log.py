@@ -16,6 +16,7 @@ from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding, Rest, Severity
 from mqtool.engine.repair.parts import Part, PartReport, Span, spans_of, walk_part
 from mqtool.engine.repair.placement import place
+from mqtool.engine.repair.store_times import steps_back
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.dispatch import NO_ENTRIES, Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
@@ -31,7 +32,7 @@ BLOCK = 16 << 20
 """What takes messages many at once takes those of so many bytes of a segment, wherever else the log is cut."""
 Found = list[tuple[int, Finding | Rest]]
 """Findings, each with the address of the message that it is about."""
-_TIME_ORDER = "stored more than ten minutes before the message in front of it"
+TIME_ORDER = "stored more than ten minutes before the message in front of it"
 MOST_LISTED = 100
 """So many findings of one code are listed; a last one counts the others."""
 
@@ -151,10 +152,12 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
         verify_records.check_records(of_sound, derived)
         verify_records.check_entries(of_sound, rules.reader.commit_log.envelope, segment.start_offset)
         edges = verify_records.edges_of(of_sound, derived, rules.reader.commit_log.envelope)
+        early = np.zeros(len(table), np.bool_)
+        early[steps_back(timestamps)] = True
         found.rows(
             "LOG-TIME-ORDER",
-            np.r_[False, timestamps[1:] < timestamps[:-1] - CLOCK_STEP_MS],
-            _TIME_ORDER,
+            early,
+            TIME_ORDER,
             found_in=timestamps,
         )
     if in_place:
@@ -175,7 +178,7 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
         entries=derived.entries,
         compared=compared,
         edges=edges,
-        too_early=found.finding("LOG-TIME-ORDER", 0, _TIME_ORDER, None, int(timestamps[0])),
+        too_early=found.finding("LOG-TIME-ORDER", 0, TIME_ORDER, None, int(timestamps[0])),
     )
 
 

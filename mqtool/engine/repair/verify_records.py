@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch
+from mqtool.errors import FormatError
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
 from mqtool.formats.scan import Envelope, Ints, MessageTable
@@ -23,8 +24,10 @@ _NUMBER = "its DLedger entry is not numbered after the one before it"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _KNOWN_FLAGS = 0x7FF
 _COMPRESSION_SHIFT = 8
-_ZLIB = (0, 3)  # old producers name no type
+_DIGITS = 19  # numbers of fewer fit into 63 bits
+_ZLIB = (3, 0)  # old producers name no type
 _MAGICS = {1: 0x04224D18, 2: 0x28B52FFD}  # LZ4 frame, zstd frame
+_BATCH = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 _INDEX_AT, _POSITION_AT, _BODY_SIZE_AT = (
     int(dledger.ENTRY_HEAD_DTYPE.fields[name][1])  # type: ignore[index]
     for name in ("index", "position", "body_size")
@@ -125,25 +128,69 @@ def check_records(found: "FindingsOfRows", derived: Dispatch) -> None:
     _check_numbers(found, derived)
 
 
-def _check_compression(found: "FindingsOfRows") -> None:
-    """Judge whether a body is packed as its flag says: the body's CRC does not cover the flag."""
-    table = found.table
+def right_flags(table: MessageTable, derived: Dispatch) -> dict[int, int]:
+    """Return what the system flags of sound records should be, where the records themselves tell, by row.
+
+    A body shows how it is packed, and whether it is a batch.
+    """
+    flags = table.column("sys_flag")
+    right = {}
+    for row, kind in zip(*(column.tolist() for column in _packed_otherwise(table)), strict=True):
+        bits = commit_log.COMPRESSED | kind << _COMPRESSION_SHIFT if kind >= 0 else 0
+        right[row] = int(flags[row]) & ~(commit_log.COMPRESSED | commit_log.COMPRESSION_MASK) | bits
+    for row in np.flatnonzero(_batch_differs(table, derived)).tolist():
+        said = derived.properties.text(table, "INNER_NUM", row)
+        count = batch_count(table.bytes_of(plain.BODY, row))
+        if said and said == str(count):
+            right[row] = right.get(row, int(flags[row])) | _BATCH
+        elif not said and not count:
+            right[row] = right.get(row, int(flags[row])) & ~_BATCH
+    return right
+
+
+def right_offsets(table: MessageTable, derived: Dispatch) -> dict[int, int]:
+    """Return the queue offsets that inner batches tell in their properties, by row, where their heads say otherwise."""
+    if not (derived.properties.at("INNER_BASE")[1] > 0).any():
+        return {}
+    offsets = table.column("queue_offset")
+    right = {}
+    for row in np.flatnonzero(table.column("sys_flag") & commit_log.INNER_BATCH).tolist():
+        base = derived.properties.text(table, "INNER_BASE", row)
+        if base.isascii() and base.isdecimal() and len(base) < _DIGITS and int(base) != offsets[row]:
+            right[row] = int(base)
+    return right
+
+
+def batch_count(body: bytes) -> int:
+    """Return how many messages a batch holds, 0 where the body is none."""
+    try:
+        return len(commit_log.parse_client_batch(body))
+    except FormatError:
+        return 0
+
+
+def _packed_otherwise(table: MessageTable) -> tuple[Ints, Ints]:
+    """Return the rows whose bodies are not packed as their flags say, and how they are packed, -1: not at all."""
     flags = table.column("sys_flag")
     packed = np.flatnonzero((flags & commit_log.COMPRESSED != 0) & (table.sizes(plain.BODY) > 0))
     if not len(packed):
-        return
+        return packed, packed
     heads = _numbers_at(table, table.offsets(plain.BODY)[packed], 4) & 0xFFFFFFFF
-    kinds = (flags[packed] & commit_log.COMPRESSION_MASK) >> _COMPRESSION_SHIFT
-    fits = np.zeros(len(packed), np.bool_)
+    said = (flags[packed] & commit_log.COMPRESSION_MASK) >> _COMPRESSION_SHIFT
     zlib = (heads >> 24 & 0x0F == 8) & ((heads >> 16) % 31 == 0)
-    for kind in _ZLIB:
-        fits |= (kinds == kind) & zlib
+    kinds = np.where(zlib, _ZLIB[0], -1)
     for kind, magic in _MAGICS.items():
-        fits |= (kinds == kind) & (heads == magic)
-    wrong = np.zeros(len(table), np.bool_)
-    wrong[packed] = ~fits
+        kinds[heads == magic] = kind
+    wrong = (said != kinds) & ~(zlib & np.isin(said, _ZLIB))
+    return packed[wrong], kinds[wrong]
+
+
+def _check_compression(found: "FindingsOfRows") -> None:
+    """Judge whether a body is packed as its flag says: the body's CRC does not cover the flag."""
+    wrong = np.zeros(len(found.table), np.bool_)
+    wrong[_packed_otherwise(found.table)[0]] = True
     text = "the body is not packed as its system flag says: consumers cannot unpack it"
-    found.rows("LOG-FLAG", wrong, text, None, flags)
+    found.rows("LOG-FLAG", wrong, text, None, found.table.column("sys_flag"))
 
 
 def _check_transactions(found: "FindingsOfRows") -> None:
@@ -163,9 +210,17 @@ def _check_batches(found: "FindingsOfRows", derived: Dispatch) -> None:
     strange = flags & ~_KNOWN_FLAGS != 0
     text = "the system flag has bits that no known version sets"
     found.rows("LOG-FLAG-BITS", strange, text, flags & _KNOWN_FLAGS, flags)
-    differs = (flags & commit_log.INNER_BATCH != 0) != (derived.properties.at("INNER_NUM")[1] > 0)
+    differs = _batch_differs(found.table, derived)
     text = "the system flag and the property INNER_NUM differ on whether the record holds several messages"
     found.rows("LOG-FLAG", differs, text, None, flags)
+
+
+def _batch_differs(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.bool_]:
+    """Tell which records are flagged as batches and have no count, or the other way round."""
+    differs: npt.NDArray[np.bool_] = (table.column("sys_flag") & commit_log.INNER_BATCH != 0) != (
+        derived.properties.at("INNER_NUM")[1] > 0
+    )
+    return differs
 
 
 def _check_numbers(found: "FindingsOfRows", derived: Dispatch) -> None:

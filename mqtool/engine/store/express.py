@@ -16,6 +16,7 @@ from mqtool.engine.store.dispatch import IndexEntries, Units, units_of
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.formats import commit_log as layout
 from mqtool.formats import scan
+from mqtool.formats.scan import Ints
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_possible
 
 _TOPICS = 1024  # at once
@@ -54,6 +55,8 @@ class Express:
     topics: dict[str, int]  # how many messages each has
     units: Units
     entries: IndexEntries
+    positions: Ints  # addresses
+    timestamps: Ints
 
 
 def express(
@@ -131,5 +134,7 @@ def express(
             dict(zip(names, counts, strict=True)),
             units,
             IndexEntries(rows, hashes[:entry_count], addresses[rows], timestamps[rows], is_tag[:entry_count]),
+            addresses,
+            timestamps,
         )
         start = end

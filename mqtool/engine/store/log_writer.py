@@ -136,7 +136,7 @@ class LogWriter:
 
 def put_numbers(data: Bytes, positions: Ints, values: Ints, code: str) -> None:
     """Write numbers of one width, which ``code`` tells (``">i8"``), to some positions."""
-    raw = values.astype(code).view(np.uint8).reshape(len(values), -1)
+    raw = values.astype(code).view(np.uint8).reshape(len(values), np.dtype(code).itemsize)
     data[positions[:, None] + np.arange(raw.shape[1])] = raw
 
 
