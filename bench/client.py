@@ -65,6 +65,7 @@ def measure_client() -> Iterator[Row]:
         os.sched_setaffinity(0, cores[:1])
         clients = stack.enter_context(java_client(folder, jars)), stack.enter_context(_python_client())
         yield from _measure_loads(clients, pairs)
+        yield from _measure_auto_batch(clients[1], pairs)
         yield from _measure_start(next(iter(pairs.values())))
 
 
@@ -114,6 +115,22 @@ def _rows_of(broker: str, load: Load, theirs: list[Round], ours: list[Round]) ->
     failed = [sum(one.failures for one in rounds) for rounds in (theirs, ours)]
     if any(failed):
         yield Row("  failed", f"{failed[0]:,}", f"{failed[1]:,}", "", "0")
+
+
+def _measure_auto_batch(client: "subprocess.Popen[str]", pairs: dict[str, Pair]) -> Iterator[Row]:
+    """Yield what automatic batching gains a thread that sends; one out of order counts as failed."""
+    loads = [Load("", kind, "async", 100, 2000) for kind in ("thread", "auto-batch")]
+    for name, pair in pairs.items():
+        rounds: tuple[list[Round], ...] = ([], [])
+        for _ in range(ROUNDS):
+            for load, found in zip(loads, rounds, strict=True):
+                found.append(_ask(client, pair, load))
+        alone, batched = (max(one.rate for one in some) for some in rounds)
+        what = f"send_async of a thread, 100 B, {name}: auto_batch off, on"
+        yield Row(what, f"{alone:,.0f}/s", f"{batched:,.0f}/s", ratio(batched, alone), "≥ 3")
+        failed = [sum(one.failures for one in some) for some in rounds]
+        if any(failed):
+            yield Row("  failed or out of order", f"{failed[0]:,}", f"{failed[1]:,}", "", "0 when on")
 
 
 def _most_memory(process: int) -> int:

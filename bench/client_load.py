@@ -1,11 +1,14 @@
 """The Python client under load, for any broker: the twin of ``BrokerLoad.java``.
 
 It takes the same words and gives the same numbers: ``KIND NAME_SERVER TOPIC SIZE NUMBER MILLISECONDS`` a line. KIND is
-``async`` (NUMBER sends under way), ``batch`` (of NUMBER messages) or ``push`` (NUMBER messages to consume, 32 at a
-time). The answer: messages, seconds, failures, and the 99th of a hundred latencies in microseconds.
+``async`` (NUMBER sends under way), ``batch`` (of NUMBER messages), ``push`` (NUMBER messages to consume, 32 at a time).
+The answer: messages, seconds, failures, and the 99th of a hundred latencies in microseconds. Of this client only:
+``thread`` and ``auto-batch``, a thread that calls ``send_async`` for one queue, NUMBER under way, without and with
+``auto_batch``; what is stored out of order counts as failed, too.
 """
 
 import asyncio
+import functools
 import itertools
 import sys
 import threading
@@ -38,6 +41,11 @@ async def main() -> None:
         kind, name_server, topic, size, number, milliseconds = line.split()
         if kind == "push":
             run = await asyncio.to_thread(_push, name_server, topic, int(number))
+        elif kind in ("thread", "auto-batch"):
+            options = ProducerOptions(send_msg_timeout=10_000, auto_batch=kind == "auto-batch")
+            with mqtool.Producer("bench", name_server, options) as producer:
+                send_on = functools.partial(_send_on, producer, topic, b"x" * int(size), int(number))
+                run = await asyncio.to_thread(send_on, int(milliseconds) / 1000)
         else:
             if name_server not in producers:
                 options = ProducerOptions(send_msg_timeout=10_000)
@@ -76,6 +84,22 @@ async def _send_batches(producer: mqtool.aio.Producer, topic: str, body: bytes, 
         failures += any(result.status is not SendStatus.SEND_OK for result in results)
         latencies.append(time.perf_counter() - sent)
     return _Run(len(latencies) * size, time.perf_counter() - first, failures, latencies)
+
+
+def _send_on(producer: mqtool.Producer, topic: str, body: bytes, under_way: int, seconds: float) -> _Run:
+    room, queue = threading.Semaphore(under_way), producer.queues(topic)[0]
+    futures = []
+    first = time.perf_counter()
+    while time.perf_counter() < first + seconds:
+        room.acquire()
+        future = producer.send_async(ProducerMessage(topic, body, tags="TagA"), queue)
+        future.add_done_callback(lambda _: room.release())
+        futures.append(future)
+    failed = sum(future.exception() is not None for future in futures)
+    took = time.perf_counter() - first
+    offsets = [future.result().queue_offset for future in futures if not future.exception()]
+    out_of_order = sum(after <= before for before, after in itertools.pairwise(offsets))
+    return _Run(len(offsets), took, failed + out_of_order, [])
 
 
 def _push(name_server: str, topic: str, count: int) -> _Run:

@@ -167,6 +167,21 @@ def test_sends_of_all_kinds(target: Target, topic: str) -> None:
     assert (sync.message_id, sync.offset_message_id) == (results[0].message_id, results[0].offset_message_id)
 
 
+def test_automatic_batches(target: Target, topic: str) -> None:
+    seen = Seen()
+    with producer(target, auto_batch=True) as sending:
+        queue = sending.queues(topic)[0]
+        futures = [sending.send_async(ProducerMessage(topic, b"%d" % number, tags="a"), queue) for number in range(500)]
+        results = [future.result(PATIENCE) for future in futures]
+    with consumer(target, topic, topic, seen, "a"):
+        until(lambda: len(seen.messages) >= 500)
+    places = [(one.queue.queue_id, one.queue_offset, one.offset_message_id) for one in results]
+    by_body = {one.body: one for one in seen.messages}
+    found = [by_body[b"%d" % number] for number in range(500)]
+    assert places == [(one.queue_id, one.queue_offset, one.offset_message_id) for one in found]
+    assert [one.queue_offset for one in results] == [*range(results[0].queue_offset, results[0].queue_offset + 500)]
+
+
 def test_what_cannot_be_sent(target: Target, topic: str) -> None:
     with producer(target) as sending, pytest.raises(UsageError, match="4,194,304 are the most"):
         sending.send(ProducerMessage(topic, bytes((4 << 20) + 1)))

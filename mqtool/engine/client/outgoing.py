@@ -65,6 +65,11 @@ class ProducerMessage:
         return bool(self.delay_level or self.delay_ms or self.deliver_at)
 
     @property
+    def may_be_batched(self) -> bool:
+        """Whether it can go to a broker together with others."""
+        return not self.is_delayed and not self.topic.startswith(RETRY_PREFIX)
+
+    @property
     def encoded_body(self) -> bytes:
         """The body as it is sent."""
         body = self.body
@@ -236,7 +241,21 @@ def pack(
 
 def pack_batch(messages: Sequence[ProducerMessage], topic: str, unique_key: str) -> Packed:
     """Return the request that a batch becomes; all messages are checked, and have their unique keys."""
-    body = b"".join(build_element(one.flag, one.encoded_body, _text(topic, one.pairs()).encode()) for one in messages)
+    return join_batch(messages, [element_of(one, topic) for one in messages], topic, unique_key)
+
+
+def element_of(message: ProducerMessage, topic: str) -> bytes:
+    """Return a message as it stands in a batch; it is checked, and has its unique key.
+
+    Raises:
+        UsageError: it has too many properties.
+    """
+    return build_element(message.flag, message.encoded_body, _text(topic, message.pairs()).encode())
+
+
+def join_batch(messages: Sequence[ProducerMessage], elements: Sequence[bytes], topic: str, unique_key: str) -> Packed:
+    """Return the request that a batch becomes, of messages and what they are in it."""
+    body = b"".join(elements)
     wait = "true" if messages[0].wait_store_ok else "false"
     properties = build_properties({UNIQUE_KEY: unique_key, "WAIT": wait}).decode()
     return Packed(topic, body, properties, is_batch=True, unique_key=",".join(one.unique_key for one in messages))

@@ -4,6 +4,7 @@
 """
 
 import enum
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.client.outgoing import Packed, ProducerMessage
@@ -80,6 +81,15 @@ class SendResult(NamedTuple):
     transaction_id: str | None = None
     recall_handle: str | None = None
     transaction_state: TransactionState | None = None
+
+
+def each_result(result: SendResult, unique_keys: Sequence[str]) -> Iterator[SendResult]:
+    """Yield where each message of a batch is stored, by the answer to all of them."""
+    ids = result.offset_message_id.split(",")
+    if len(ids) != len(unique_keys):  # they became one record
+        ids = [result.offset_message_id] * len(unique_keys)
+    for number, (key, offset_id) in enumerate(zip(unique_keys, ids, strict=True)):
+        yield result._replace(message_id=key, queue_offset=result.queue_offset + number, offset_message_id=offset_id)
 
 
 def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int) -> Question[SendResult]:

@@ -21,6 +21,8 @@ from mqtool.engine.client.outgoing import (
     ProducerMessage,
     check_batch,
     check_message,
+    element_of,
+    join_batch,
     pack,
     pack_batch,
     split_by_size,
@@ -28,6 +30,7 @@ from mqtool.engine.client.outgoing import (
 from mqtool.engine.client.queue_choice import InTurn, Selector
 from mqtool.engine.client.sending import SendResult, SendStatus, TransactionState
 from mqtool.engine.client_runtime import user_code
+from mqtool.engine.client_runtime.auto_batch import AnyFuture, AutoBatch, LaneKey, Waiting
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.listener_threads import is_coroutine
@@ -74,6 +77,10 @@ class ProducerOptions(ClientOptions):
         enable_backpressure_for_async_mode: ``send_async`` waits while as many sends are under way as the next two say.
         back_pressure_for_async_send_num: messages.
         back_pressure_for_async_send_size: bytes of bodies.
+        auto_batch: ``send`` and ``send_async`` have messages to one topic, or one queue of it, go to a broker together,
+            in the order in which they were given, ..
+        batch_size: .. up to so many bytes, ..
+        linger_ms: .. and the first of a batch waits so long at most for others.
     """
 
     send_msg_timeout: int = 3000
@@ -92,6 +99,9 @@ class ProducerOptions(ClientOptions):
     enable_backpressure_for_async_mode: bool = False
     back_pressure_for_async_send_num: int = 10_000
     back_pressure_for_async_send_size: int = 100 << 20
+    auto_batch: bool = False
+    batch_size: int = 32 << 10
+    linger_ms: int = 10
 
 
 class Producer(Client):
@@ -131,6 +141,7 @@ class Producer(Client):
             self.options.back_pressure_for_async_send_num, self.options.back_pressure_for_async_send_size
         )
         self._under_way: set[asyncio.Task[SendResult]] = set()  # of send_async
+        self._batches: AutoBatch | None = None
         self._awaited: dict[str, asyncio.Future[ConsumerMessage]] = {}  # replies, by correlation id
         self._instance.on_request[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._replied
 
@@ -143,6 +154,8 @@ class Producer(Client):
         self._check_stopped()
         self._is_running = True
         self._instance.start()
+        if self.options.auto_batch:
+            self._batches = AutoBatch(self._send_batch, self.options.batch_size, self.options.linger_ms)
         try:
             for topic in self.options.topics:
                 await self._instance.route(self._topic(topic))
@@ -165,6 +178,8 @@ class Producer(Client):
             self._is_running = False
             for late in self._under_way:
                 late.cancel()
+            if self._batches:
+                self._batches.give_up(UnavailableError("the producer was shut down before the message was sent"))
             await self._instance.unregister(producer_group=self.group)
             await self._instance.stop()
 
@@ -175,13 +190,13 @@ class Producer(Client):
             UnavailableError: some messages are still under way after that time.
         """
         end = asyncio.get_running_loop().time() + timeout_ms / 1000
-        while self._under_way:
+        while under_way := {*self._under_way, *(self._batches.hurry() if self._batches else ())}:
             left = end - asyncio.get_running_loop().time()
             if left <= 0:
-                count = len(self._under_way)
+                count = len(self._under_way) + (self._batches.count if self._batches else 0)
                 are = "1 message was" if count == 1 else f"{count:,} messages were"
                 raise AnswerTimeoutError(f"{are} not sent within {timeout_ms:,} ms")
-            await asyncio.wait({*self._under_way}, timeout=left)
+            await asyncio.wait(under_way, timeout=left)
 
     # Sending
 
@@ -210,6 +225,8 @@ class Producer(Client):
             RefusedError: the broker refuses it for a reason that another would have, too.
             SendError: all attempts failed.
         """
+        if self._batches and message.may_be_batched:
+            return await self._add(message, await self._lane(message, queue, selector, arg, timeout_ms), timeout_ms)
         packed = self._pack(message)
         return await self._send(packed, message, queue, selector, arg, timeout_ms)
 
@@ -221,13 +238,22 @@ class Producer(Client):
         selector: Selector | None = None,
         arg: Any = None,
         timeout_ms: int | None = None,
-    ) -> "asyncio.Task[SendResult]":
-        """Begin to send a message and return the task that will know where it is stored; it raises what ``send`` does.
+    ) -> "asyncio.Future[SendResult]":
+        """Begin to send a message; the future returned will know where it is stored, or raises what ``send`` does.
 
         Waits where back pressure is enabled and too much is under way.
         """
-        packed = self._pack(message)
         options = self.options
+        if self._batches and message.may_be_batched:
+            lane = await self._lane(message, queue, selector, arg, timeout_ms)
+            if not options.enable_backpressure_for_async_mode:
+                return self._add(message, lane, timeout_ms)
+            size = len(message.encoded_body)
+            await self._room.take(size)
+            added = self._add(message, lane, timeout_ms)
+            added.add_done_callback(lambda _: self._instance.keep(self._room.give_back(size)))
+            return added
+        packed = self._pack(message)
         if not options.enable_backpressure_for_async_mode:
             return self._begun(self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True))
         size = len(packed.body)
@@ -240,6 +266,86 @@ class Producer(Client):
                 await self._room.give_back(size)
 
         return self._begun(send())
+
+    # Automatic batches
+
+    async def _lane(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        arg: Any,
+        timeout_ms: int | None,
+    ) -> LaneKey:
+        queues = await self.to_choose_from(message, timeout_ms) if selector else []
+        return self.lane(message, queue, selector, arg, queues)
+
+    async def to_choose_from(self, message: ProducerMessage, timeout_ms: int | None) -> list[MessageQueue]:
+        """Return the queues that a selector chooses from."""
+        return await self._queues_within(
+            message.topic, self.options.send_msg_timeout if timeout_ms is None else timeout_ms
+        )
+
+    def lane(
+        self,
+        message: ProducerMessage,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        arg: Any,
+        queues: list[MessageQueue],
+    ) -> LaneKey:
+        """Return with which others a message may go together; any thread may ask.
+
+        Raises:
+            UsageError: queue or selector make no sense.
+        """
+        if queue or selector:
+            queue = self._chooser(message, queue, selector, arg)(queues, None)
+        return LaneKey(message.topic, queue, message.wait_store_ok)
+
+    @property
+    def is_batching(self) -> bool:
+        """Whether messages that may be batched are."""
+        return self._batches is not None
+
+    def post(self, lane: LaneKey, one: Waiting) -> None:
+        """Add a message to a lane; any thread may do that.
+
+        Raises:
+            UsageError: the producer is not running.
+        """
+        self._check_running()
+        assert self._batches is not None
+        self._batches.post(lane, one)
+
+    def waiting(self, message: ProducerMessage, timeout_ms: int | None, future: AnyFuture) -> Waiting:
+        """Return a message as it waits for its batch; any thread may ask.
+
+        Raises:
+            UsageError: no broker would take the message.
+        """
+        check_message(message, self.options.max_message_size)
+        message.unique_key = self._unique_key()
+        timeout_ms = self.options.send_msg_timeout if timeout_ms is None else timeout_ms
+        return Waiting(message, element_of(message, self._topic(message.topic)), timeout_ms, future)
+
+    def _add(self, message: ProducerMessage, lane: LaneKey, timeout_ms: int | None) -> "asyncio.Future[SendResult]":
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        one = self.waiting(message, timeout_ms, future)
+        self._check_running()
+        assert self._batches is not None
+        self._batches.add(lane, one)
+        return future
+
+    def _send_batch(self, batch: Sequence[Waiting], queue: MessageQueue | None) -> Awaitable[SendResult]:
+        messages = [one.message for one in batch]
+        first = messages[0]
+        if len(batch) > 1:
+            elements = [one.element for one in batch]
+            packed = join_batch(messages, elements, self._topic(first.topic), self._unique_key())
+        else:
+            packed = self._packed(first)
+        return self._send(packed, first, queue, None, None, min(one.timeout_ms for one in batch))
 
     def _begun(self, work: "Coroutine[Any, Any, SendResult]") -> "asyncio.Task[SendResult]":
         task = asyncio.create_task(work)

@@ -55,7 +55,7 @@ class Background:
                 except TimeoutError:
                     if future.done():  # the error is that of the work
                         raise
-                    self._check_alive()
+                    self.check_alive()
         except BaseException:  # an interrupt, too: nobody waits for it any more
             future.cancel()
             raise
@@ -82,10 +82,11 @@ class Background:
                 self._loop = new_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="mqtool clients", daemon=True)
                 self._thread.start()
-            self._check_alive()
+            self.check_alive()
             return self._loop
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
+        """Raise UnavailableError where the loop has ended."""
         if self._thread and not self._thread.is_alive():
             raise UnavailableError("the event loop of the clients has ended: none of this process works any more")
 

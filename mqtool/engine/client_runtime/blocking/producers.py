@@ -48,8 +48,16 @@ class _Producing(BlockingMember[AioProducer]):
 
         Waits where back pressure is enabled and too much is under way.
         """
-        begun = self._client.send_async(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
-        if self._client.options.enable_backpressure_for_async_mode:
+        client = self._client
+        if client.is_batching and message.may_be_batched and not client.options.enable_backpressure_for_async_mode:
+            # Messages are made ready here, and handed over many at a time: a turn of the loop for each takes longest.
+            queues = background.run(client.to_choose_from(message, timeout_ms)) if selector else []
+            future: Future[SendResult] = Future()
+            client.post(client.lane(message, queue, selector, arg, queues), client.waiting(message, timeout_ms, future))
+            background.check_alive()
+            return future
+        begun = client.send_async(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
+        if client.options.enable_backpressure_for_async_mode:
             return background.begin(_result(background.run(begun)))
         return background.begin(_result_of_begun(begun))
 
@@ -99,11 +107,11 @@ class _Producing(BlockingMember[AioProducer]):
         return background.run(self._client.queues(topic))
 
 
-async def _result(task: "asyncio.Task[T]") -> T:
-    return await task
+async def _result(begun: "asyncio.Future[T]") -> T:
+    return await begun
 
 
-async def _result_of_begun(begun: "Coroutine[Any, Any, asyncio.Task[T]]") -> T:
+async def _result_of_begun(begun: "Coroutine[Any, Any, asyncio.Future[T]]") -> T:
     return await (await begun)
 
 
