@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def broker() -> Iterator[mqtool.Broker]:
         yield running
 
 
-def batching(linger_ms: int = 10, **options: int) -> ProducerOptions:
+def batching(linger_ms: int = 10, **options: Any) -> ProducerOptions:
     return ProducerOptions(auto_batch=True, linger_ms=linger_ms, **options)
 
 
