@@ -5,6 +5,8 @@ import dataclasses
 from mqtool.formats import commit_log
 from mqtool.formats.message import Message
 
+_ELEMENT_SIZE = 22
+"""Bytes of an element without body and properties."""
 _OF_THE_BODY = commit_log.COMPRESSED | commit_log.COMPRESSION_MASK
 
 
@@ -32,3 +34,14 @@ def inner_messages(message: Message) -> list[Message]:
         )
         for number, element in enumerate(commit_log.parse_client_batch(message.plain_body()))
     ]
+
+
+def count_elements(body: bytes) -> int:
+    """Return how many messages the body of an inner batch holds, 0 where it is none; no element is looked into."""
+    at = count = 0
+    while at + _ELEMENT_SIZE <= len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        if size < _ELEMENT_SIZE:
+            return 0
+        at, count = at + size, count + 1
+    return count if at == len(body) else 0

@@ -3,8 +3,10 @@
 import zlib
 from typing import Any
 
+import numpy as np
+
 from mqtool.formats import commit_log
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, crc_digits
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits
 
 _CRC_HEAD = f"{CRC_NAME}{NAME_SEPARATOR}".encode()
 _AT = {
@@ -13,9 +15,14 @@ _AT = {
 }
 
 
+def ends_in_crc(record: bytes | bytearray) -> bool:
+    """Tell whether a record, or its properties, end in a CRC property."""
+    return bytes(record[-CRC_SIZE:]).startswith(_CRC_HEAD)
+
+
 def with_crc(record: bytes | bytearray) -> bytes:
     """Return a record whose CRC property fits, if it ends in one."""
-    if bytes(record[-CRC_SIZE:]).startswith(_CRC_HEAD):
+    if ends_in_crc(record):
         digits = crc_digits(zlib.crc32(record[:-CRC_SIZE]) & 0x7FFFFFFF)
         return bytes(record[: len(_CRC_HEAD) - CRC_SIZE]) + digits + bytes(record[-1:])
     return bytes(record)
@@ -26,6 +33,11 @@ def with_address(record: bytes, position: int) -> bytes:
     changed = bytearray(record)
     changed[_AT["physical_offset"] : _AT["physical_offset"] + 8] = position.to_bytes(8, "big")
     return with_crc(changed)
+
+
+def with_queue_offset(record: bytes, queue_offset: int) -> bytes:
+    """Return a record that has another queue offset."""
+    return _with_number(record, _AT["queue_offset"], 8, queue_offset)
 
 
 def with_place(record: bytes, topic_at: int, topic: bytes, queue_id: int, queue_offset: int, sys_flag: int) -> bytes:
@@ -60,6 +72,24 @@ def with_flag(record: bytes, sys_flag: int) -> bytes:
 
 def _with_number(record: bytes, at: int, size: int, value: int) -> bytes:
     return with_crc(record[:at] + value.to_bytes(size, "big", signed=True) + record[at + size :])
+
+
+def with_pair(properties: bytes, name: str, value: str) -> bytes | None:
+    r"""Return properties with a pair where something like it stands, as long as before; None where nothing does.
+
+    >>> with_pair(b"TAGS\x01a\x02INNER_OUM\x013\x02", "INNER_NUM", "3")
+    b'TAGS\x01a\x02INNER_NUM\x013\x02'
+    """
+    wanted = f"{PAIR_SEPARATOR}{name}{NAME_SEPARATOR}{value}{PAIR_SEPARATOR}".encode()
+    padded = PAIR_SEPARATOR.encode() + properties + PAIR_SEPARATOR.encode()
+    if len(padded) < len(wanted):
+        return None
+    places = np.lib.stride_tricks.sliding_window_view(np.frombuffer(padded, np.uint8), len(wanted))
+    differing = (places != np.frombuffer(wanted, np.uint8)).sum(axis=1)
+    at = int(differing.argmin())
+    if int(differing[at]) > len(wanted) // 3:  # as another name of RocketMQ's
+        return None
+    return (padded[:at] + wanted + padded[at + len(wanted) :])[1:-1]
 
 
 def with_properties(record: bytes, size: int, properties: bytes) -> bytes:

@@ -164,7 +164,7 @@ class _Check:
         before, mend = self.before, self.case.mend
         kept = after.messages()
         were = before.messages(misplaced=not mend.startswith("rebuild"))
-        restored = self.restored(after)
+        restored = self.restored(plan, after)
         lost = [key for key, digests in were.items() if not digests - restored[key] <= kept.get(key, set())]
         righted = self.put_right(plan, after)
         lost = [key for key in lost if key not in righted]
@@ -202,8 +202,12 @@ class _Check:
                 self.broken("conservation", "placeholders", f"stand there untold: {_some(new)}")
         self.in_index(after)
 
-    def restored(self, after: JudgedStore) -> "dict[Key, set[bytes]]":
-        """Return digests of messages as the damage made them, which are again what they were in the undamaged store."""
+    def restored(self, plan: Plan, after: JudgedStore) -> "dict[Key, set[bytes]]":
+        """Return digests of messages as the damage made them, which are again what they were in the undamaged store.
+
+        Also of those whose damaged properties were written anew where they lay, with what could be read, as is told.
+        """
+        told = " ".join(plan.remarks)
         found: dict[Key, set[bytes]] = collections.defaultdict(set)
         whole = base_of(self.case.base).judged.records
         for record in (*self.before.records.values(), *self.before.misplaced):
@@ -211,6 +215,11 @@ class _Check:
             if was is not None and now is not None and was.digest() == now.digest() and was.keys == now.keys:
                 for key in {*record.keys} & {*was.keys}:
                     found[key].add(record.digest())
+            elif record.in_place and now is not None and f"the message at {record.position:,} stays" in told:
+                readable = {name: value for name, value in record.properties.items() if (name + value).isprintable()}
+                if now.body == record.body and now.keys == record.keys and readable.items() <= now.properties.items():
+                    for key in record.keys:
+                        found[key].add(record.digest())
         return found
 
     def same_units(self, after: JudgedStore) -> set[Key]:

@@ -43,6 +43,7 @@ from mqtool.engine.repair.parts import (
 )
 from mqtool.engine.repair.record_editor import Patch, RecordEditor
 from mqtool.engine.repair.store_times import Samples, TimeOrder
+from mqtool.engine.repair.torn_batches import mended_batches, with_records
 from mqtool.engine.repair.verify_log import TIME_ORDER, FindingsOfRows, Run
 from mqtool.engine.repair.verify_records import check_records, right_flags
 from mqtool.engine.store.commit_log import Gap
@@ -104,7 +105,7 @@ class Piece:
     last_start: int  # of the last sound record, -1 without one
     like: Likeness
     inner_batches: set[str]  # topics of sound records that hold several messages
-    torn: list[int]  # positions of inner batches that do not say how many messages they hold
+    mended: dict[int, bytes]  # inner batches that did not say what they hold, by address, as they should be
     doubtful: list[int]  # positions of sound messages whose CRC property does not match: their bodies do
     samples: Samples  # of the store times of sound messages
     flags: dict[int, int]  # what flags of sound messages should be, by address
@@ -251,7 +252,7 @@ def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
         last_start=found.last_start,
         like=Likeness.of(last, 0, has_crc=False),
         inner_batches=set(),
-        torn=[],
+        mended={},
         doubtful=[],
         samples=Samples.of(found.positions, found.timestamps),
         flags={},
@@ -319,19 +320,24 @@ def _piece(
     bad = faulty | misplaced | broken
     sound = table if not bad.any() else table.where(~bad)
     # Behind damage no entries are asked for: the log as it will be has others.
-    derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, not bad.any()) if len(sound) else None
-    has_crc, doubtful, torn, inner_batches = False, [], [], set[str]()
+    with_entries = not bad.any()
+    derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, with_entries) if len(sound) else None
+    has_crc, doubtful, inner_batches = False, [], set[str]()
     findings = FindingsOfRows(sound, rules.reader.paths.relative(segment.path), None)
     flags: dict[int, int] = {}
+    mended: dict[int, bytes] = {}
     if derived is not None:
         check_records(findings, derived)
+        records = mended_batches(rules.reader, sound, derived.properties)
+        if records:
+            mended = {int(sound.column("position")[row]): record for row, record in records.items()}
+            sound = with_records(sound, records)
+            derived = dispatch(sound, rules.delay_levels, rules.tags_in_index, with_entries)
         flags = {int(sound.column("position")[row]): flag for row, flag in right_flags(sound, derived).items()}
         has_crc = bool(derived.properties.at(CRC_PROPERTY)[1][-1] > 0)
         rows, said, should = property_crcs(sound, derived.properties)
-        doubtful = sound.starts[rows[said != should]].tolist()
+        doubtful = (sound.column("position")[rows[said != should]] - segment.start_offset).tolist()
         inner_batches = inner_batch_topics(sound, derived.properties)
-        sizes = np.minimum(*(derived.properties.at(name)[1] for name in ("INNER_NUM", "INNER_BASE")))
-        torn = sound.starts[(sound.column("sys_flag") & layout.INNER_BATCH != 0) & (sizes == 0)].tolist()
     starts, sizes = table.starts, table.column("size")
     positions, times = table.column("position"), table.column("store_timestamp")
     before = np.maximum.accumulate(np.where(bad, -1, np.arange(len(table))))  # the sound record before each
@@ -367,10 +373,10 @@ def _piece(
         bad=listed,
         spans=spans_of(derived.units) if derived else [],
         topics=counts,
-        last_start=int(sound.starts[-1]) if len(sound) else -1,
+        last_start=int(sound.column("position")[-1]) - segment.start_offset if len(sound) else -1,
         like=Likeness.of(sound, len(sound) - 1, has_crc) if len(sound) else placeholder.PLAIN,
         inner_batches=inner_batches,
-        torn=torn,
+        mended=mended,
         doubtful=doubtful,
         samples=Samples.of(positions[~bad], times[~bad]),
         flags=flags,
@@ -459,7 +465,7 @@ class _Builder:
         self.order = QueueOrder({}, {}, [], most, start_offset == self.log.min_offset == 0, start_offset)
         self.held: dict[QueueKey, Span] = {}
         self.doubtful: list[int] = []
-        self.torn: list[int] = []
+        self.mended: dict[int, bytes] = {}
         self.alone: dict[QueueKey, Span] = {}  # the only message of their queue
         self.odd: list[Span] = []  # messages whose queue or offset cannot be right
         self.at = start_offset  # one past what has been taken
@@ -502,7 +508,7 @@ class _Builder:
         self.plan.kept.update(piece.topics)
         self.batch_topics |= piece.inner_batches
         self.doubtful += [base + start for start in piece.doubtful]
-        self.torn += [base + start for start in piece.torn]
+        self.mended |= piece.mended
         self.times.take(piece.samples)
         self.flags |= piece.flags
         self.found += piece.found
@@ -597,8 +603,8 @@ class _Builder:
         self.order.strange = self.alone.keys() - self.reader.consume_queues.keys()
         lost = find_lost(self.reader, plan.holes, self.order)
         editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
+        editor.take_batches(self.mended)
         lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, list(self.alone.values()))
-        editor.mend_batches(self.torn)
         plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.edited
         editor.mend_flags(self.flags)
         self._mend_times(editor)

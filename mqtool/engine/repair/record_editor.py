@@ -16,7 +16,7 @@ from mqtool.engine.repair.bridges import Hole, QueueGap
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.parts import Span
 from mqtool.engine.repair.verify_log import FindingsOfRows
-from mqtool.engine.repair.verify_records import batch_count, check_records
+from mqtool.engine.repair.verify_records import check_records
 from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
@@ -29,6 +29,7 @@ from mqtool.formats.properties import (
     CRC_SIZE,
     PAIR_SEPARATOR,
     build_properties,
+    parse_properties,
 )
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
@@ -188,29 +189,19 @@ class RecordEditor:
             record, pairs, "its light queues, which its properties do not name, are written anew"
         )
 
-    def mend_batches(self, positions: Iterable[int]) -> None:
-        """Write into inner batches how many messages they hold."""
-        for position in positions:
-            record = self._record(position)
-            count = batch_count(record.message.body) if record else 0
-            if record and count:
-                pairs = {"INNER_NUM": str(count), "INNER_BASE": str(record.message.queue_offset)}
-                self._add_properties(record, pairs, "how many messages this batch holds is written anew")
+    def take_batches(self, records: dict[int, bytes]) -> None:
+        """Take inner batches that are to say anew what they hold, by address."""
+        reason = "how many messages this batch holds is written anew"
+        for position, data in records.items():
+            self._edited[position] = data, reason
+            self._tell(reason, f"the message at {position:,} stays: {reason}")
 
     def _add_properties(self, record: _Record, pairs: dict[str, str], reason: str) -> bool:
         """Write properties into a record in place of damaged ones; tell whether there is room for them."""
-        raw = record.message.raw_properties
-        left = {name: value for name, value in record.message.properties.items() if _is_whole(name + value)}
-        crc = {CRC_NAME: "0" * 10} if left.pop(CRC_NAME, None) is not None or self.has_crc else {}
-        for kept in (left, {}):
-            text = build_properties({**kept, **pairs})
-            room = len(raw) - len(text) - CRC_SIZE * bool(crc)
-            if room >= 0:
-                break
-        else:
+        text = with_pairs(record.message, pairs, self.has_crc)
+        if text is None:
             return False
-        text += PAIR_SEPARATOR.encode() * room + build_properties(crc)
-        self._edited[record.message.position] = record_edits.with_properties(record.data, len(raw), text), reason
+        self._edited[record.message.position] = record_edits.with_properties(record.data, len(text), text), reason
         self._tell(reason, f"the message at {record.message.position:,} stays: {reason}")
         return True
 
@@ -284,6 +275,29 @@ class RecordEditor:
 
     def _tell(self, kind: str, text: str) -> None:
         self._told.setdefault(kind, []).append(text)
+
+
+def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes | None:
+    """Return the properties of a message with pairs in place of damaged ones, None where there is no room for them.
+
+    Only what little is damaged is changed; where more is, those of the others stay that are whole, if they leave room.
+    """
+    raw = message.raw_properties
+    text: bytes | None = raw
+    for name, value in pairs.items():
+        text = None if text is None else record_edits.with_pair(text, name, value)
+    if text is not None and (record_edits.ends_in_crc(text) or not has_crc):
+        found = parse_properties(text)
+        if all(found.get(name) == value for name, value in pairs.items()):
+            return text
+    left = {name: value for name, value in message.properties.items() if _is_whole(name + value)}
+    crc = {CRC_NAME: "0" * 10} if left.pop(CRC_NAME, None) is not None or has_crc else {}
+    for kept in (left, {}):
+        text = build_properties({**kept, **pairs})
+        room = len(raw) - len(text) - CRC_SIZE * bool(crc)
+        if room >= 0:
+            return text + PAIR_SEPARATOR.encode() * room + build_properties(crc)
+    return None
 
 
 def _is_whole(text: str) -> bool:

@@ -25,6 +25,7 @@ from mqtool.engine.repair.queue_order import Missing, Order, Run, arrange
 from mqtool.engine.repair.rebuild import VERSIONS, batch_topics_of, has_tags
 from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.repair.rebuild_queues import Sizes, has_ext
+from mqtool.engine.repair.torn_batches import with_records
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import QueueKey
@@ -63,6 +64,7 @@ class Stretch:
     start: int
     end: int
     bad: tuple[int, ...]
+    mended: dict[int, bytes]  # inner batches that did not say what they hold, by address, as they are copied
 
 
 class Source(NamedTuple):
@@ -283,7 +285,7 @@ class Survey:
 
     def _note_stretch(self, piece: Piece) -> None:
         bad = tuple(one.start for one in piece.bad)
-        self.stretches.append(Stretch(piece.segment, piece.start, piece.end, bad))
+        self.stretches.append(Stretch(piece.segment, piece.start, piece.end, bad, piece.mended))
         self.size += piece.end - piece.start
 
     def _add(self, queue: QueueKey, run: Run) -> None:
@@ -533,10 +535,15 @@ class _Copier:
             envelope,
             self.kernels,
         ).table
+        starts = table.starts
+        if stretch.mended:
+            positions = table.column("position").tolist()
+            records = {row: stretch.mended[at] for row, at in enumerate(positions) if at in stretch.mended}
+            table = with_records(table, records)
         if not stretch.bad:
             return table
         found = np.isin(table.column("position"), self.found)
-        return table.where(np.flatnonzero(found | ~np.isin(table.starts, stretch.bad)))
+        return table.where(np.flatnonzero(found | ~np.isin(starts, stretch.bad)))
 
     def _missing(self, table: MessageTable) -> Iterator[tuple[int, Missing]]:
         """Yield what is missing, each with the row before which it is."""

@@ -10,8 +10,9 @@ from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.reader import StoreReader
-from tests.golden import copy_of, golden_store
-from tests.laws.mends import IN_PLACE, config_of
+from tests.golden import copy_of, golden_store, manifest
+from tests.judge.store import JudgedStore
+from tests.laws.mends import IN_PLACE, Direct, config_of
 
 STORES = ["batchcq-533-clean", "batchcq-533-kill"]
 
@@ -86,3 +87,57 @@ def test_a_flag_alone_makes_no_batch_topic(mend: str, tmp_path: Path) -> None:
 
     assert not (store / "batchconsumequeue").exists()
     assert queues_of(store) == before
+
+
+def damaged_batch(tmp_path: Path, number: int, old: bytes, new: bytes) -> Path:
+    """Return a store in one of whose inner batches some bytes of the properties are others."""
+    name = "batchcq-533-kill"
+    store = copy_of(name, tmp_path)
+    judged = JudgedStore(golden_store(name), manifest(name)["config"])
+    batches = [one for one in judged.records.values() if one.batch_size > 1]
+    record = sorted(batches, key=lambda one: one.position)[number]
+    with (store / "commitlog/00000000000000000000").open("r+b") as file:
+        file.seek(record.position)
+        data = file.read(record.size)
+        at = data.rindex(old)
+        file.seek(record.position + at)
+        file.write(new)
+    return store
+
+
+DAMAGES = {
+    "another number of messages": (b"INNER_NUM\x01", b"INNER_NUM\x019"),
+    "fewer messages": (b"INNER_NUM\x01", b"INNER_NUM\x011"),
+    "no number": (b"INNER_NUM\x01", b"INNER_NUM\x01x"),
+    "another offset": (b"INNER_BASE\x01", b"INNER_BASE\x019"),
+    "another name": (b"INNER_NUM", b"INNMR_NUM"),
+}
+
+
+@pytest.mark.parametrize("number", [0, 3, -1], ids=["the first batch", "one in the middle", "the last one"])
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_batch_says_again_what_its_body_holds(what: str, number: int, tmp_path: Path) -> None:
+    name = "batchcq-533-kill"
+    store = damaged_batch(tmp_path, number, *DAMAGES[what])
+
+    plan = recover(name, store)
+
+    assert not plan.losses
+    assert queues_of(store) == queues_of(golden_store(name))
+    segment = "commitlog/00000000000000000000"
+    assert (store / segment).read_bytes() == (golden_store(name) / segment).read_bytes()
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_batch_is_copied_with_what_its_body_holds(what: str, tmp_path: Path) -> None:
+    name = "batchcq-533-kill"
+    store = damaged_batch(tmp_path, 3, *DAMAGES[what])
+
+    told = Direct().salvage(store, config_of(name, store, is_told=True), tmp_path / "new")
+
+    assert not told.ranges
+    assert not +told.counts
+    config = manifest(name)["config"]
+    kept, were = JudgedStore(tmp_path / "new", config), JudgedStore(golden_store(name), config)
+    assert kept.messages() == were.messages()
+    assert kept.reachable() == were.reachable()

@@ -1,0 +1,87 @@
+"""Inner batches that do not say what they hold: they are read, and written anew, as their bodies tell.
+
+How many messages a batch holds and from which queue offset on stands in its properties, which no CRC covers. The number
+is that of the elements of its body, and the offset that of the unit which leads to it. (Rules: store.md 2.8, 4.9.)
+"""
+
+import bisect
+
+import numpy as np
+
+from mqtool.engine.repair.record_editor import with_pairs
+from mqtool.engine.store.dispatch import CRC_PROPERTY, Properties
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import FormatError
+from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
+from mqtool.formats import record_edits, scan
+from mqtool.formats.inner_batch import count_elements
+from mqtool.formats.message import Message, message_at
+from mqtool.formats.scan import MessageTable
+
+
+def mended_batches(reader: StoreReader, table: MessageTable, properties: Properties) -> dict[int, bytes]:
+    """Return, by row, the inner batches whose numbers are wrong, with the right ones; linear in all inner batches.
+
+    Args:
+        reader: of the store.
+        table: of sound records.
+        properties: of these.
+    """
+    rows = np.flatnonzero(table.column("sys_flag") & layout.INNER_BATCH != 0)
+    has_crc = bool((properties.at(CRC_PROPERTY)[1] > 0).any())
+    mended = {}
+    for row in rows.tolist():
+        said = tuple(properties.text(table, name, row) for name in ("INNER_NUM", "INNER_BASE"))
+        is_packed = int(table.column("sys_flag")[row]) & layout.COMPRESSED
+        count = 0 if is_packed else count_elements(table.bytes_of(plain.BODY, row))
+        if said != (str(count), str(int(table.column("queue_offset")[row]))):
+            record = _mended(reader, table.record(row), message_at(table, row), said, has_crc)
+            if record is not None:
+                mended[row] = record
+    return mended
+
+
+def _mended(reader: StoreReader, record: bytes, message: Message, said: tuple[str, ...], has_crc: bool) -> bytes | None:
+    """Return a record with numbers that are right, None where it has them, or nothing tells them."""
+    try:
+        count = count_elements(message.plain_body())
+    except FormatError:
+        return None
+    offset = _told_by_unit(reader, message)
+    pairs = {"INNER_NUM": str(count), "INNER_BASE": str(message.queue_offset if offset is None else offset)}
+    if not count or (said == tuple(pairs.values()) and offset in (None, message.queue_offset)):
+        return None
+    properties = with_pairs(message, pairs, has_crc)
+    if properties is None:
+        return None
+    if offset is not None:
+        record = record_edits.with_queue_offset(record, offset)
+    return record_edits.with_properties(record, len(properties), properties)
+
+
+def _told_by_unit(reader: StoreReader, message: Message) -> int | None:
+    """Return the queue offset of the unit that leads to a record, None without one."""
+    queue = reader.batch_consume_queues.get((message.topic, message.queue_id))
+    if queue is None:
+        return None
+
+    def address(place: int) -> int:
+        return int(queue.units(place, place + 1)["physical_offset"][0])
+
+    place = bisect.bisect_left(range(queue.unit_count), message.position, key=address)
+    units = queue.units(place, min(place + 1, queue.unit_count))
+    is_there = len(units) == 1 and (units["physical_offset"][0], units["size"][0]) == (message.position, message.size)
+    return int(units["queue_offset"][0]) if is_there else None
+
+
+def with_records(table: MessageTable, records: dict[int, bytes]) -> MessageTable:
+    """Return a table with other records, as long as before, in some of its rows."""
+    start = int(table.starts[0])
+    stop = int(table.starts[-1]) + int(table.column("size")[-1])
+    data = np.array(table.buffer[start:stop], np.uint8)
+    for row, record in records.items():
+        at = int(table.starts[row]) - start
+        data[at : at + len(record)] = np.frombuffer(record, np.uint8)
+    buffer = memoryview(data) if table.kernels is plain else data
+    return scan.gather(buffer, int(table.column("position")[0]), table.starts - start, table.kernels)
