@@ -27,7 +27,7 @@ from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.server import RemotingServer
 from mqtool.engine.remoting.tls import TlsSettings
 from mqtool.engine.virtual_clock import VirtualClock
-from mqtool.errors import MqtoolError, RecoveryNeededError, Status
+from mqtool.errors import MqtoolError, RecoveryNeededError, Status, WriteError
 from mqtool.formats.bodies import Registration, build_registration
 from mqtool.formats.codes import Perm, RequestCode
 from mqtool.formats.headers import BrokerIdentity, RegisterBroker, build_header
@@ -37,6 +37,7 @@ from mqtool.processes import die_with
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.remoting_door import RemotingDoor
+    from mqtool.engine.broker.saves import Save
     from mqtool.engine.store.message_store import MessageStore
     from mqtool.formats.config_tables import TopicConfig
 
@@ -160,7 +161,8 @@ class _RunningBroker:
         self._flush_wanted = asyncio.Event()
         self._topics_changed = asyncio.Event()
         self._is_stopping = False
-        self._tables = ThreadPoolExecutor(1)
+        self._saves_wanted = asyncio.Event()
+        self._writer = ThreadPoolExecutor(1, "mqtool writer")
 
     async def start(self) -> None:
         """Open the store, recovered if need be, listen, and register.
@@ -186,9 +188,13 @@ class _RunningBroker:
             await self._listen_for_vips(port)
             stack.pop_all()
         self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
-        self.rules.offsets.aside = lambda work: self._tables.submit(work).result
+        self.rules.saves.on_wanted = self._saves_wanted.set
         self.rules.topics.on_change.append(self._register_topics)
+        self.store.removes_aside = True
+        self._removal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._removal.set_result(None)
         self._flusher = asyncio.create_task(self._flush_on())
+        self._saver = asyncio.create_task(self._save_on())
         await self._register()
         self._registrar = asyncio.create_task(self._register_on())
 
@@ -212,10 +218,13 @@ class _RunningBroker:
         await self._unregister()
         self._is_stopping = True
         self._flush_wanted.set()
+        self._saves_wanted.set()
         await self._flusher
+        await self._removal
         self.server.send(self.door.tick(self._clock()))
+        await self._saver
         await self.server.stop()
-        await asyncio.to_thread(self._tables.shutdown)
+        await asyncio.to_thread(self._writer.shutdown)
         try:
             self.rules.stop(self._clock())
         finally:
@@ -225,6 +234,7 @@ class _RunningBroker:
         """Do what is due by ``now``, to which the time has jumped: nobody could be heard of in between."""
         self.rules.clients.heard_all(now)
         self.server.catch_up(now)
+        self.store.remove_expired()
         self._topics_changed.set()
 
     # The store
@@ -283,10 +293,40 @@ class _RunningBroker:
                     await loop.run_in_executor(None, store.flush)
                 if store.queue_flush_is_due(now):
                     await loop.run_in_executor(None, store.flush_queues)
+                if store.has_expired and self._removal.done():  # of a gigabyte, perhaps: no flush waits for that
+                    self._removal = loop.run_in_executor(None, store.remove_expired)
             except MqtoolError:
                 log.exception("the store takes nothing any more")
                 self.server.wake()
                 return
+
+    async def _save_on(self) -> None:
+        """Write the tables that have changed in a thread, until told to stop and all is written."""
+        loop, saves = asyncio.get_running_loop(), self.rules.saves
+        while True:
+            self._saves_wanted.clear()
+            taken = saves.take()
+            if taken is None:
+                if self._is_stopping:
+                    return
+                await self._saves_wanted.wait()
+                continue
+            failed: dict[Path, MqtoolError] = {}
+            for save in taken.saves:
+                try:
+                    pieces = []
+                    for piece in save.pieces():
+                        pieces.append(piece)
+                        await asyncio.sleep(0)  # others have their turn
+                    await loop.run_in_executor(self._writer, _write_pieces, save, pieces)
+                except MqtoolError as error:
+                    failed[save.path] = error
+                except Exception as error:  # answers wait for this: it must go on
+                    log.exception("writing %s failed", save.path)
+                    failed[save.path] = WriteError(f"{save.path} cannot be written: {error}")
+            now = self._clock()
+            self.server.send(saves.finished(taken, failed, now))
+            self.server.turn(now)
 
     # Name servers
 
@@ -299,27 +339,36 @@ class _RunningBroker:
             await self._register()
 
     async def _register(self) -> None:
-        command = self._registration(self.rules.topics.configs.values())
-        if self._name_server is not None:
-            self._name_server.handle(command, self._peer, self._clock())
-        for client in self._clients:
-            await self._tell(client, command)
+        registration = self._registration(self.rules.topics.configs.values())
+        self._register_here(registration)
+        if self._clients:
+            body = build_registration(registration)
+            header = self._registering(zlib.crc32(body) & 0x7FFFFFFF)
+            command = RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(header), body=body)
+            for client in self._clients:
+                await self._tell(client, command)
 
     def _register_topics(self, configs: "Iterable[TopicConfig]") -> None:
         """Tell of topics: the name server in here at once, before who has made them can ask for a route."""
-        if self._name_server is not None:
-            self._name_server.handle(self._registration(configs), self._peer, self._clock())
-        self._topics_changed.set()
+        self._register_here(self._registration(configs))
+        if self._clients:
+            self._topics_changed.set()
 
-    def _registration(self, configs: "Iterable[TopicConfig]") -> RemotingCommand:
-        rules = self.rules
-        perm = rules.settings.perm | ~(Perm.READ | Perm.WRITE)
-        topics = {config.topic: replace(config, perm=config.perm & perm) for config in configs}
-        body = build_registration(Registration(rules.topics.version, topics))
+    def _register_here(self, registration: Registration) -> None:
+        if self._name_server is not None:
+            self._name_server.register(self._registering(), registration, self._peer, self._clock())
+
+    def _registration(self, configs: "Iterable[TopicConfig]") -> Registration:
+        perm = self.rules.settings.perm | ~(Perm.READ | Perm.WRITE)
+        topics = {
+            config.topic: config if config.perm & perm == config.perm else replace(config, perm=config.perm & perm)
+            for config in configs
+        }
+        return Registration(self.rules.topics.version, topics)
+
+    def _registering(self, body_crc: int = 0) -> RegisterBroker:
         name, address, cluster, broker_id = self._identity()
-        header = RegisterBroker(name, address, cluster, "", broker_id, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
-        fields = build_header(header)
-        return RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body)
+        return RegisterBroker(name, address, cluster, "", broker_id, body_crc32=body_crc)
 
     async def _unregister(self) -> None:
         command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=build_header(self._identity()))
@@ -346,6 +395,10 @@ class _RunningBroker:
         elif not fault and name_server in self._failing:
             log.warning("name server %s: it answers again", name_server)
             self._failing.remove(name_server)
+
+
+def _write_pieces(save: "Save", pieces: list[bytes]) -> None:
+    save.write(save.path, b"".join(pieces))
 
 
 def _address_of(host: str) -> str:

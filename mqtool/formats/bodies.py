@@ -39,7 +39,11 @@ def build_body(value: Any) -> bytes:
     >>> build_body({"offsetTable": {MessageQueue("T", "b", 0): 5}, "remark": None})
     b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}'
     """
-    return _build(value).encode("utf-8", "replace")
+    try:
+        data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS)
+    except TypeError:  # there are queues in it, or what is no text
+        return _build(value).encode("utf-8", "replace")
+    return data if b"null" not in data else _build(value).encode("utf-8", "replace")  # members that are None go
 
 
 def _build(value: Any) -> str:

@@ -7,9 +7,10 @@ Brokers also take names without quotes, single quotes and a comma after the last
 """
 
 import enum
+import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ from mqtool.errors import FormatError
 
 Table = dict[Any, Any]
 """One parsed file: a dict of dicts, lists, ``str``, ``int``, ``float``, ``bool`` and None."""
+
+_ROWS_OF_PIECE = 64
 
 MAX_DEPTH = 64
 """How deep objects and lists may lie in each other; the tables of a broker need seven."""
@@ -234,6 +237,30 @@ def build_table(table: Table, dialect: Dialect) -> bytes:
     """
     line = "" if dialect is Dialect.ONE_LINE else "\n"
     return _build(table, dialect, line, "").encode("utf-8", "replace")
+
+
+def build_table_in_pieces(
+    head: Table, member: str, rows: Iterable[tuple[str, Any]], dialect: Dialect = Dialect.FASTJSON_1
+) -> Iterator[bytes]:
+    r"""Yield the text that ``build_table`` returns for ``head`` and one last member with many rows, none of them None.
+
+    A piece takes about a millisecond, so that others may have their turn in between.
+
+    >>> b"".join(build_table_in_pieces({}, "offsetTable", [("T@G", {0: 5})]))
+    b'{\n\t"offsetTable":{\n\t\t"T@G":{0:5\n\t\t}\n\t}\n}'
+    """
+    line = "" if dialect is Dialect.ONE_LINE else "\n"
+    inner = line and f"{line}\t"
+    before = _build({**head, member: {}}, dialect, line, "")
+    rest = f"{{}}{line}}}"
+    yield before.removesuffix(rest).encode("utf-8", "replace")
+    separator = "{"
+    remaining = iter(rows)
+    while some := dict(itertools.islice(remaining, _ROWS_OF_PIECE)):
+        text = _build(some, dialect, inner, member)
+        yield f"{separator}{text[1 : -1 - len(inner)]}".encode("utf-8", "replace")
+        separator = ","
+    yield (rest if separator == "{" else f"{inner}}}{line}}}").encode()
 
 
 def dialect_of(data: bytes) -> Dialect:

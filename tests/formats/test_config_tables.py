@@ -17,6 +17,7 @@ from mqtool.formats.config_tables import (
     SubscriptionGroup,
     TopicConfig,
     build_table,
+    build_table_in_pieces,
     by_number,
     consumer_offsets,
     data_version,
@@ -132,6 +133,17 @@ def test_what_is_built_is_parsed_again(table: dict[Any, Any], dialect: Dialect) 
 
     assert parsed == table
     assert list(parsed) == list(table)
+
+
+@given(st.dictionaries(texts, scalars), texts, st.integers(0, 200), st.sampled_from(Dialect))
+def test_pieces_make_the_same_text(head: dict[str, Any], member: str, count: int, dialect: Dialect) -> None:
+    head.pop(member, None)
+    rows = {f"row {number}": {number: {"a": [number]}} for number in range(count)}
+
+    pieces = [*build_table_in_pieces(head, member, rows.items(), dialect)]
+
+    assert b"".join(pieces) == build_table({**head, member: rows}, dialect)
+    assert len(pieces) > count / 100
 
 
 @given(st.dictionaries(texts, json_values))

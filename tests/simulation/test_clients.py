@@ -255,6 +255,8 @@ def test_what_is_not_safe_yet_is_sent_again_where_the_producer_wants_that(
     tmp_path: Path, is_wanted: bool, status: str, stored: int
 ) -> None:
     async def work(small: Small) -> None:
+        # A topic that is new would be written down before there is an answer.
+        small.broker.rules.topics.create_by_sending("T", "TBW102", 4, False, small.clock())
         handle = small.broker.door.handle
         codes = [ResponseCode.FLUSH_DISK_TIMEOUT]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mqtool.engine.broker.config_files import save_data
 from mqtool.engine.broker.needs import AdminNeededError, Need, TopicAt, needs
+from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.topics import has_messages_of_all
 from mqtool.errors import BadDataError, FormatError
 from mqtool.formats.headers import UNIQUE_KEY_QUERY
@@ -29,7 +30,7 @@ LOOK_INTERVAL_MS = 1000
 class AccessControl:
     """The accounts of a file, read anew when it changes; a change that cannot be read leaves them as they are."""
 
-    def __init__(self, path: Path, now: int, topic_at: TopicAt) -> None:
+    def __init__(self, path: Path, now: int, topic_at: TopicAt, saves: Saves | None = None) -> None:
         """Read the accounts; ``topic_at`` tells which topic the message at an address is for.
 
         Raises:
@@ -40,12 +41,16 @@ class AccessControl:
         self._topic_at = topic_at
         self._next_look = now + LOOK_INTERVAL_MS
         self._modified = path.stat().st_mtime_ns
+        self._saves = saves or Saves()
+        self._to_write = self._written = b""
         self.acl: PlainAcl = _read(path)
 
     def tick(self, now: int) -> Iterable[Outgoing]:
-        """Read the file if it has changed."""
+        """Read the file if it has changed, but not while it is older than what is to be written."""
         if now >= self._next_look:
             self._next_look = now + LOOK_INTERVAL_MS
+            if self._written is not self._to_write:
+                return ()
             with contextlib.suppress(OSError):  # an editor may be about to replace it
                 modified = self._path.stat().st_mtime_ns
                 if modified != self._modified:
@@ -82,9 +87,15 @@ class AccessControl:
 
     def _write(self, acl: PlainAcl, now: int) -> None:
         acl = acl._replace(version=(acl.version[0] + 1, now))
-        save_data(self._path, build_acl(acl).encode())
-        self._modified = self._path.stat().st_mtime_ns
+        data = build_acl(acl).encode()
+        self._saves.want(self._path, lambda: (data,), self._write_file)
+        self._to_write = data
         self.acl = acl
+
+    def _write_file(self, path: Path, data: bytes) -> None:
+        save_data(path, data)
+        self._modified = path.stat().st_mtime_ns
+        self._written = data
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when to look at the file."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 class _Awaited(NamedTuple):
     flush_offset: int
+    changes: int  # of tables, that are to be on the disk as well
     deadline: int  # ms
     peer: Peer
     answer: RemotingCommand
@@ -29,10 +31,11 @@ class AwaitedFlushes:
     ``on_wanted`` is called when there is something to flush and was nothing before.
     """
 
-    def __init__(self, store: "MessageStore", state: BrokerState) -> None:
+    def __init__(self, store: "MessageStore", state: BrokerState, saves: Saves) -> None:
         self.on_wanted: Callable[[], None] | None = None
         self._store = store
         self._state = state
+        self._saves = saves
         self._waiting: deque[_Awaited] = deque()
 
     @property
@@ -42,7 +45,8 @@ class AwaitedFlushes:
 
     def put(self, flush_offset: int, peer: Peer, answer: RemotingCommand, now: int) -> None:
         """Keep an answer until the log is flushed up to an address."""
-        self._waiting.append(_Awaited(flush_offset, now + self._state.settings.flush_timeout_ms, peer, answer))
+        deadline = now + self._state.settings.flush_timeout_ms
+        self._waiting.append(_Awaited(flush_offset, self._saves.changes_of_request, deadline, peer, answer))
         if len(self._waiting) == 1 and self.on_wanted is not None:
             self.on_wanted()
 
@@ -56,7 +60,7 @@ class AwaitedFlushes:
                     break
                 first.answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
             waiting.popleft()
-            yield first.peer, first.answer
+            yield from self._saves.hold(first.changes, first.peer, first.answer)
 
     def next_tick(self, now: int) -> int | None:
         """Return when the first answer is due."""

@@ -21,6 +21,7 @@ from mqtool.engine.broker.pops import Pops
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.request_modes import RequestModes
 from mqtool.engine.broker.revive_log import ReviveLog
+from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
@@ -85,26 +86,30 @@ class Broker:
 
         config = store.root / "config"
         self.intake = intake = Intake(store)
-        self.topics = topics = Topics(config, settings, now)
-        self.groups = groups = SubscriptionGroups(config, now, creates=settings.auto_create_groups)
-        self.offsets = offsets = ConsumerOffsets(config, now)
+        self.saves = saves = Saves()
+        self.topics = topics = Topics(config, settings, now, saves)
+        self.groups = groups = SubscriptionGroups(config, now, creates=settings.auto_create_groups, saves=saves)
+        self.offsets = offsets = ConsumerOffsets(config, now, saves)
         if store.was_recovered:
             offsets.limit(store)
-        self.access = AccessControl(Path(settings.acl_file), now, self.topic_at) if settings.acl_enabled else None
+        self.access = (
+            AccessControl(Path(settings.acl_file), now, self.topic_at, saves) if settings.acl_enabled else None
+        )
         self.figures = Figures(now)
         self.calls = Calls()
         self.clients = Clients(groups, self.calls)
         self.locks = LockTable()
-        self.request_modes = RequestModes(config)
-        self.awaited_flushes = AwaitedFlushes(store, state)
+        self.request_modes = RequestModes(config, saves)
+        self.awaited_flushes = AwaitedFlushes(store, state, saves)
         self.parked_pulls = ParkedPulls()
-        self.delayed = DelayedMessages(store, state, config, now)
-        self.timers = Timers(store, state, config, now)
+        self.delayed = DelayedMessages(store, state, saves, config, now)
+        self.timers = Timers(store, state, saves, config, now)
         revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
-        self.pops = pops = Pops(store, state, topics, offsets, revive_log, self.figures, config, now)
+        self.pops = pops = Pops(store, state, topics, offsets, revive_log, self.figures, saves, config, now)
         self.transactions = Transactions(intake, state, topics, offsets, self.clients, self.calls, self.access, now)
 
         self._clockworks: list[Clockwork] = [
+            saves,
             self.awaited_flushes,
             self.delayed,
             self.calls,
@@ -224,6 +229,7 @@ class Broker:
         self.timers.finish(now)
         if self.store.failure is None:
             self.store.flush()  # no table is ahead of the log
+        self.saves.finish()
         self.transactions.note_progress()  # which are consumer offsets
         self.delayed.save(now)
         self.offsets.keep(now)

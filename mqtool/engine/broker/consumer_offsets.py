@@ -4,15 +4,15 @@
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.config_files import load_table, save_data, save_table
+from mqtool.engine.broker.config_files import load_table
+from mqtool.engine.broker.saves import Saves
 from mqtool.errors import WriteError
 from mqtool.formats.bodies import version_members
-from mqtool.formats.config_tables import DataVersion, Dialect, Table, build_table, consumer_offsets, data_version
+from mqtool.formats.config_tables import DataVersion, Table, build_table_in_pieces, consumer_offsets, data_version
 from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 KEEP_INTERVAL_MS = 5000
 UNKNOWN = -1
+_MEMBER = "offsetTable"
 
 Key = tuple[str, str]
 """Topic and group."""
@@ -30,13 +31,14 @@ Key = tuple[str, str]
 class ConsumerOffsets:
     """The next offset of each group and queue; written every 5 s where something has changed, and by ``keep``."""
 
-    def __init__(self, folder: Path, now: int) -> None:
+    def __init__(self, folder: Path, now: int, saves: Saves | None = None) -> None:
         """Read the offsets from the table below the folder ``config`` of a store.
 
         Raises:
             FormatError: the table cannot be read.
         """
         self._path = folder / "consumerOffset.json"
+        self._saves = saves or Saves()
         table = load_table(self._path)
         self.version = data_version(table) if table else DataVersion(0, 0, now)
         self.kept_at = (self.version.timestamp if self.version.counter else None) if table else 0
@@ -48,9 +50,6 @@ class ConsumerOffsets:
         self._resets: dict[Key, dict[int, int]] = {}
         self._is_changed = False
         self._next_keep = now + KEEP_INTERVAL_MS
-        self.aside: Callable[[Callable[[], None]], Callable[[], object]] = _at_once
-        """Does what waits for the disk, perhaps in a thread, one after the other; returns what waits for that."""
-        self._wait_for_write: Callable[[], object] = _not_at_all
 
     # One queue
 
@@ -145,53 +144,35 @@ class ConsumerOffsets:
 
     def table(self) -> Table:
         """Return all offsets as the file and the body of GET_ALL_CONSUMER_OFFSET have them."""
-        return {
-            "dataVersion": version_members(self.version),
-            "offsetTable": {f"{topic}@{group}": queues for (topic, group), queues in self._offsets.items()},
-        }
+        return {"dataVersion": version_members(self.version), _MEMBER: dict(self._rows())}
+
+    def _rows(self) -> Iterator[tuple[str, dict[int, int]]]:
+        return ((f"{topic}@{group}", queues) for (topic, group), queues in list(self._offsets.items()))
+
+    def _pieces(self) -> Iterator[bytes]:
+        return build_table_in_pieces({"dataVersion": version_members(self.version)}, _MEMBER, self._rows())
 
     def keep(self, now: int) -> None:
-        """Write what has changed since it was last written.
+        """Have what has changed since the last time be written.
 
         Raises:
-            WriteError: the disk is full, or fails; the next call tries again.
+            WriteError: it is written at once, and the disk is full, or fails; the next call tries again.
         """
-        self._wait_for_write()
         if self._is_changed:
-            self._renew(now)
-            save_table(self._path, self.table())
+            self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
+            self._saves.want(self._path, self._pieces)
             self._is_changed = False
-
-    def _renew(self, now: int) -> None:
-        self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Keep the offsets every 5 s."""
         if now >= self._next_keep:
             self._next_keep = now + KEEP_INTERVAL_MS
-            if self._is_changed:
-                self._renew(now)
-                self._is_changed = False
-                data = build_table(self.table(), Dialect.FASTJSON_1)
-                self._wait_for_write = self.aside(partial(self._write, data))
+            try:
+                self.keep(now)
+            except WriteError as error:  # a full disk must not end the reading
+                log.warning("consumer offsets: %s", error)
         return ()
-
-    def _write(self, data: bytes) -> None:
-        try:
-            save_data(self._path, data)
-        except WriteError as error:  # a full disk must not end the reading
-            log.warning("consumer offsets: %s", error)
-            self._is_changed = True
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when offsets are to be kept, None while nothing has changed."""
         return self._next_keep if self._is_changed else None
-
-
-def _at_once(work: Callable[[], None]) -> Callable[[], None]:
-    work()
-    return _not_at_all
-
-
-def _not_at_all() -> None:
-    pass

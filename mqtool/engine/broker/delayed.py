@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.broker.config_files import load_table
 from mqtool.engine.broker.delivered_before import DeliveredBefore
+from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.bodies import version_members
-from mqtool.formats.config_tables import DataVersion, data_version, delay_offsets
+from mqtool.formats.config_tables import DataVersion, Dialect, build_table, data_version, delay_offsets
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
 from mqtool.formats.remoting import Outgoing
@@ -62,7 +63,7 @@ def with_real_place(message: NewMessage) -> bytes:
 class DelayedMessages:
     """A detour into the queues of the levels, and the clockwork that brings messages back; levels count from 1."""
 
-    def __init__(self, store: "MessageStore", state: BrokerState, folder: Path, now: int) -> None:
+    def __init__(self, store: "MessageStore", state: BrokerState, saves: Saves, folder: Path, now: int) -> None:
         """Load how far each level is done from the folder ``config``.
 
         Raises:
@@ -70,6 +71,7 @@ class DelayedMessages:
         """
         self._store = store
         self._state = state
+        self._saves = saves
         self._path = folder / "delayOffset.json"
         self._levels = store.delay_levels
         table = load_table(self._path)
@@ -143,7 +145,9 @@ class DelayedMessages:
         if self._saved == offsets:
             return
         self._version = DataVersion(self._version.state_version, self._version.counter + 1, now)
-        save_table(self._path, {"dataVersion": version_members(self._version), "offsetTable": offsets})
+        table = {"dataVersion": version_members(self._version), "offsetTable": offsets}
+        data = build_table(table, Dialect.FASTJSON_1)  # as of now: later ones may be ahead of the log
+        self._saves.want(self._path, lambda: (data,))
         self._saved = offsets
 
     def _take_up(self, level: int, now: int) -> None:

@@ -5,13 +5,14 @@ While one of them is neither acknowledged nor visible again, the queue gives tha
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.broker.config_files import load_table
+from mqtool.engine.broker.saves import Saves
 from mqtool.errors import FormatError, WriteError
-from mqtool.formats.config_tables import Table
+from mqtool.formats.config_tables import Table, build_table_in_pieces
 from mqtool.formats.remoting import Outgoing
 
 log = logging.getLogger(__name__)
@@ -44,13 +45,14 @@ class Held:
 class PopOrders:
     """A clockwork that keeps what is held every 5 s where it has changed."""
 
-    def __init__(self, folder: Path, now: int) -> None:
+    def __init__(self, folder: Path, now: int, saves: Saves) -> None:
         """Load the table below the folder ``config``.
 
         Raises:
             FormatError: it cannot be read.
         """
         self._path = folder / "consumerOrderInfo.json"
+        self._saves = saves
         self._held = _parse(load_table(self._path))
         self._is_changed = False
         self._next_keep = now + KEEP_INTERVAL_MS
@@ -111,17 +113,31 @@ class PopOrders:
     # Keeping
 
     def keep(self, now: int) -> None:  # noqa: ARG002
-        """Write what has changed.
+        """Have what has changed be written.
 
         Raises:
             WriteError: the disk is full, or fails.
         """
         if self._is_changed:
-            table: dict[str, dict[int, Table]] = {}
-            for (topic, group, queue_id), held in self._held.items():
-                table.setdefault(f"{topic}@{group}", {})[queue_id] = _members(held)
-            save_table(self._path, {"table": table})
+            self._saves.want(self._path, self._pieces)
             self._is_changed = False
+
+    def _pieces(self) -> Iterator[bytes]:
+        queues: dict[tuple[str, str], list[int]] = {}
+        for topic, group, queue_id in self._held:
+            queues.setdefault((topic, group), []).append(queue_id)
+        rows = (
+            (
+                f"{topic}@{group}",
+                {
+                    queue_id: _members(held)
+                    for queue_id in queue_ids
+                    if (held := self._held.get((topic, group, queue_id)))
+                },
+            )
+            for (topic, group), queue_ids in queues.items()
+        )
+        return build_table_in_pieces({}, "table", rows)
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Keep what has changed every 5 s."""

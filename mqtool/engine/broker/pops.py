@@ -17,6 +17,7 @@ from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.parked_pops import ParkedPops
 from mqtool.engine.broker.pop_orders import Held, PopOrders
 from mqtool.engine.broker.revive_log import ReviveLog
+from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.topics import Topics
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -81,6 +82,7 @@ class Pops:
         offsets: ConsumerOffsets,
         log: ReviveLog,
         figures: Figures,
+        saves: Saves,
         folder: Path,
         now: int,
     ) -> None:
@@ -96,7 +98,7 @@ class Pops:
         self._figures = figures
         self._turns = itertools.count()
         self.log = log
-        self.orders = PopOrders(folder, now)
+        self.orders = PopOrders(folder, now, saves)
         self.parked, self.curious = ParkedPops(), ParkedPops()
         self._catch_up()
 

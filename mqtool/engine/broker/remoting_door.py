@@ -64,7 +64,20 @@ class RemotingDoor:
         processor = PROCESSORS.get(command.code)
         if processor is None:
             return refused.refuse(Request(command, peer, now))
-        return processor(broker, Request(command, peer, now))
+        saves = broker.saves
+        saves.begin_request()
+        outgoing = processor(broker, Request(command, peer, now))
+        return self._held(outgoing, command, peer) if saves.changes_of_request else outgoing
+
+    def _held(self, outgoing: Iterable[Outgoing], command: RemotingCommand, peer: Peer) -> list[Outgoing]:
+        """Return what need not wait for the tables that a request has changed: all but its answer."""
+        saves, out = self.broker.saves, list[Outgoing]()
+        for to, sent in outgoing:
+            if to is not peer or not sent.is_response:
+                out.append((to, sent))
+            elif not command.is_oneway:
+                out += saves.hold(saves.changes_of_request, peer, sent)
+        return out
 
     def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return what to send when a connection has ended."""

@@ -3,14 +3,17 @@
 (Rules: store.md 10.6. RocketMQ: ``MessageRequestModeManager``.)
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.broker.config_files import load_table
+from mqtool.engine.broker.saves import Saves
 from mqtool.errors import FormatError
-from mqtool.formats.config_tables import Table
+from mqtool.formats.config_tables import Table, build_table_in_pieces
 
 PULL, POP = "PULL", "POP"
+_MEMBER = "messageRequestModeMap"
 
 
 class RequestMode(NamedTuple):
@@ -25,18 +28,19 @@ BY_PULL = RequestMode(PULL, -1)
 
 
 class RequestModes:
-    """The modes by topic and group; each change is in the file before the call returns."""
+    """The modes by topic and group; each change is among the saves before the call returns."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, saves: Saves | None = None) -> None:
         """Read the table below the folder ``config``.
 
         Raises:
             FormatError: it cannot be read.
         """
         self._path = folder / "messageRequestMode.json"
+        self._saves = saves or Saves()
         self._modes: dict[str, dict[str, RequestMode]] = {}
         try:
-            for topic, groups in (load_table(self._path).get("messageRequestModeMap") or {}).items():
+            for topic, groups in (load_table(self._path).get(_MEMBER) or {}).items():
                 self._modes[topic] = {
                     group: RequestMode(members["mode"], members["popShareQueueNum"])
                     for group, members in groups.items()
@@ -51,25 +55,31 @@ class RequestModes:
     def set(self, topic: str, group: str, mode: RequestMode) -> None:
         """Set how a group consumes a topic."""
         self._modes.setdefault(topic, {})[group] = mode
-        save_table(self._path, self.table())
+        self._saves.want(self._path, self._pieces)
 
     def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
         """Forget the modes of a topic."""
         if self._modes.pop(topic, None):
-            save_table(self._path, self.table())
+            self._saves.want(self._path, self._pieces)
 
     def table(self) -> Table:
         """Return all modes as the file and the body of GET_ALL_MESSAGE_REQUEST_MODE have them."""
-        modes = {
-            topic: {
-                group: {
-                    "consumerGroup": group,
-                    "mode": one.mode,
-                    "popShareQueueNum": one.share_count,
-                    "topic": topic,
-                }
-                for group, one in groups.items()
-            }
-            for topic, groups in self._modes.items()
-        }
-        return {"messageRequestModeMap": modes}
+        return {_MEMBER: dict(self._rows())}
+
+    def _pieces(self) -> Iterator[bytes]:
+        return build_table_in_pieces({}, _MEMBER, self._rows())
+
+    def _rows(self) -> Iterator[tuple[str, Table]]:
+        for topic, groups in list(self._modes.items()):
+            yield (
+                topic,
+                {
+                    group: {
+                        "consumerGroup": group,
+                        "mode": one.mode,
+                        "popShareQueueNum": one.share_count,
+                        "topic": topic,
+                    }
+                    for group, one in groups.items()
+                },
+            )

@@ -4,14 +4,22 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.broker.config_files import load_table
+from mqtool.engine.broker.saves import Saves
 from mqtool.errors import FormatError
 from mqtool.formats.bodies import version_members
-from mqtool.formats.config_tables import DataVersion, SubscriptionGroup, Table, data_version, subscription_groups
+from mqtool.formats.config_tables import (
+    DataVersion,
+    SubscriptionGroup,
+    Table,
+    build_table_in_pieces,
+    data_version,
+    subscription_groups,
+)
 
 MOST_NAME = 255
 """Characters of a group that is made because a client names it."""
@@ -33,23 +41,25 @@ _SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
 
 class SubscriptionGroups:
-    """All groups by name; each change is in the file before the call returns.
+    """All groups by name; each change is among the saves before the call returns.
 
     Members of the file that mean nothing here (a retry policy, say) are kept as they are.
     """
 
-    def __init__(self, folder: Path, now: int, *, creates: bool = True) -> None:
+    def __init__(self, folder: Path, now: int, *, creates: bool = True, saves: Saves | None = None) -> None:
         """Read the groups.
 
         Args:
             folder: ``config`` of a store.
             now: the time, in ms.
             creates: a group is made as soon as a client names it.
+            saves: take what is to be written; without any it is written at once.
 
         Raises:
             FormatError: the table cannot be read.
         """
         self.creates = creates
+        self._saves = saves or Saves()
         self._path = folder / "subscriptionGroup.json"
         table = load_table(self._path)
         self._groups = subscription_groups(table)
@@ -142,7 +152,11 @@ class SubscriptionGroups:
 
     def _changed(self, now: int) -> None:
         self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
-        save_table(self._path, self.table())
+        self._saves.want(self._path, self._pieces)
+
+    def _pieces(self) -> Iterator[bytes]:
+        head = {"dataVersion": version_members(self.version), "forbiddenTable": self._forbidden}
+        return build_table_in_pieces(head, "subscriptionGroupTable", list(self._members.items()))
 
 
 _READ_BIT = 0  # of the numbers in the forbidden table

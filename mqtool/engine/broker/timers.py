@@ -23,6 +23,7 @@ from mqtool.engine.broker.config_files import sync_folder
 from mqtool.engine.broker.copies import likeness
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
+from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, replace_file, write_timer_files
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -63,10 +64,11 @@ _AGAIN_MS = 1000
 class Timers:
     """A detour into ``TIMER_TOPIC``, and the clockwork that brings messages back."""
 
-    def __init__(self, store: "MessageStore", state: BrokerState, folder: Path, now: int) -> None:
+    def __init__(self, store: "MessageStore", state: BrokerState, saves: Saves, folder: Path, now: int) -> None:
         """Find the messages that wait; ``folder`` is the folder ``config``."""
         self._store = store
         self._state = state
+        self._saves = saves
         self._path = folder / "timercheck"
         self._log_file_size = store.config.size("mappedFileSizeTimerLog")
         self._not_before = now
@@ -247,21 +249,20 @@ class Timers:
         return self._store.append(message, now).status is PutStatus.SERVICE_NOT_AVAILABLE
 
     def _keep(self) -> None:
-        """Write how far delivery has come, as soon as what was delivered is on the disk.
-
-        Raises:
-            WriteError: the disk is full, or fails.
-        """
+        """Have it written how far delivery has come, as soon as what was delivered is on the disk."""
         store = self._store
         if self._to_save is None and self._done > self._saved:
             self._to_save = store.log.end_offset, self._done, self._page()
         if self._to_save is not None and self._to_save[0] <= store.flushed_offset:
             _, done, page = self._to_save
-            self._write(page)
-            if not self._has_empty_wheel:
-                write_timer_files(store.root, self._log_file_size, (), done)
-                self._has_empty_wheel = True
+            self._saves.want(self._path, lambda: (page,), self._write_kept)
             self._saved, self._to_save = done, None
+
+    def _write_kept(self, path: Path, page: bytes) -> None:  # noqa: ARG002
+        self._write(page)
+        if not self._has_empty_wheel:
+            write_timer_files(self._store.root, self._log_file_size, (), 0)
+            self._has_empty_wheel = True
 
     def finish(self, now: int) -> None:
         """Deliver all that is due: what is known to be delivered of a second that is not over is in no file."""

@@ -4,14 +4,15 @@
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.broker.config_files import load_table
+from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.formats.bodies import topic_members, version_members
 from mqtool.formats.codes import Perm, TopicSysFlag
-from mqtool.formats.config_tables import DataVersion, TopicConfig, data_version
+from mqtool.formats.config_tables import DataVersion, TopicConfig, build_table_in_pieces, data_version
 from mqtool.formats.config_tables import topics as parse_topics
 from mqtool.formats.topics import (
     DEAD_LETTER_PREFIX,
@@ -75,19 +76,20 @@ def revive_topic(cluster_name: str) -> str:
 
 
 class Topics:
-    """The topics by name, and how new the table is; every change is in the file when a call returns.
+    """The topics by name, and how new the table is; every change is among the saves when a call returns.
 
     ``on_change`` is told the topics that are new or changed, so that name servers can be told; ``on_delete`` the name
     of one that is gone. Times are in ms.
     """
 
-    def __init__(self, folder: Path, settings: BrokerSettings, now: int) -> None:
+    def __init__(self, folder: Path, settings: BrokerSettings, now: int, saves: Saves | None = None) -> None:
         """Load the table below the folder ``config`` of a store.
 
         Raises:
             FormatError: it cannot be read.
         """
         self._path = folder / "topics.json"
+        self._saves = saves or Saves()
         table = load_table(self._path)
         self._configs = parse_topics(table)
         self.version = data_version(table) if table else DataVersion(0, 0, now)
@@ -171,13 +173,11 @@ class Topics:
 
     def _save(self, now: int) -> None:
         self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)
-        save_table(
-            self._path,
-            {
-                "dataVersion": version_members(self.version),
-                "topicConfigTable": {topic: topic_members(config) for topic, config in self._configs.items()},
-            },
-        )
+        self._saves.want(self._path, self._pieces)
+
+    def _pieces(self) -> Iterator[bytes]:
+        rows = ((topic, topic_members(config)) for topic, config in list(self._configs.items()))
+        return build_table_in_pieces({"dataVersion": version_members(self.version)}, "topicConfigTable", rows)
 
 
 def _config(topic: str, queue_count: int, perm: int = 6, sys_flag: int = 0, filter_type: str = "") -> TopicConfig:

@@ -3,8 +3,10 @@
 (Rules: remoting.md 6.2. RocketMQ: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.)
 """
 
+import asyncio
 import logging
 import os
+import threading
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
@@ -91,6 +93,7 @@ class FileOffsets(_Noted):
     def __init__(self, client_id: str, group: str, folder: Path | None = None) -> None:
         super().__init__()
         self.path = (folder or Path.home() / FOLDER) / client_id / group / "offsets.json"
+        self._writing = threading.Lock()  # whoever writes last has read last
         for path in (self.path, self.path.with_name("offsets.json.bak")):
             try:
                 found = by_queue(parse_body(path.read_bytes()).get("offsetTable") or {}, "offsetTable")
@@ -110,16 +113,21 @@ class FileOffsets(_Noted):
         """Keep the offset: no other member notes it, and here this one goes on when the queue comes back."""
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:  # noqa: ARG002
-        """Write the file; what it held goes to one of the same name with ``.bak``."""
+        """Write the file, beside the event loop; what it held goes to one of the same name with ``.bak``."""
+        await asyncio.to_thread(self._write)
+
+    def _write(self) -> None:
         new = self.path.with_name("offsets.json.tmp")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with new.open("wb") as file:
-                file.write(build_body({"offsetTable": self._offsets}))
-                file.flush()
-                os.fsync(file.fileno())
-            if self.path.exists():
-                self.path.replace(self.path.with_name("offsets.json.bak"))
-            new.replace(self.path)
+            with self._writing:
+                data = build_body({"offsetTable": dict(self._offsets)})
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with new.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if self.path.exists():
+                    self.path.replace(self.path.with_name("offsets.json.bak"))
+                new.replace(self.path)
         except OSError as error:
             log.warning("the offsets cannot be kept in %s: %s", self.path, error.strerror or error)

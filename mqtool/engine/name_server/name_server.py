@@ -14,6 +14,7 @@ from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.errors import FormatError, UsageError
 from mqtool.formats.bodies import (
     BrokerData,
+    Registration,
     build_body,
     build_cluster_info,
     build_kv_table,
@@ -133,7 +134,16 @@ class NameServer:
         if header.body_crc32 and zlib.crc32(request.command.body) & 0x7FFFFFFF != header.body_crc32:
             return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         registration = parse_registration(request.command.body, compressed=header.compressed)
-        taken = self.routes.register(
+        if not self.register(header, registration, request.peer, request.now):
+            return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="register broker failed")
+        master = self.routes.master(header.cluster_name, header.broker_name) if header.broker_id else None
+        response = RegisterBrokerResponse(master[1], master[0]) if master else RegisterBrokerResponse()
+        order = self._kv.get(ORDER_NAMESPACE) if self.settings.return_order_config else None
+        return request.command.answer(ext_fields=build_header(response), body=build_kv_table(order) if order else b"")
+
+    def register(self, header: RegisterBroker, registration: Registration, peer: Peer, now: int) -> bool:
+        """Take a broker's registration in and tell whether it counts; one in the same process needs no text for it."""
+        return self.routes.register(
             BrokerData(
                 header.cluster_name,
                 header.broker_name,
@@ -142,8 +152,8 @@ class NameServer:
             ),
             header.broker_id,
             LiveBroker(
-                request.peer,
-                request.now,
+                peer,
+                now,
                 header.heartbeat_timeout_millis or SILENCE_MS,
                 registration.version,
                 header.ha_server_addr,
@@ -151,12 +161,6 @@ class NameServer:
             registration,
             delete_others=self.settings.delete_topic_with_registration,
         )
-        if not taken:
-            return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="register broker failed")
-        master = self.routes.master(header.cluster_name, header.broker_name) if header.broker_id else None
-        response = RegisterBrokerResponse(master[1], master[0]) if master else RegisterBrokerResponse()
-        order = self._kv.get(ORDER_NAMESPACE) if self.settings.return_order_config else None
-        return request.command.answer(ext_fields=build_header(response), body=build_kv_table(order) if order else b"")
 
     def _unregister_broker(self, request: _Request) -> RemotingCommand:
         header = parse_header(BrokerIdentity, request.command.ext_fields)

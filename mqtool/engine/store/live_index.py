@@ -346,14 +346,16 @@ class LiveIndex:
                 yield offset, file.begin_timestamp + seconds * 1000
             before, number = number, previous
 
-    def remove_expired(self, log_start: int) -> int:
-        """Remove the files all of whose messages are gone from the log, but for the last; return how many."""
-        count = 0
+    def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
+        """Let go of the files all of whose messages are gone from the log, but for the last.
+
+        Returns:
+            What removes them, one each.
+        """
+        expired = []
         while len(self._all) > 1 and self._all[0].end_offset < log_start:
-            self._files.remove(self._all[0].path)
-            del self._all[0]
-            count += 1
-        return count
+            expired.append(self._files.let_go(self._all.pop(0).path))
+        return expired
 
 
 def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:

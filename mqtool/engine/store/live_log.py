@@ -11,7 +11,7 @@ import contextlib
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -445,20 +445,23 @@ class LiveLog:
         """Return the oldest segment, None if there is no other: the last one stays."""
         return self.segments[self.min_offset] if len(self.segments) > 1 else None
 
-    def remove_first(self) -> None:
-        """Remove the oldest segment.
+    def remove_first(self) -> Callable[[], None]:
+        """Let go of the oldest segment, and return what removes its file: that takes a while, in any thread.
 
-        Raises:
-            WriteError: it cannot be removed.
+        The log begins behind it at once; a file that stays after all is its beginning again at the next start.
         """
-        segment = self.segments[self.min_offset]
-        self._disk.remove(segment.path)
-        del self.segments[self.min_offset]
+        segment = self.segments.pop(self.min_offset)
         self.min_offset += self.file_size
         self._open.pop(segment.start_offset, None)
-        _close(segment)
-        if segment.file is not None:
-            segment.file.close()
+
+        def remove() -> None:
+            self._disk.remove(segment.path)
+            _close(segment)  # the last that has it open: now its bytes are let go
+            if segment.file is not None:
+                segment.file.close()
+                segment.file = None
+
+        return remove
 
     def close(self) -> None:
         """Let go of all files."""

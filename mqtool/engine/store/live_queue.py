@@ -10,7 +10,7 @@ import collections
 import contextlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,11 +102,19 @@ class QueueFiles:
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
+        self.let_go(path)()
+
+    def let_go(self, path: Path) -> Callable[[], None]:
+        """Let go of a file, and return what removes it, in any thread."""
         file = self._open.pop(path, None)
-        if file is not None:
-            file.close()
-        self.disk.remove(path)
         self._unsynced.discard(path)
+
+        def remove() -> None:
+            self.disk.remove(path)
+            if file is not None:
+                file.close()
+
+        return remove
 
     def close(self) -> None:
         """Let go of all files."""
@@ -322,17 +330,20 @@ class LiveQueue:
 
     # Removing
 
-    def remove_expired(self, log_start: int) -> int:
-        """Remove the files all of whose messages are gone from the log, but for the last; return how many."""
-        count = 0
+    def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
+        """Let go of the files all of whose messages are gone from the log, but for the last.
+
+        Returns:
+            What removes them, one each.
+        """
+        expired = []
         while len(self._starts) > 1:
             last = (self._starts[0] + self.file_size) // self.unit.size - 1
             if last >= self.place_stop or self._is_kept(last, log_start):
                 break
-            self._files.remove(self._path(self._starts[0]))
+            expired.append(self._files.let_go(self._path(self._starts[0])))
             del self._starts[0]
-            count += 1
-        return count
+        return expired
 
     def remove(self) -> None:
         """Remove all files and the folder."""
@@ -375,15 +386,15 @@ class LiveExtendedQueue(LiveQueue):
         size, tags_code, *_ = _EXT_HEAD.unpack(head)
         return tags_code if size >= _EXT_HEAD.size else address
 
-    def remove_expired(self, log_start: int) -> int:
-        """Remove the files of messages that are gone, and those of the extension that only these units point to."""
-        count = super().remove_expired(log_start)
+    def remove_expired(self, log_start: int) -> list[Callable[[], None]]:
+        """Let go of the files of messages that are gone, and those of the extension that only these units point to."""
+        expired = super().remove_expired(log_start)
         kept = super().units(self.min_offset(log_start), 1)
         if kept and _is_address(kept[0].tags_code):
             position = consume_queue_ext.position_of(kept[0].tags_code)
             while self._extension[1:] and self._extension[0].end_offset <= position:
-                self._files.remove(self._extension.pop(0).path)
-        return count
+                expired.append(self._files.let_go(self._extension.pop(0).path))
+        return expired
 
     def remove(self) -> None:
         """Remove all files and the folders."""

@@ -5,6 +5,7 @@ the end of the machine is known when ``flush`` has reached it. Queues and index 
 right at once. (Rules: store.md 7 to 9. RocketMQ: ``DefaultMessageStore``, ``CommitLog``.)
 """
 
+import collections
 import contextlib
 import itertools
 import os
@@ -104,7 +105,7 @@ DISK_IS_FULL = "the broker's disk is full"
 class MessageStore:
     """The store under one folder, while a broker runs on it.
 
-    One thread calls everything; only ``flush`` and ``flush_queues`` may be called in others. The
+    One thread calls everything; only ``flush``, ``flush_queues`` and ``remove_expired`` may be called in others. The
     clock is the caller's: ``now`` is in ms. A disk that fails is fatal: what was not flushed then may be lost though a
     later flush does not fail, so nothing is stored any more, and ``close`` leaves the store as one to be recovered.
     """
@@ -140,7 +141,11 @@ class MessageStore:
         self.failure: MqtoolError | None = None
         """Why nothing can be stored any more, for good."""
         self.clean_failure: MqtoolError | None = None
-        """Why the last tick could not delete what is old; the next one tries again."""
+        """Why what is old could not be removed; it is tried again."""
+        self.removes_aside = False
+        """Whether somebody else calls ``remove_expired`` when ``has_expired``; else ``tick`` does."""
+        self._expired: collections.deque[Callable[[], None]] = collections.deque()
+        self._removing = threading.Lock()
         self.on_arrival: OnArrival | None = None
         """Is told of each message that can now be read: topic, queue id, the offset behind it, tags code, the time."""
         self.was_recovered = False
@@ -582,10 +587,31 @@ class MessageStore:
         self.log.release()
         self.retention.look(now)
         try:
-            self.clean_failure = None
             self._clean(now)
         except MqtoolError as error:
             self.clean_failure = error
+        if not self.removes_aside:
+            self.remove_expired()
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether there are files for ``remove_expired``."""
+        return bool(self._expired)
+
+    def remove_expired(self) -> None:
+        """Remove the files that the store has let go of; any thread may call this.
+
+        A file of a gigabyte takes the system a while. Where it cannot be removed ``clean_failure`` says so.
+        """
+        with self._removing:
+            for _ in range(len(self._expired)):
+                remove = self._expired.popleft()
+                try:
+                    remove()
+                    self.clean_failure = None
+                except MqtoolError as error:
+                    self.clean_failure = error
+                    self._expired.append(remove)  # behind the others
 
     @property
     def has_much_to_write(self) -> bool:
@@ -685,15 +711,15 @@ class MessageStore:
     # Deleting
 
     def _clean(self, now: int) -> None:
-        if self.retention.may_delete(self.log, now):
-            self.log.remove_first()
+        if not self._expired and self.retention.may_delete(self.log, now):
+            self._expired.append(self.log.remove_first())
             self._cleaning = list(self._queues.values())
         if self._cleaning:
             some, self._cleaning = self._cleaning[-_QUEUES_AT_ONCE:], self._cleaning[:-_QUEUES_AT_ONCE]
             for queue in some:
-                queue.remove_expired(self.log.min_offset)
+                self._expired += queue.remove_expired(self.log.min_offset)
             if not self._cleaning and self._index_enabled:
-                self.index.remove_expired(self.log.min_offset)
+                self._expired += self.index.remove_expired(self.log.min_offset)
 
     def delete_topic(self, topic: str) -> int:
         """Remove all queues of a topic and return how many there were; its messages stay in the log until it ends them.
@@ -708,6 +734,7 @@ class MessageStore:
             return 0
         self.write_units()
         self.flush_queues()
+        self.remove_expired()  # of these queues, too
         for key in keys:
             queue = self._queues.pop(key)
             self._waiting.pop(queue, None)
@@ -767,6 +794,7 @@ class MessageStore:
                 raise WriteError(f"{self.root} is left to be recovered: {DISK_IS_FULL}")
             self.flush()
             self.flush_queues()
+            self.remove_expired()
             abort = self.root / "abort"
             self._disk.remove(abort)
             self._disk.sync_folder(self.root)

@@ -1,6 +1,5 @@
 """Consumer offsets in memory and in their file."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,31 +44,6 @@ def test_offsets_are_kept_every_five_seconds_while_they_change(tmp_path: Path) -
     list(offsets.tick(NOW + KEEP_INTERVAL_MS))
     assert consumer_offsets(parse_table(path.read_bytes())) == {("T", "G", 0): 5}
     assert offsets.next_tick(NOW + KEEP_INTERVAL_MS) is None
-
-
-def test_what_waits_for_the_disk_may_be_done_by_another_thread(tmp_path: Path) -> None:
-    offsets, waiting = ConsumerOffsets(tmp_path, NOW), list[Callable[[], None]]()
-
-    def later(work: Callable[[], None]) -> Callable[[], None]:
-        waiting.append(work)
-        return do_it
-
-    def do_it() -> None:
-        while waiting:
-            waiting.pop()()
-
-    offsets.aside = later
-    offsets.commit("G", "T", 0, 5)
-    list(offsets.tick(NOW + KEEP_INTERVAL_MS))
-    offsets.commit("G", "T", 0, 6)
-    assert len(waiting) == 1
-    assert not (tmp_path / "consumerOffset.json").exists()
-    assert offsets.next_tick(NOW) == NOW + 2 * KEEP_INTERVAL_MS
-
-    offsets.keep(NOW + KEEP_INTERVAL_MS + 1)  # writes after the other, not among it
-
-    assert not waiting
-    assert ConsumerOffsets(tmp_path, NOW).get("G", "T", 0) == 6
 
 
 def test_a_disk_that_fails_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -126,7 +126,7 @@ def test_a_message_that_the_log_has_no_longer_is_passed_over(tmp_path: Path) -> 
         queue = store.queue("TopicTest", 0)
         assert queue is not None
         while store.log.first_segment():
-            store.log.remove_first()
+            store.log.remove_first()()
         first = queue.min_offset(store.log.min_offset)
 
         assert first > 0

@@ -736,7 +736,8 @@ def test_files_of_an_extension_go_when_no_unit_points_to_them(tmp_path: Path) ->
         queue = store.queue("Ext", 1)
         assert queue
         before = sorted(file.name for file in folder.iterdir())
-        queue.remove_expired(units_of(store, ("Ext", 1))[-1].physical_offset)
+        for remove in queue.remove_expired(units_of(store, ("Ext", 1))[-1].physical_offset):
+            remove()
         after = sorted(file.name for file in folder.iterdir())
         store.delete_topic("Ext")
 

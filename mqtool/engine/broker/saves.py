@@ -1,0 +1,153 @@
+"""Tables that have changed and are to be written, and the answers that wait until they are on the disk.
+
+The rules say that a table has changed. Whoever runs the broker takes all that have (``take``), writes them in a thread
+and says when that is done (``finished``); what changes meanwhile is written together after that, so a thousand new
+topics cost a few files. Where nobody does so (``on_wanted`` is None) each table is written when it changes.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mqtool.engine.broker.config_files import save_data
+from mqtool.errors import MqtoolError
+from mqtool.formats.codes import ResponseCode
+from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+
+log = logging.getLogger(__name__)
+
+_AGAIN_MS = 1000
+"""How long to wait after a disk was full."""
+
+Write = Callable[[Path, bytes], None]
+"""Puts a text in the place of a file, on the disk on return; called in a thread, so it reads nothing of the rules."""
+
+
+class Save(NamedTuple):
+    """A file that is to be written."""
+
+    path: Path
+    pieces: Callable[[], Iterable[bytes]]
+    """Gives the text as it is now, in pieces of about a millisecond; between two of them the table may change."""
+    write: Write
+
+    def run(self) -> None:
+        """Write it here and now."""
+        self.write(self.path, b"".join(self.pieces()))
+
+
+class Round(NamedTuple):
+    """Files that are written together, one after the other."""
+
+    changes: int  # how many there had been when it began
+    saves: list[Save]
+
+
+class _Held(NamedTuple):
+    changes: int
+    peer: Peer
+    answer: RemotingCommand
+
+
+class Saves:
+    """A clockwork; ``on_wanted`` is called when there is something to take."""
+
+    def __init__(self) -> None:
+        self.on_wanted: Callable[[], None] | None = None
+        self.changes = 0
+        """How many there have been."""
+        self._changes_before = 0
+        self._saved = 0  # so many of them are on the disk
+        self._wanted: dict[Path, Save] = {}
+        self._is_taken = False
+        self._not_before: int | None = None  # ms
+        self._held: list[_Held] = []
+        self._is_failing = False
+
+    def want(self, path: Path, pieces: Callable[[], Iterable[bytes]], write: Write = save_data) -> None:
+        """Have a file written soon, or now where nobody takes what is to be written.
+
+        Raises:
+            WriteError: it is written now, and the disk is full, or fails.
+        """
+        save = Save(path, pieces, write)
+        if self.on_wanted is None:
+            save.run()
+            return
+        self.changes += 1
+        self._wanted[path] = save
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._wanted and not self._is_taken and self._not_before is None and self.on_wanted is not None:
+            self.on_wanted()
+
+    def take(self) -> Round | None:
+        """Return what is to be written, None for nothing now; it is ``finished`` before there is more."""
+        if not self._wanted or self._is_taken or self._not_before is not None:
+            return None
+        saves, self._wanted = [*self._wanted.values()], {}
+        self._is_taken = True
+        return Round(self.changes, saves)
+
+    def finished(self, done: Round, failed: dict[Path, MqtoolError], now: int) -> Iterator[Outgoing]:
+        """Give out the answers that have waited for a round; where files failed, what they say is that."""
+        self._is_taken = False
+        self._saved = done.changes
+        if failed:
+            self._wanted = {save.path: save for save in done.saves if save.path in failed} | self._wanted
+            self._not_before = now + _AGAIN_MS
+            if not self._is_failing:
+                log.warning("%s; it is tried again", next(iter(failed.values())))
+        self._is_failing = bool(failed)
+        held, self._held = self._held, []
+        for one in held:
+            if one.changes > done.changes:
+                self._held.append(one)
+                continue
+            if failed:
+                remark = str(next(iter(failed.values())))
+                yield one.peer, one.answer.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
+            else:
+                yield one.peer, one.answer
+        self._tell()
+
+    def begin_request(self) -> None:
+        """Take note that what changes from now on is changed by one request."""
+        self._changes_before = self.changes
+
+    @property
+    def changes_of_request(self) -> int:
+        """Which changes the answer to the request at hand waits for, 0 for none."""
+        return self.changes if self.changes != self._changes_before else 0
+
+    def hold(self, changes: int, peer: Peer, answer: RemotingCommand) -> Iterable[Outgoing]:
+        """Return an answer where the first ``changes`` are on the disk, else keep it until they are."""
+        if changes <= self._saved or self.on_wanted is None:
+            return ((peer, answer),)
+        self._held.append(_Held(changes, peer, answer))
+        return ()
+
+    def finish(self) -> None:
+        """Write what is still to be written; from now on all is written at once.
+
+        Raises:
+            WriteError: the disk is full, or fails.
+        """
+        self.on_wanted = None
+        while self._wanted:
+            save = next(iter(self._wanted.values()))
+            save.run()
+            del self._wanted[save.path]
+
+    def tick(self, now: int) -> Iterable[Outgoing]:
+        """Have what has failed be tried again."""
+        if self._not_before is not None and now >= self._not_before:
+            self._not_before = None
+            self._tell()
+        return ()
+
+    def next_tick(self, now: int) -> int | None:  # noqa: ARG002
+        """Return when something is to be tried again."""
+        return self._not_before

@@ -1,0 +1,253 @@
+"""Tables are written beside the event loop, together, and an answer leaves once what it promises is on the disk."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import mqtool
+from mqtool.engine.broker.config_files import load_table, save_data
+from mqtool.engine.broker.saves import Round
+from mqtool.errors import MqtoolError, WriteError
+from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.remoting import Outgoing, RemotingCommand
+from tests.engine.broker.asking import Asking, broker_at_work
+from tests.wire_client import Client
+
+_PATIENCE = 10.0
+
+
+class SlowDisk:
+    """Holds what is synced below a folder until it is let go, or for ten seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.count = 0
+        self.is_let_go = threading.Event()
+        self.is_reached = threading.Event()
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Have it stand in the place of the machine's."""
+        real = os.fdatasync
+
+        def held(descriptor: int) -> None:
+            if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(self.folder):
+                self.count += 1
+                self.is_reached.set()
+                self.is_let_go.wait(_PATIENCE)
+            real(descriptor)
+
+        with mock.patch.object(os, "fdatasync", held):
+            yield
+            self.is_let_go.set()
+
+
+@contextlib.asynccontextmanager
+async def served(folder: Path, count: int = 2, **settings: Any) -> AsyncIterator[tuple[SlowDisk, list[Client]]]:
+    """Give clients of a broker that has the topics T and P, and whose tables are synced only when that is let go."""
+    async with asyncio.timeout(60), mqtool.Broker(folder, settings=settings) as broker:
+        clients = [Client(broker.address) for _ in range(count)]
+        for one in clients:
+            await one.send(b"first", topic="T")
+        disk = SlowDisk(folder / "config")
+        with disk.in_place():
+            yield disk, clients
+        for one in clients:
+            await one.close()
+
+
+def topic_fields(topic: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": 2, "writeQueueNums": 2}
+    return fields | {"perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
+
+
+@pytest.mark.parametrize("what", ["topic", "group", "group named by a heartbeat", "topic made by sending", "mode"])
+def test_nobody_waits_for_a_table_but_who_has_changed_it(what: str, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with served(tmp_path) as (disk, [changing, honest]):
+            group = b'{"groupName":"New"}'
+            beat = build_heartbeat(Heartbeat("c", (), (ConsumerData("New", "", "CLUSTERING", "", ()),)))
+            mode = b'{"topic":"T","consumerGroup":"New","mode":"POP","popShareQueueNum":0}'
+            change = asyncio.ensure_future(
+                {
+                    "topic": lambda: changing.done(RequestCode.UPDATE_AND_CREATE_TOPIC, **topic_fields("New")),
+                    "group": lambda: changing.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group),
+                    "group named by a heartbeat": lambda: changing.done(RequestCode.HEART_BEAT, beat),
+                    "topic made by sending": lambda: changing.send(b"one", topic="New"),
+                    "mode": lambda: changing.done(RequestCode.SET_MESSAGE_REQUEST_MODE, mode),
+                }[what]()
+            )
+            await asyncio.to_thread(disk.is_reached.wait, _PATIENCE)
+            assert not disk.is_let_go.is_set()
+            await honest.send(b"meanwhile", topic="T")
+            assert not change.done()
+            disk.is_let_go.set()
+            await change
+            name = {"mode": "messageRequestMode.json"}.get(what, "topics.json")
+            name = "subscriptionGroup.json" if "group" in what else name
+            assert "New" in (tmp_path / "config" / name).read_text()
+
+    asyncio.run(test())
+
+
+def test_a_thousand_topics_made_at_once_cost_a_few_files(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with served(tmp_path) as (disk, [changing, _]):
+            changes = asyncio.gather(
+                *(changing.done(RequestCode.UPDATE_AND_CREATE_TOPIC, **topic_fields(f"T{one}")) for one in range(1000))
+            )
+            await asyncio.to_thread(disk.is_reached.wait, _PATIENCE)
+            disk.is_let_go.set()
+            await changes
+            assert disk.count < 100
+            table = load_table(tmp_path / "config" / "topics.json")["topicConfigTable"]
+            assert {f"T{one}" for one in range(1000)} <= table.keys()
+
+    asyncio.run(test())
+
+
+def test_a_broker_that_stops_writes_what_is_wanted_and_answers(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with mqtool.Broker(tmp_path) as broker:
+            client = Client(broker.address)
+            await client.make_topic("One")
+            await client.close()
+        assert "One" in load_table(tmp_path / "config" / "topics.json")["topicConfigTable"]
+
+    asyncio.run(test())
+
+
+def test_nobody_waits_while_an_old_segment_is_removed(tmp_path: Path) -> None:
+    reached, let_go = threading.Event(), threading.Event()
+    real = Path.unlink
+
+    def held(path: Path, *, missing_ok: bool = False) -> None:
+        if path.is_relative_to(tmp_path / "commitlog"):
+            reached.set()
+            assert let_go.wait(_PATIENCE), "nobody was served meanwhile"
+        real(path, missing_ok=missing_ok)
+
+    async def test() -> None:
+        hours = ";".join(f"{hour:02}" for hour in range(24))
+        settings = {"mappedFileSizeCommitLog": "4096", "fileReservedTime": "0", "deleteWhen": hours}
+        async with (
+            asyncio.timeout(60),
+            mqtool.Broker(tmp_path, settings=settings | {"flushDiskType": "SYNC_FLUSH"}) as broker,
+        ):
+            client = Client(broker.address)
+            for _ in range(8):
+                await client.send(bytes(1000), topic="T")
+            await asyncio.to_thread(reached.wait, _PATIENCE)
+            await client.send(b"meanwhile", topic="T")
+            let_go.set()
+            await client.close()
+        assert "0" * 20 not in {path.name for path in (tmp_path / "commitlog").iterdir()}
+
+    with mock.patch.object(Path, "unlink", held):
+        asyncio.run(test())
+
+
+# The rules alone
+
+
+def wanting(asking: Asking) -> list[str]:
+    """Have somebody take what is to be written; return what is told to do so."""
+    told: list[str] = []
+    asking.broker.saves.on_wanted = lambda: told.append("wanted")
+    return told
+
+
+def take(asking: Asking) -> Round:
+    taken = asking.broker.saves.take()
+    assert taken is not None
+    assert asking.broker.saves.take() is None  # one at a time
+    return taken
+
+
+def finish(asking: Asking, taken: Round, failed: dict[Path, MqtoolError] | None = None) -> list[Outgoing]:
+    return [*asking.broker.saves.finished(taken, failed or {}, asking.now)]
+
+
+def test_a_message_for_a_new_topic_waits_for_its_flush_and_for_the_table(tmp_path: Path) -> None:
+    for table_first in (True, False):
+        with broker_at_work(tmp_path / str(table_first), flushDiskType="SYNC_FLUSH") as asking:
+            wanting(asking)
+            assert send(asking, "New") == []
+            taken = take(asking)
+            if table_first:
+                assert finish(asking, taken) == []
+                asking.store.flush()
+            else:
+                asking.store.flush()
+                assert [*asking.broker.tick(asking.now)] == []
+            given = [*asking.broker.tick(asking.now)] if table_first else finish(asking, taken)
+            assert [answer.code for _, answer in given] == [0]
+            assert [answer for _, answer in send(asking, "New")] == []  # waits for its flush alone
+            asking.store.flush()
+            assert len([*asking.broker.tick(asking.now)]) == 1
+
+
+def send(asking: Asking, topic: str, **more: Any) -> list[Outgoing]:
+    fields: dict[str, Any] = {"producerGroup": "P", "topic": topic, "defaultTopic": "TBW102", "queueId": 0}
+    fields |= {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0}
+    return asking.handle(RequestCode.SEND_MESSAGE, b"body", **(fields | more))
+
+
+def test_what_changes_while_a_table_is_written_is_written_after_it(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        told = wanting(asking)
+        assert send(asking, "One") == []
+        first = take(asking)
+        first_text = b"".join(first.saves[0].pieces())
+        assert send(asking, "Two") == []
+        save_data(first.saves[0].path, first_text)
+        assert len(finish(asking, first)) == 1
+        assert b'"One"' in first_text
+        assert b'"Two"' not in first_text
+        second = take(asking)
+        for save in second.saves:
+            save.run()
+        assert len(finish(asking, second)) == 1
+        assert asking.broker.saves.take() is None
+        assert len(told) == 2
+        assert b'"Two"' in first.saves[0].path.read_bytes()
+
+
+def test_a_full_disk_is_told_who_waits_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with broker_at_work(tmp_path) as asking:
+        told = wanting(asking)
+        assert send(asking, "One") == []
+        for _ in range(3):
+            taken = take(asking)
+            given = finish(asking, taken, {taken.saves[0].path: WriteError("no space left for topics.json")})
+            assert [(answer.code, answer.remark) for _, answer in given] in (
+                [],
+                [(ResponseCode.SYSTEM_ERROR, "no space left for topics.json")],
+            )
+            assert asking.broker.saves.take() is None
+            assert asking.broker.saves.next_tick(asking.now) == asking.now + 1000
+            asking.now += 1000
+            asking.broker.tick(asking.now)
+        assert len(told) == 4
+        assert len(caplog.records) == 1
+        assert [answer.code for _, answer in send(asking, "One")] == [0]  # the topic is there
+        asking.broker.stop(asking.now)
+        assert '"One"' in taken.saves[0].path.read_text()
+
+
+def test_who_wants_no_answer_gets_none(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        wanting(asking)
+        beat = build_heartbeat(Heartbeat("c", (), (ConsumerData("New", "", "CLUSTERING", "", ()),)))
+        command = RemotingCommand(RequestCode.HEART_BEAT, flag=2, opaque=12, body=beat)
+        sent = asking.door.handle(command, asking.client, asking.now)
+        assert not any(one.is_response for _, one in sent)
+        assert finish(asking, take(asking)) == []
