@@ -135,7 +135,10 @@ class Rows(NamedTuple):
     @property
     def has_unit(self) -> Bools:
         """Which of them have a place in a queue."""
-        return (self.queue >= 0) & ~np.isin(self.transaction, _WITHOUT_UNIT)
+        found: Bools = self.queue >= 0
+        for transaction in _WITHOUT_UNIT:
+            found &= self.transaction != transaction
+        return found
 
     def __len__(self) -> int:
         return len(self.start)

@@ -26,6 +26,7 @@ back. This is why ``undo`` can start again from the beginning however often it i
 import contextlib
 import datetime
 import enum
+import functools
 import hashlib
 import json
 import os
@@ -636,25 +637,33 @@ def _take_back(root: Path, home: Path, disk: Disk) -> bool:
     was: list[tuple[Path, dict[str, Any]]] = []
     is_later = any("renamed" in fields for fields, _, _ in notes)  # than the renames
     is_done = is_later and not (home / _RENAMED).exists()
-    for fields, at, size in reversed(notes):
-        if "renamed" in fields:
-            pairs = [(root / name, root / new) for name, new in fields["renamed"]]
-            if not is_done:
-                _sync_taken_back(root, home, notes, disk)
-            _rename_back(home, pairs, disk)
-            old = {new: path for path, new in pairs}
-            was = [(old.get(path, path), noted) for path, noted in was]
-            is_later = False
-        elif is_later and is_done and "was" not in fields:
-            continue
-        elif "place" in fields:
-            _put_back(root / fields["place"], home / "kept" / fields["kept"] if "kept" in fields else None, disk)
-        elif "was" in fields:
-            was.append((root / fields["was"], fields))
-        elif "bytes" in fields:
-            _restore(root / fields["bytes"], fields["at"], _read(home / "notes", at, size), disk)
-        else:
-            _restore_zeros(root / fields["zeros"], fields["at"], fields["size"], disk)
+    path_of = functools.cache(lambda name: root / name)
+    path_of_notes = home / "notes"
+    with contextlib.closing(_LastFile()) as noted, contextlib.closing(_LastFile()) as changed:
+        for fields, at, size in reversed(notes):
+            if "renamed" in fields or "place" in fields:
+                changed.close()  # its name becomes another file's
+            if "renamed" in fields:
+                pairs = [(root / name, root / new) for name, new in fields["renamed"]]
+                if not is_done:
+                    _sync_taken_back(root, home, notes, disk)
+                _rename_back(home, pairs, disk)
+                old = {new: path for path, new in pairs}
+                was = [(old.get(path, path), noted_then) for path, noted_then in was]
+                is_later = False
+            elif is_later and is_done and "was" not in fields:
+                continue
+            elif "place" in fields:
+                _put_back(root / fields["place"], home / "kept" / fields["kept"] if "kept" in fields else None, disk)
+            elif "was" in fields:
+                was.append((root / fields["was"], fields))
+            elif "bytes" in fields:
+                path = path_of(fields["bytes"])
+                data = noted.read(path_of_notes, at, size)
+                if data is not None and changed.read(path, fields["at"], size) not in (None, data):
+                    disk.write(path, fields["at"], data)
+            else:
+                _restore_zeros(path_of(fields["zeros"]), fields["at"], fields["size"], disk)
     # Times come last, and those of folders, which change with every name in them, after all that is inside.
     for path, fields in was:
         if "size" in fields and path.exists():
@@ -721,11 +730,6 @@ def _put_back(path: Path, kept: Path | None, disk: Disk) -> None:
         disk.remove_tree(scrap)
 
 
-def _restore(path: Path, at: int, data: bytes, disk: Disk) -> None:
-    if path.exists() and _read(path, at, len(data)) != data:
-        disk.write(path, at, data)
-
-
 def _restore_zeros(path: Path, at: int, size: int, disk: Disk) -> None:
     if path.exists():
         for found, data in chunks(path, at, at + size):
@@ -772,13 +776,29 @@ def _notes(home: Path) -> list[tuple[dict[str, Any], int, int]]:
     return found
 
 
-def _read(path: Path, at: int, size: int) -> bytes:
-    with reading(path):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            return os.pread(descriptor, size, at)
-        finally:
-            os.close(descriptor)
+class _LastFile:
+    """Reads stretches of files, of which the last stays open: many stretches of one file follow each other."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._descriptor = -1
+
+    def read(self, path: Path, at: int, size: int) -> bytes | None:
+        """Return bytes of a file, None where it is not there."""
+        with reading(path):
+            if path != self._path:
+                self.close()
+                if not path.exists():
+                    return None
+                self._descriptor = os.open(path, os.O_RDONLY)
+                self._path = path
+            return os.pread(self._descriptor, size, at)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._path is not None:
+            os.close(self._descriptor)
+            self._path = None
 
 
 def _set_state(home: Path, state: State, disk: Disk) -> None:
