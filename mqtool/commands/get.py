@@ -345,11 +345,14 @@ def _of_unit(store: "StoreReader", key: tuple[str, int, int], offset: int) -> Fo
     """Return the message that a unit names, or the one in its batch."""
     topic, queue_id, queue_offset = key
     log = store.commit_log
+    expired = f"the message was at {offset:,}, and the log begins at {{:,}}: it has expired"
     if offset < log.min_offset:
-        raise NotFoundError(f"the message was at {offset:,}, and the log begins at {log.min_offset:,}: it has expired")
+        raise NotFoundError(expired.format(log.min_offset))
     try:
         found = _at_address(store, offset)
     except NotFoundError as error:
+        if offset < log.min_offset:  # retention took it just now
+            raise NotFoundError(expired.format(log.min_offset)) from error
         raise BadDataError(f"the unit of queue offset {queue_offset:,} is wrong: {error}") from error
     message = found.message
     if message is None:

@@ -11,6 +11,8 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import Status
 from tests.commands.running import run
 from tests.golden import copy_of, golden_store
+from tests.retention import COMMANDS as READING
+from tests.retention import moments, taking, wrong_at
 
 SHARED = (
     "rate",
@@ -132,3 +134,22 @@ def test_reading_goes_on_where_retention_takes_the_oldest_files(
 
     assert ran.status == Status.OK
     assert ran.remarks.count("went by retention") >= 2
+
+
+@pytest.mark.parametrize("command", READING)
+def test_reading_goes_on_whenever_retention_takes_files_of_log_queues_and_index(command: str, tmp_path: Path) -> None:
+    count = moments(command, tmp_path)
+
+    assert [wrong_at(command, tmp_path, at) for at in (count // 3, count // 2, count - count // 6)] == [[], [], []]
+
+
+def test_a_topic_that_is_deleted_while_its_queues_are_read_is_told(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    gone = sorted((store / "consumequeue" / "OrderEvents").glob("*/*"))
+
+    with taking(store, gone, 8):
+        ran = run("dump", "consumequeue", "-s", store)
+
+    assert ran.status == Status.OK
+    assert "OrderEvents/0 was deleted while the store was read" in ran.remarks
+    assert {row["topic"] for row in ran.rows} >= {"pay_events", "log-x"}

@@ -74,7 +74,7 @@ def timer_log(ask: Request) -> Iterator[Row]:
     log = None if single else ask.store.timer_log
     if log is None and single is None:
         raise NotFoundError(f"{ask.store.root} has no timerlog")
-    segments = log.segments if log else [single_segment(single)] if single else []
+    segments = log.hold().segments if log else [single_segment(single)] if single else []
     for segment in segments:
         for at, unit in _timer_units(ask, segment):
             position = segment.start_offset + at

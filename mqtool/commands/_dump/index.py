@@ -59,7 +59,7 @@ def _files(ask: Request) -> list[IndexFile]:
         slots, entry_count = ask.store.config.size("maxHashSlotNum"), ask.store.config.size("maxIndexNum")
         file.shape = Shape(slots, entry_count) if slots and entry_count else infer_shape([file])
         return [file]
-    files = ask.store.index_files
+    files = ask.store.hold_index()
     if not files and not ask.store.paths.index.is_dir():
         raise NotFoundError(f"{ask.store.root} has no index")
     return files

@@ -158,7 +158,7 @@ def _queues(ask: Request, found: Mapping[QueueKey, FileQueue], folder: Path) -> 
         raise NotFoundError(f"{ask.store.root} has no {ask.store.paths.relative(folder)}")
     for key in _chosen(ask, found):
         # A folder's name may be no text: what is not is shown as such.
-        yield Queue(os.fsencode(key[0]).decode("utf-8", "replace"), key[1], found[key].segments)
+        yield Queue(os.fsencode(key[0]).decode("utf-8", "replace"), key[1], found[key].hold().segments)
 
 
 def _owner(path: Path) -> tuple[str | None, int | None]:

@@ -13,7 +13,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.dispatch import QueueKey, Units
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.errors import NotFoundError
 from mqtool.formats import scan
 from mqtool.formats.scan import MessageTable
 
@@ -99,11 +98,9 @@ def walk_part(
     """
     segment = part.segment
     if start is None:
-        try:
-            buffer = log.buffer(segment, kernels)
-        except NotFoundError:
-            log.let_go(segment)
+        if not log.is_there(segment, kernels):
             return PartReport(part, None, segment.size, [])
+        buffer = log.buffer(segment, kernels)
         start = 0 if part.start == 0 else scan.resync(buffer, segment.start_offset, part.start, part.stop, log.envelope)
         if start is None:
             return PartReport(part, None, part.start, [])

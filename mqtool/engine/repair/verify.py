@@ -102,8 +102,9 @@ def counted(findings: Iterable[Finding | Rest], most: int | None) -> Iterator[Fi
 
 def last_segments(log: CommitLog) -> list[MappedFile]:
     """Return the last two segments that are in use, and those behind them: what the quick level looks at."""
-    used = [number for number, segment in enumerate(log.segments) if any(segment.read(0, BLANK_SIZE))]
-    return log.segments[max(0, (used or [0])[-1] - 1) :]
+    used = [segment for segment in log.segments if any(log.read(segment.start_offset, BLANK_SIZE))]
+    left = log.segments  # without what retention took meanwhile
+    return left[max(0, left.index(used[-1]) - 1) :] if used else left
 
 
 class Verification:
@@ -124,6 +125,8 @@ class Verification:
             raise UsageError(f"{reader.paths.single} is no segment of a commit log: give the store that it belongs to")
         self.live = live
         self._unread = leave_out_unread(reader)
+        if self.whole:
+            reader.hold_index()
         self._tables = Tables.read(reader) if self.whole else Tables({}, [])
         self.queues = QueueChecker(reader, live)
         self.index = IndexJudge(reader, live)

@@ -19,7 +19,7 @@ def check_start(reader: StoreReader) -> Iterator[Finding]:
         return
     queues = 0
     for queue in reader.consume_queues.values():
-        if len(queue.segments) > 1:
+        if len(queue.hold().segments) > 1:
             segment = queue.segments[0]
             size = consume_queue.UNIT_SIZE
             raw = segment.read(segment.size - size, size) if segment.size >= size else bytes(size)

@@ -16,8 +16,8 @@ _BIT_MAP_AT = int(consume_queue_ext.HEAD_DTYPE.fields["bit_map_size"][1])  # typ
 def check_walks(reader: StoreReader) -> Iterator[Finding]:
     """Walk over the units of each extension as a broker does when it starts: it drops what lies behind a wrong size."""
     for ext in reader.consume_queue_exts.values():
-        for number, segment in enumerate(ext.segments):
-            yield from _walk(reader, ext, segment, number == len(ext.segments) - 1)
+        for segment in ext.hold().segments:
+            yield from _walk(reader, ext, segment, segment is ext.segments[-1])
 
 
 def _walk(reader: StoreReader, ext: ConsumeQueueExt, segment: MappedFile, is_last: bool) -> Iterator[Finding]:

@@ -460,14 +460,14 @@ class LogJudge:
         self._accepted = run
         if run.too_early and run.first_timestamp < self.last_timestamp - CLOCK_STEP_MS:
             found.append((run.start_offset, run.too_early))
-        if self._segment and self._segment.start_offset < self.reader.commit_log.min_offset == run.segment.start_offset:
-            # What was between went by retention while the log was read.
-            self.next_offsets.clear()
-            self._outliers.clear()
-        elif (
-            self._segment and self._segment is not run.segment and self._segment.end_offset != run.segment.start_offset
-        ):
-            self._add_hole(run.segment, 0, self._segment.end_offset)
+        if self._segment and self._segment is not run.segment and self._segment.end_offset != run.segment.start_offset:
+            log = self.reader.commit_log
+            if log.gone_until and run.segment.start_offset <= log.min_offset:
+                # What was between went by retention while the log was read.
+                self.next_offsets.clear()
+                self._outliers.clear()
+            else:
+                self._add_hole(run.segment, 0, self._segment.end_offset)
         self._segment = run.segment
         found += [(one.physical_offset or 0, one) for one in self._order(run)]
         found.sort(key=_place)

@@ -153,10 +153,11 @@ class QueueChecker:
 
         start = int(units.queue_offset[stretch.first])
         stop = start + stretch.last - stretch.first
-        low = max(start, queue.first_offset)
         high = min(stop, self._max_offset(stretch.queue))
-        if start < low:
-            note("QUEUE-MISSING", start, min(low, stop))
+        low = max(start, queue.hold().first_offset, queue.gone_offset)
+        first = max(start, queue.gone_offset)
+        if first < min(low, stop):
+            note("QUEUE-MISSING", first, min(low, stop))
         if low >= high:
             return
         stored = queue.units(low, high)
@@ -197,6 +198,8 @@ class QueueChecker:
             return
         ext = self.reader.consume_queue_exts.get(key)
         unit = ext.unit_at(address) if ext else None
+        if unit is None and ext and consume_queue_ext.position_of(address) < ext.gone_until:
+            return
         if unit is None:
             text = "the unit names a place in the extension where no unit is"
             yield self._unit("QUEUE-EXT", text, queue, offset, None, consume_queue_ext.position_of(address))
@@ -295,7 +298,7 @@ class QueueChecker:
         lost: dict[str, list[QueueKey]] = {}
         for key, stop in sorted(judge.next_offsets.items()):
             if key in self.queues:
-                if stop > self._max_offset(key):
+                if stop > max(self._max_offset(key), self.queues[key].gone_offset):
                     first = self._max_offset(key)
                     yield self._missing(self.queues[key], max(first, judge.first_offsets[key]), stop)
             elif key in self.batch_queues:

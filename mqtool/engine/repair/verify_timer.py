@@ -66,7 +66,7 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
         text = "no file of the timer log by its name: brokers refuse to start"
         yield finding("TIMER-FILE-SIZE", text, file=reader.paths.relative(stray.path))
     previous: MappedFile | None = None
-    for segment in log.segments if log else ():
+    for segment in log.hold().segments if log else ():
         file = reader.paths.relative(segment.path)
         if not segment.size and log and segment is log.segments[-1] and reader.is_live:
             continue  # just made
@@ -112,7 +112,7 @@ def check_messages(reader: StoreReader, log_end: int) -> Iterator[Finding]:
     if log is None or reader.is_live:
         return
     end = 0
-    for segment in log.segments:
+    for segment in log.hold().segments:
         end = segment.start_offset + _units_end(segment)
         yield from _check_end(reader, segment)
     whole = not reader.is_left_out(check) and check.is_file() and check.stat().st_size >= timer.TIMER_CHECK_SIZE

@@ -48,6 +48,15 @@ class CommitLog(FileQueue):
         """Return the bytes of a segment as the kernels take them."""
         return memoryview(segment.bytes) if kernels is plain else segment.bytes
 
+    def is_there(self, segment: MappedFile, kernels: Any = plain) -> bool:
+        """Map a segment; false where retention took it meanwhile, which is told."""
+        try:
+            self.buffer(segment, kernels)
+        except NotFoundError:
+            self.let_go(segment)
+            return False
+        return True
+
     def walk(
         self, segment: MappedFile, start: int, stop: int, kernels: Any, limit: int | None = None, ahead: bool = True
     ) -> Iterator[scan.MessageTable | Gap]:
@@ -63,11 +72,9 @@ class CommitLog(FileQueue):
             limit: take no more messages than this in one table.
             ahead: whether bytes behind the stretch may be asked for; else the last messages may have misled the walk.
         """
-        try:
-            buffer = self.buffer(segment, kernels)
-        except NotFoundError:
-            self.let_go(segment)
+        if not self.is_there(segment, kernels):
             return
+        buffer = self.buffer(segment, kernels)
         most = rows = limit or ROWS
         at = settled = start
         while at < stop:
@@ -140,11 +147,10 @@ class CommitLog(FileQueue):
         """Yield the messages that begin at some addresses, in the order of the log; the others are left out."""
         offsets = np.unique(offsets)
         numbers = np.unique(np.searchsorted(self._starts, offsets, "right") - 1)
-        for number in numbers[numbers >= 0].tolist():
-            segment = self.segments[number]
+        for segment in [self.segments[number] for number in numbers[numbers >= 0].tolist()]:
             low, high = np.searchsorted(offsets, (segment.start_offset, segment.end_offset - commit_log.MIN_SIZE + 1))
             starts = offsets[low:high] - segment.start_offset
-            if not len(starts):
+            if not len(starts) or not self.is_there(segment, kernels):
                 continue
             heads = segment.bytes[starts[:, None] + np.arange(commit_log.BLANK_SIZE)].view(commit_log.BLANK_DTYPE)[:, 0]
             sizes = heads["size"].astype(np.int64)
@@ -161,10 +167,7 @@ class CommitLog(FileQueue):
             start = max(0, start_offset - segment.start_offset)
             stop = min(segment.size, stop_offset - segment.start_offset)
             if start:
-                try:
-                    self.buffer(segment, kernels)
-                except NotFoundError:
-                    self.let_go(segment)
+                if not self.is_there(segment, kernels):
                     continue
                 found = scan.resync(self.buffer(segment, kernels), segment.start_offset, start, stop, self.envelope)
                 if found is None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.errors import NotFoundError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 
 MOST_OFFSET = 1 << 62
@@ -21,6 +22,8 @@ Units = npt.NDArray[np.void]
 
 class ConsumeQueue(FileQueue):
     """The units of one queue of one topic; ``max_offset`` is one past the last unit that is not empty."""
+
+    may_go_whole = True
 
     def __init__(self, topic: str, queue_id: int, folder: Path, file_size: int | None = None) -> None:
         super().__init__([folder], file_size)
@@ -33,8 +36,14 @@ class ConsumeQueue(FileQueue):
         """Queue offset of the first place for a unit."""
         return -(-self.min_offset // consume_queue.UNIT_SIZE)
 
+    @property
+    def gone_offset(self) -> int:
+        """Queue offset before which retention took the files while they were read."""
+        return self.gone_until // consume_queue.UNIT_SIZE
+
     def units(self, start: int, stop: int) -> Units:
         """Return the units of a range of queue offsets; places that no file has are zero."""
+        self.hold()
         size = consume_queue.UNIT_SIZE
         start = max(0, start)
         stop = max(start, stop)
@@ -55,12 +64,17 @@ class ConsumeQueue(FileQueue):
     def max_offset(self) -> int:
         """Return one past the last unit that is not empty: what a broker calls the maximum of the queue."""
         if self._max_offset is None:
-            self._max_offset = self._find_max_offset()
+            self._max_offset = self.find_max_offset()
         return self._max_offset
 
-    def _find_max_offset(self) -> int:
+    def find_max_offset(self) -> int:
+        """Look for ``max_offset`` as it is now."""
         for segment in reversed(self.segments):
-            used = used_units(segment, consume_queue.UNIT_DTYPE)
+            try:
+                used = used_units(segment, consume_queue.UNIT_DTYPE)
+            except NotFoundError:
+                self.let_go(segment)
+                break
             if used:
                 return segment.start_offset // consume_queue.UNIT_SIZE + used
         return self.first_offset
@@ -73,13 +87,18 @@ class BatchConsumeQueue(FileQueue):
     offset is between those of its neighbours or joins one of them: one that is damaged would mislead a search.
     """
 
+    may_go_whole = True
+
     def __init__(self, topic: str, queue_id: int, folder: Path, file_size: int | None = None) -> None:
         super().__init__([folder], file_size)
         self.topic = topic
         self.queue_id = queue_id
-        counts = (segment.size // batch_consume_queue.UNIT_SIZE for segment in self.segments)
-        self.first_places = list(itertools.accumulate(counts, initial=0))
+
+    @functools.cached_property
+    def first_places(self) -> list[int]:
         """The first place of each file, and one past the last place of all."""
+        counts = (segment.size // batch_consume_queue.UNIT_SIZE for segment in self.hold().segments)
+        return list(itertools.accumulate(counts, initial=0))
 
     @functools.cached_property
     def unit_count(self) -> int:
@@ -179,6 +198,8 @@ class BatchConsumeQueue(FileQueue):
 
 class ConsumeQueueExt(FileQueue):
     """The extension of one queue."""
+
+    may_go_whole = True
 
     def __init__(self, topic: str, queue_id: int, folder: Path, file_size: int | None = None) -> None:
         super().__init__([folder], file_size)

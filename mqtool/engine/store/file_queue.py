@@ -6,15 +6,18 @@ import copy
 import dataclasses
 import itertools
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 from mqtool.engine.store.mapped_file import MappedFile, reading
-from mqtool.errors import StoreChangedError
+from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError
 
 NAME_WIDTH = 20
 _PAGE = 4096
+_LETTING_GO = threading.Lock()
+"""Stretches are read side by side, and several may come upon what is gone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +44,31 @@ class FileQueue:
 
     ``file_size`` is the configured length, or the one inferred: what most names are apart, else most files long.
     A segment may be shorter or longer than it should be; every entry that is no segment is in ``strays``. With ``only``
-    nothing but that one file is looked at.
+    nothing but that one file is looked at. What retention takes meanwhile is left out, and ``remarks`` tells it;
+    ``gone_until`` is one past its last address.
     """
+
+    may_go_whole = False
+    """Whether all of it may be deleted while it is read, as with a topic."""
 
     def __init__(self, folders: Iterable[Path], file_size: int | None = None, only: Path | None = None) -> None:
         self.folders = list(folders)
-        segments: list[MappedFile] = []
         self.remarks: list[str] = []
-        self.strays: list[Stray] = []
+        segments, self.strays = self._listed(only)
+        while len(self.folders) > 1:  # retention may have come between one folder and the next
+            names = {segment.path for segment in segments}
+            segments, self.strays = self._listed(only)
+            if names == {segment.path for segment in segments}:
+                break
+        self._take(segments)
+        self.inferred = file_size is None
+        self.file_size = file_size or self._inferred_size()
+        self.gone_until = 0
+        self._is_held = False
+
+    def _listed(self, only: Path | None) -> tuple[list[MappedFile], list[Stray]]:
+        segments: list[MappedFile] = []
+        strays: list[Stray] = []
         for folder in self.folders:
             with reading(folder), os.scandir(folder) as entries:
                 for entry in entries:
@@ -59,15 +79,13 @@ class FileQueue:
                         size = 0 if is_folder else entry.stat().st_size
                     except FileNotFoundError:
                         if entry.is_symlink():  # one that leads nowhere; anything else was deleted just now
-                            self.strays.append(Stray(Path(entry.path), 0, is_folder))
+                            strays.append(Stray(Path(entry.path), 0, is_folder))
                         continue
                     if not is_folder and is_segment_name(entry.name):
                         segments.append(MappedFile(Path(entry.path), int(entry.name), size))
                     else:
-                        self.strays.append(Stray(Path(entry.path), size, is_folder))
-        self._take(segments)
-        self.inferred = file_size is None
-        self.file_size = file_size or self._inferred_size()
+                        strays.append(Stray(Path(entry.path), size, is_folder))
+        return segments, strays
 
     def _take(self, segments: Iterable[MappedFile]) -> None:
         self.segments = sorted(segments, key=lambda segment: segment.start_offset)
@@ -86,15 +104,38 @@ class FileQueue:
         Raises:
             StoreChangedError: older ones are there, or none would be left: that is no retention.
         """
+        with _LETTING_GO:
+            self._let_go(segment)
+
+    def _let_go(self, segment: MappedFile) -> None:
         if segment not in self.segments:
             return  # told already
         number = self.segments.index(segment)
-        if number == len(self.segments) - 1 or any(one.path.exists() for one in self.segments[:number]):
+        if self.may_go_whole and not any(one.path.exists() for one in self.segments):
+            number = len(self.segments) - 1
+            text = f"{segment.path.parent} was deleted while the store was read: what was in it is left out"
+        elif number == len(self.segments) - 1 or any(one.path.exists() for one in self.segments[:number]):
             raise StoreChangedError(
                 f"{segment.path} is gone, and retention did not take it: see who did, then try again"
             )
+        else:
+            text = f"{segment.path} went by retention while the store was read: what was in it is left out"
+        self.gone_until = self.segments[number].end_offset
         self.segments, self._starts = self.segments[number + 1 :], self._starts[number + 1 :]
-        self.remarks.append(f"{segment.path} went by retention while the store was read: what was in it is left out")
+        self.remarks.append(text)
+
+    def hold(self) -> Self:
+        """Map all files: what goes by its name from now on is read all the same, and what went before is let go."""
+        if not self._is_held:
+            for segment in self.segments:
+                try:
+                    _ = segment.bytes
+                except NotFoundError:
+                    self.let_go(segment)
+                except MqtoolError:
+                    continue  # told to whoever needs this very file
+            self._is_held = True
+        return self
 
     def _inferred_size(self) -> int:
         gaps = collections.Counter(after - before for before, after in itertools.pairwise(sorted(set(self._starts))))
@@ -133,4 +174,9 @@ class FileQueue:
     def read(self, offset: int, size: int) -> bytes:
         """Return up to ``size`` bytes at an address: fewer where a segment ends, none where there is none."""
         segment = self.segment_at(offset)
-        return segment.read(offset - segment.start_offset, size) if segment else b""
+        try:
+            return segment.read(offset - segment.start_offset, size) if segment else b""
+        except NotFoundError:
+            assert segment
+            self.let_go(segment)
+            return b""

@@ -218,6 +218,8 @@ class _Walk:
                     reason = f"the unit tells {size:,} bytes, its message has {message.size:,}"
             else:
                 reason = self._reason(physical_offset)
+                if physical_offset < self.store.commit_log.gone_until:  # which is told
+                    reason = ""
             if reason:
                 self.faults.append(Fault(queue_offset, physical_offset, reason, lost=message is None))
             yield message

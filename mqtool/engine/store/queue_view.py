@@ -21,7 +21,6 @@ from mqtool.engine.store.consume_queue import (
     ConsumeQueue,
     ConsumeQueueExt,
     Units,
-    used_units,
 )
 from mqtool.engine.store.mapped_file import MappedFile, reading
 from mqtool.engine.store.reader import QueueKey, StoreReader
@@ -115,15 +114,9 @@ class FileQueueView(QueueView):
         super().__init__(reader, queue.topic, queue.queue_id)
         self._queue = queue
         self._ext = ext
-        self.max_offset = self._find_max_offset()
+        self.max_offset = queue.find_max_offset()
         self.min_offset = self._first_kept(queue.first_offset, self.max_offset, self._kept_offset)
-
-    def _find_max_offset(self) -> int:
-        for segment in reversed(self._queue.segments):
-            used = used_units(segment, consume_queue.UNIT_DTYPE)
-            if used:
-                return int(segment.start_offset // consume_queue.UNIT_SIZE) + used
-        return self._queue.first_offset
+        self.min_offset = min(max(self.min_offset, queue.gone_offset), self.max_offset)
 
     def _kept_offset(self, offset: int) -> int:
         """Return the address that a unit names; -1 for a filler, and no end for a place without a unit."""
@@ -139,7 +132,7 @@ class FileQueueView(QueueView):
     def units(self, start: int, limit: int) -> UnitTable:
         """Return up to ``limit`` units; places that no file has are passed over."""
         size = consume_queue.UNIT_SIZE
-        segments = self._queue.segments
+        segments = self._queue.hold().segments
         first = bisect.bisect_right(segments, start * size, key=lambda segment: segment.start_offset)
         for segment in segments[max(0, first - 1) :]:
             # Where a file is missing a broker goes on with the next one.
@@ -169,7 +162,7 @@ class FileQueueView(QueueView):
         """Return the tags codes kept in the extension, and which of them are there."""
         codes, known = addresses.copy(), np.zeros(len(addresses), np.bool_)
         positions: Any = consume_queue_ext.position_of(addresses)
-        for segment in self._ext.segments if self._ext else ():
+        for segment in self._ext.hold().segments if self._ext else ():
             low, high = segment.start_offset, segment.end_offset - consume_queue_ext.MIN_SIZE
             rows = np.flatnonzero((positions >= low) & (positions <= high))
             if len(rows):

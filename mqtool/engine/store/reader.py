@@ -5,9 +5,9 @@ import contextlib
 import copy
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.commit_log import CommitLog, Gap
@@ -19,13 +19,14 @@ from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
 from mqtool.engine.store.locks import is_locked
 from mqtool.engine.store.mapped_file import read_file, reading
 from mqtool.engine.store.paths import StoreConfig, StorePaths
-from mqtool.errors import BadDataError, FormatError, NotFoundError
+from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
 QueueKey = tuple[str, int]
+_Queue = TypeVar("_Queue", bound=FileQueue)
 CLOCK_STEP_MS = 600_000
 """Store timestamps follow the log but for steps of the broker's clock up to this."""
 
@@ -104,6 +105,8 @@ class StoreReader:
             raise FormatError("no message begins", offset)
         size = plain.int32(head, 0)
         record = log.read(offset, size) if size >= commit_log.MIN_SIZE else b""
+        if len(record) != size and offset < log.gone_until:
+            raise NotFoundError(f"the message at {offset:,} went by retention just now")
         if len(record) != size:
             raise FormatError(f"a record says that it has {size:,} bytes", offset)
         return record
@@ -161,22 +164,17 @@ class StoreReader:
     @functools.cached_property
     def consume_queues(self) -> dict[QueueKey, ConsumeQueue]:
         """The ordinary queues by topic and queue id."""
-        size = self.config.size("mappedFileSizeConsumeQueue")
-        return {key: ConsumeQueue(*key, folder, size) for key, folder in self._queue_folders(self.paths.consume_queue)}
+        return self._queues(ConsumeQueue, self.paths.consume_queue, "mappedFileSizeConsumeQueue")
 
     @functools.cached_property
     def batch_consume_queues(self) -> dict[QueueKey, BatchConsumeQueue]:
         """The queues of inner batches by topic and queue id."""
-        size = self.config.size("mapperFileSizeBatchConsumeQueue")
-        folders = self._queue_folders(self.paths.batch_consume_queue)
-        return {key: BatchConsumeQueue(*key, folder, size) for key, folder in folders}
+        return self._queues(BatchConsumeQueue, self.paths.batch_consume_queue, "mapperFileSizeBatchConsumeQueue")
 
     @functools.cached_property
     def consume_queue_exts(self) -> dict[QueueKey, ConsumeQueueExt]:
         """The extensions of queues by topic and queue id."""
-        size = self.config.size("mappedFileSizeConsumeQueueExt")
-        folders = self._queue_folders(self.paths.consume_queue_ext)
-        return {key: ConsumeQueueExt(*key, folder, size) for key, folder in folders}
+        return self._queues(ConsumeQueueExt, self.paths.consume_queue_ext, "mappedFileSizeConsumeQueueExt")
 
     @functools.cached_property
     def delay_levels(self) -> list[int]:
@@ -217,6 +215,15 @@ class StoreReader:
         places = [folder / key[0] / str(key[1]) for folder in folders]
         return any(map(self.is_left_out, (*places, self.paths.consume_queue_rocksdb)))
 
+    def _queues(self, kind: Callable[..., _Queue], folder: Path, size_key: str) -> dict[QueueKey, _Queue]:
+        found: dict[QueueKey, _Queue] = {}
+        size = self.config.size(size_key)
+        for key, place in self._queue_folders(folder):
+            with contextlib.suppress(NotFoundError):  # deleted just now
+                found[key] = kind(*key, place, size)
+                found[key].remarks = self.remarks
+        return found
+
     def _queue_folders(self, folder: Path) -> list[tuple[QueueKey, Path]]:
         """Return topic, queue id and folder of each queue under ``consumequeue`` or a sibling of it."""
         found: list[tuple[QueueKey, Path]] = []
@@ -226,7 +233,8 @@ class StoreReader:
             for topic in topics:
                 if topic.name == LOST_AND_FOUND or topic.path in self._names_left_out or not topic.is_dir():
                     continue
-                with reading(Path(topic.path)), os.scandir(topic.path) as queues:
+                gone = contextlib.suppress(NotFoundError)  # the topic was deleted just now
+                with gone, reading(Path(topic.path)), os.scandir(topic.path) as queues:
                     found += [
                         ((topic.name, int(queue.name)), Path(queue.path))
                         for queue in queues
@@ -239,6 +247,24 @@ class StoreReader:
     @functools.cached_property
     def index_files(self) -> list[IndexFile]:
         """The index files, oldest first."""
+        while True:
+            with contextlib.suppress(NotFoundError):  # retention took one since its name was read
+                return self._find_index_files()
+
+    def hold_index(self) -> list[IndexFile]:
+        """Return the index files, mapped: what goes by its name from now on is read all the same."""
+        for file in list(self.index_files):
+            try:
+                _ = file.bytes
+            except NotFoundError:
+                self.index_files.remove(file)
+                text = "went by retention while the store was read: what was in it is left out"
+                self.remarks.append(f"{file.path} {text}")
+            except MqtoolError:
+                continue  # told to whoever needs this very file
+        return self.index_files
+
+    def _find_index_files(self) -> list[IndexFile]:
         folder = self.paths.index
         if self.is_left_out(folder) or not folder.is_dir():
             return []
@@ -334,6 +360,8 @@ class StoreReader:
             if path.is_file():
                 try:
                     return config_tables.parse_table(read_file(path))
+                except NotFoundError:
+                    continue  # a broker is about to put a new one in its place
                 except FormatError as error:
                     problem = problem or f"{path} cannot be read: {error}"
         if problem:

@@ -302,7 +302,7 @@ class Search:
         hashes = np.unique([key_hash(topic, key) for topic in topics for key in self.query.keys])
         found: set[int] = set()
         covered = []
-        for file in self._reader.index_files:
+        for file in self._reader.hold_index():
             if not file.header.entry_count:
                 continue
             offsets, sound = find_in_index(file, hashes)
@@ -405,7 +405,11 @@ def used_end(log: CommitLog) -> int:
     Segments are made in full length before they are used: without this a search would wade through zeros.
     """
     for segment in reversed(log.segments):
-        end = _last_data(segment)
+        try:
+            end = _last_data(segment)
+        except NotFoundError:
+            log.let_go(segment)
+            break
         if end:
             return segment.start_offset + end
     return log.min_offset

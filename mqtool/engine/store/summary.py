@@ -217,7 +217,7 @@ class _Describer:
 
     def index(self) -> Section:
         """Tell how much the index files hold."""
-        files = self.store.index_files
+        files = self.store.hold_index()
         used = [file for file in files if file.header.entry_count > 1]
         shape = files[0].shape if files else None
         return {

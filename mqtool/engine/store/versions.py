@@ -222,7 +222,7 @@ def _separators(last: Sequence[Message]) -> Iterator[Evidence]:
 
 def _index(store: StoreReader, last: Sequence[Message]) -> Iterator[Evidence]:
     tagged = [message for message in reversed(last) if message.tags][:3]
-    for file in reversed(store.index_files[-2:]):
+    for file in reversed(store.hold_index()[-2:]):
         for message in tagged:
             wanted = key_hash(message.topic, f"T#{message.tags}")
             for _, offset in zip(range(_MOST_ENTRIES), file.find(wanted), strict=False):
