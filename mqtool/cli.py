@@ -42,6 +42,7 @@ COMMANDS = {
     "apply": Entry("apply", "Carry out a plan saved with --save-plan."),
     "undo": Entry("undo", "Take the last mend back."),
     "serve": Entry("serve", "Run a name server and a broker.", in_child=False),
+    "trace": Entry("trace", "Show the way of a message."),
     "send": Entry("send", "Send messages to a broker."),
     "consume": Entry("consume", "Consume messages as a member of a group."),
     "bench": Entry("bench", "Put a load on brokers and tell how they bear it."),

@@ -67,8 +67,18 @@ def _codec(sys_flag: int) -> str:
 # A page of fields.
 
 
-def message_page(store: "StoreReader", message: Message, body: str, width: int, whole: bool = True) -> Iterator[str]:
-    """Yield the lines of a page about a message; ``body`` is the mode of ``--body``, a batch is shown ``whole``."""
+def message_page(
+    store: "StoreReader | None", message: Message, body: str, width: int, whole: bool = True
+) -> Iterator[str]:
+    """Yield the lines of a page about a message.
+
+    Args:
+        store: that has it, None where a broker gave it.
+        message: the record, or one of the messages in it.
+        body: the mode of ``--body``.
+        width: columns.
+        whole: whether a batch is shown with all that is in it.
+    """
     for name, value, note in _fields(store, message):
         if value is not None:
             yield from _field_lines(name, value, note, width)
@@ -89,9 +99,8 @@ def _property_lines(message: Message, width: int, indent: int) -> Iterator[str]:
         yield from _hanging(f"{'':{indent}}{printable(name):<{longest}}  ", printable(value), width)
 
 
-def _fields(store: "StoreReader", message: Message) -> Iterator[tuple[str, Any, str]]:
-    segment = store.commit_log.segment_at(message.position)
-    assert segment is not None
+def _fields(store: "StoreReader | None", message: Message) -> Iterator[tuple[str, Any, str]]:
+    segment = store.commit_log.segment_at(message.position) if store else None
     delayed = message.topic == SCHEDULE_TOPIC and "DELAY" in message.properties
     code = "" if delayed else f"tags code {tags_code(message.tags)}"
     yield "topic", message.topic, ""
@@ -106,8 +115,8 @@ def _fields(store: "StoreReader", message: Message) -> Iterator[tuple[str, Any, 
     yield "store_host", message.store_host, ""
     yield "born_host", message.born_host, ""
     yield "physical_offset", message.physical_offset, f"{message.physical_offset:#x}"
-    place = f"byte {message.position - segment.start_offset}"
-    yield "file", store.paths.relative(segment.path), place
+    if store and segment:
+        yield "file", store.paths.relative(segment.path), f"byte {message.position - segment.start_offset}"
     yield "size", message.size, ""
     yield "magic_code", message.magic_code, _MAGICS.get(message.magic_code, "unknown")
     yield "flag", message.flag, ""
@@ -174,7 +183,7 @@ def _cells(text: str) -> int:
 # What is special about it.
 
 
-def annotations(store: "StoreReader", message: Message) -> Iterator[str]:
+def annotations(store: "StoreReader | None", message: Message) -> Iterator[str]:
     """Yield what a broker means by a message that no producer sent like this."""
     properties, topic = message.properties, message.topic
     real = f"{properties.get('REAL_TOPIC')}, queue {properties.get('REAL_QID')}"
@@ -221,8 +230,8 @@ def _number(properties: dict[str, str], name: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
-def _delay_note(store: "StoreReader", message: Message, level: int, real: str) -> str:
-    delays = store.delay_levels
+def _delay_note(store: "StoreReader | None", message: Message, level: int, real: str) -> str:
+    delays = store.delay_levels if store else ()
     if not delays:
         return f"waits for its delivery to {real}"
     delay = delays[min(level, len(delays)) - 1]

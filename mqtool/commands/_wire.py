@@ -15,6 +15,7 @@ from mqtool.commands._options import open_store, store_names
 from mqtool.errors import UsageError
 
 if TYPE_CHECKING:
+    from mqtool.commands._output import Output
     from mqtool.engine.client_runtime import Wire
     from mqtool.engine.client_runtime.admin_client import AdminClient
     from mqtool.engine.store.reader import StoreReader
@@ -35,6 +36,14 @@ class Brokers:
     secret_key: str | None
     tls: bool
     authorities: Path | None
+    is_of_environment: bool = False
+    """Whether no option names them."""
+
+    def remark(self, output: "Output") -> None:
+        """Say so where the environment alone has a command look at brokers, not at a store."""
+        if self.is_of_environment:
+            where = ";".join(self.name_servers)
+            output.remark(f"the brokers of {where} are asked, as {NAMESRV_ADDR} says; -s DIR looks at a store")
 
     def client_options(self) -> dict[str, Any]:
         """Return what ``ClientOptions`` say of how to connect."""
@@ -161,6 +170,8 @@ def either_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise UsageError("-n means brokers and -s a store: give one")
         meant = namesrv or (None if store else os.environ.get(NAMESRV_ADDR))
         brokers = _brokers(meant, **connection) if meant else None
+        if brokers and not namesrv:
+            brokers = dataclasses.replace(brokers, is_of_environment=True)
         return command(*args, brokers=brokers, is_explicit=bool(namesrv or store), store=store, **kwargs)
 
     return wrapped

@@ -1,11 +1,12 @@
 """``mqtool find``."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,10 +15,10 @@ from mqtool.commands._options import (
     check_has_log,
     key_filter,
     limit_option,
+    matching,
     output_option,
     queue_filter,
     range_options,
-    store_options,
     tag_filter,
     time_options,
     topic_filter,
@@ -25,9 +26,12 @@ from mqtool.commands._options import (
 from mqtool.commands._output import Output, progress
 from mqtool.commands._query import topics_of
 from mqtool.commands._rows import message_columns, message_row
+from mqtool.commands._wire import Brokers, source_options
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.browser import Browsed, Browser
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.store.search import Query, Search
     from mqtool.formats.message import Message
@@ -114,14 +118,16 @@ def query_of(
 @query_options
 @limit_option
 @click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
+@click.option("--broker", "broker_name", metavar="NAME", help="Only this broker. Default: all.")
 @body_option
-@store_options
+@source_options
 @output_option
 def command(
     limit: int | None,
     scan: bool,
+    broker_name: str | None,
     body: str,
-    store: "StoreReader",
+    source: "Brokers | StoreReader",
     output: Output,
     **conditions: Any,
 ) -> int:
@@ -131,17 +137,26 @@ def command(
       mqtool find --key order-4106
       mqtool find --topic 'Order*' --tag TagA --since 2h
       mqtool find --text 'connection refused' --property 'KEYS=order-*' --limit 10
+      mqtool find -n localhost:9876 --topic Orders --text refused --since 2h
 
     A GLOB is a name, or a pattern with * and ?. Bodies are searched as the producer gave them, compressed or not.
     Messages in an inner batch count: the record that holds them is shown. --from and --to are physical offsets.
 
     A key is looked up in the index files. What they do not cover, or where they make no sense, is scanned, as is
-    everything for other conditions; --topic, --since, --until, --from and --to make that less. Ends with
-    status 3 when part of the log that was scanned could not be read.
+    everything for other conditions; --topic, --since, --until, --from and --to make that less. Brokers look up a key
+    that is no pattern; for anything else whole queues are pulled, which needs --since or --limit. Ends with status 3
+    when part of the log that was scanned could not be read.
     """  # noqa: D301
     from mqtool.engine.store.search import Search
 
     query = query_of(**conditions)
+    if isinstance(source, Brokers):
+        source.remark(output)
+        wanted = _Wanted(query, conditions["topics"], broker_name, limit, scan)
+        return source.admin(lambda admin: _find_on_brokers(admin, wanted, body, output))
+    if broker_name is not None:
+        raise UsageError("--broker names one of several brokers: a store is of one")
+    store = source
     check_has_log(store)
     query = dataclasses.replace(query, topics=topics_of(store, conditions["topics"]))
     search = Search(store, query, use_index=not scan)
@@ -160,6 +175,65 @@ def command(
     # What a broker is just writing looks like damage, and is none.
     is_damaged = (search.gaps or search.faulty_count) and not store.is_live
     return Status.DAMAGE if is_damaged else Status.OK
+
+
+class _Wanted(NamedTuple):
+    """What is asked of brokers."""
+
+    query: "Query"
+    topics: tuple[str, ...]
+    broker_name: str | None
+    limit: int | None
+    scan: bool
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether brokers can look up all that is wanted."""
+        from mqtool.engine.store.search import is_glob
+
+        return bool(self.query.keys) and not self.scan and not any(map(is_glob, self.query.keys))
+
+
+async def _find_on_brokers(admin: "AdminClient", wanted: _Wanted, body: str, output: Output) -> int:
+    from mqtool.engine.client_runtime.browser import Browser
+    from mqtool.formats.topics import is_system_topic
+
+    if not wanted.has_keys and wanted.query.since is None and wanted.limit is None:
+        raise UsageError("whole queues would be pulled: give --since or --limit (or a --key without a pattern)")
+    browser = Browser(admin, wanted.broker_name)
+    known = await browser.topics()
+    chosen = matching(wanted.topics, known, "topic") if wanted.topics else None
+    topics = sorted(chosen if chosen is not None else {name for name in known if not is_system_topic(name)})
+    output.columns = _columns(wanted.query, output.width, body)
+    looked = f"{_count(len(topics), 'topic')} looked up by key" if wanted.has_keys else ""
+    messages = _with_keys(browser, wanted, topics) if wanted.has_keys else None
+    if messages is None:
+        places = await browser.starts(await browser.places(topics), wanted.query.since)
+        size = sum(place.max_offset - place.min_offset for place in places)
+        output.remark(
+            f"{_count(size, 'message')} in {_count(len(places), 'queue')} of {_count(len(topics), 'topic')} "
+            "are pulled, or fewer where --limit is reached"
+        )
+        messages = browser.search(places, wanted.query)
+        looked = f"{_count(len(places), 'queue')} pulled"
+    async with contextlib.aclosing(messages):
+        while output.count != wanted.limit and (found := await anext(messages, None)):
+            output.row(_row(found.message, wanted.query, body, output))
+    for remark in browser.remarks:
+        output.remark(remark)
+    said = _count(output.count, "message") if output.count else "no message"
+    output.remark(f"{said} found; {looked}{'; --limit is reached' if output.count == wanted.limit else ''}")
+    return Status.DAMAGE if browser.remarks else Status.OK
+
+
+async def _with_keys(browser: "Browser", wanted: _Wanted, topics: list[str]) -> "AsyncGenerator[Browsed, None]":
+    shown = set()
+    for key in wanted.query.keys:
+        for found in await browser.by_key(key, topics):
+            place = (found.broker, found.message.position, found.message.queue_offset)
+            if place not in shown and wanted.query.matches(found.message):
+                shown.add(place)
+                yield found
 
 
 def _columns(query: "Query", width: int, body: str) -> tuple[str, ...]:

@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._message_page import hex_lines, hex_rows, message_page, messages_in
-from mqtool.commands._options import body_option, check_has_log, matching, output_option, store_options
+from mqtool.commands._options import body_option, check_has_log, matching, output_option
 from mqtool.commands._output import Output, progress
 from mqtool.commands._rows import message_columns, message_row
+from mqtool.commands._wire import Brokers, source_options
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, Status, UsageError
 from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
 from mqtool.formats.annotate import Field, annotate
 from mqtool.formats.hashing import body_crc
-from mqtool.formats.hosts import parse_message_id
+from mqtool.formats.hosts import host_of_message_id, parse_message_id
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.properties import CRC_NAME, CRC_SIZE, crc_digits
 
 if TYPE_CHECKING:
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.browser import Browsed
     from mqtool.engine.store.queue_view import QueueView
     from mqtool.engine.store.reader import StoreReader
     from mqtool.engine.store.search import Query
@@ -51,10 +54,18 @@ class Found:
 @click.command(short_help="Show one message.")
 @click.argument("ids", metavar="ID | TOPIC QUEUE OFFSET", nargs=-1, required=True)
 @click.option("--hex", "as_hex", is_flag=True, help="Show the bytes of each field, whatever shape the record is in.")
+@click.option("--broker", "broker_name", metavar="NAME", help="The broker, where several have such a place or address.")
 @body_option
-@store_options
+@source_options
 @output_option
-def command(ids: tuple[str, ...], as_hex: bool, body: str, store: "StoreReader", output: Output) -> int:
+def command(
+    ids: tuple[str, ...],
+    as_hex: bool,
+    broker_name: str | None,
+    body: str,
+    source: "Brokers | StoreReader",
+    output: Output,
+) -> int:
     """Show one message.
 
     \b
@@ -69,12 +80,27 @@ def command(ids: tuple[str, ...], as_hex: bool, body: str, store: "StoreReader",
       mqtool get order-4106
       mqtool get 7F000001000051AF0000000000000000 --hex
       mqtool get Orders 0 17
+      mqtool get -n localhost:9876 order-4106
 
-    Keys are looked up in the index files, then in the log. Several messages with one key are listed: choose by
-    physical offset. Ends with status 65 where the bytes are damaged; --hex shows them all the same.
+    Keys are looked up in the index files, then in the log; by brokers in their indexes, topic by topic. Several
+    messages with one key are listed: choose by physical offset. Ends with status 65 where the bytes are damaged; --hex
+    shows them all the same.
     """  # noqa: D301 (what click takes for a mark is one character, not two)
-    check_has_log(store)
-    found = _locate(store, ids, output)
+    if isinstance(source, Brokers):
+        source.remark(output)
+        found = source.admin(lambda admin: _locate_on_brokers(admin, broker_name, ids, output))
+        return _show_all(None, found, as_hex, body, output)
+    if broker_name is not None:
+        raise UsageError("--broker names one of several brokers: a store is of one")
+    check_has_log(source)
+    status = _show_all(source, _locate(source, ids, output), as_hex, body, output)
+    for remark in source.remarks:
+        output.remark(remark)
+    return status
+
+
+def _show_all(store: "StoreReader | None", found: list[Found], as_hex: bool, body: str, output: Output) -> int:
+    """Show what was found, of a store or of brokers; return the status."""
     if as_hex:
         for one in found:
             _show_hex(one, output)
@@ -84,11 +110,10 @@ def command(ids: tuple[str, ...], as_hex: bool, body: str, store: "StoreReader",
         output.columns = message_columns(output.width, body)
         for one in found:
             if one.message:
-                output.row(message_row(one.message, body))
+                output.row(message_row(one.inner or one.message, body))
         first = "the first " if len(found) == _LISTED_MESSAGES else ""
-        output.remark(f"{first}{len(found):,} messages have this key: choose one with `mqtool get PHYSICAL_OFFSET`")
-    for remark in store.remarks:
-        output.remark(remark)
+        how = "PHYSICAL_OFFSET" if store else "MESSAGE_ID"
+        output.remark(f"{first}{len(found):,} messages have this key: choose one with `mqtool get {how}`")
     wrong = [sentence for one in found for sentence in one.wrong]
     for sentence in wrong:
         output.remark(sentence)
@@ -104,15 +129,11 @@ def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[
     if len(ids) != 1:
         raise UsageError(f"{len(ids)} arguments name no message: give one ID, or TOPIC QUEUE OFFSET")
     name = ids[0]
-    if re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", name):
-        return [_at_address(store, int(name, 16))]
-    digits = name.replace(",", "")
-    is_address = digits.isascii() and digits.isdigit() and len(digits) < _ID_SIZES[0]
-    position = _position_in(name)
-    if is_address:
+    address, position = _address_in(name), _position_in(name)
+    if address is not None:
         # A key may be a number too, but the index must know it: nobody waits for a scan of the log here.
         try:
-            return [_at_address(store, int(digits))]
+            return [_at_address(store, address)]
         except MqtoolError as error:
             found = _indexed(store, name)
             if not found:
@@ -127,6 +148,65 @@ def _locate(store: "StoreReader", ids: tuple[str, ...], output: Output) -> list[
         if one and one.message and one.message.message_id == name.upper():
             return [one]
     return _by_key(store, name, position, output)
+
+
+async def _locate_on_brokers(
+    admin: "AdminClient", broker_name: str | None, ids: tuple[str, ...], output: Output
+) -> list[Found]:
+    from mqtool.engine.client_runtime.browser import Browser
+
+    browser = Browser(admin, broker_name)
+    if len(ids) == 3:
+        topic, queue, offset = ids
+        return [_browsed(await browser.in_queue(topic, _number(queue, "QUEUE"), _number(offset, "OFFSET")))]
+    if len(ids) != 1:
+        raise UsageError(f"{len(ids)} arguments name no message: give one ID, or TOPIC QUEUE OFFSET")
+    name = ids[0]
+    address, position = _address_in(name), _position_in(name)
+    if address is not None:
+        try:
+            return [_browsed(await browser.at_address(address))]
+        except (NotFoundError, UsageError) as error:
+            found = await browser.by_key(name)
+            if not found:
+                raise
+            output.remark(f"{error}; it is a key")
+    else:
+        if position is not None and (of_id := await browser.by_message_id(name, position)):
+            return [_browsed(of_id)]
+        found = await browser.by_key(name)
+        if not found and position is not None and name != name.upper():
+            found = await browser.by_key(name.upper())  # as clients write their ids
+    for remark in browser.remarks:
+        output.remark(remark)
+    if found:
+        return [_browsed(one) for one in found[:_LISTED_MESSAGES]]
+    masters = await browser.masters()
+    raise NotFoundError(_nowhere(name, position, [master.address for master in masters]))
+
+
+def _nowhere(name: str, position: int | None, addresses: list[str]) -> str:
+    """Return the sentence for an id that no broker knows; an offset message id names the broker that gave it."""
+    asked = f"no message has the id or key {name}: the indexes of {', '.join(addresses)} do not know it"
+    host = host_of_message_id(name) if position is not None else None
+    if host is None or host in addresses:
+        return asked
+    return f"{asked}; as the id of a place it names {host}, which is no master of this cluster"
+
+
+def _browsed(found: "Browsed") -> Found:
+    """Return a message of a broker as one of a store: the record, and which of a batch was meant."""
+    message = message_of(found.record, found.message.position)
+    inner = found.message if is_inner_batch(message) else None
+    return Found(found.message.position, found.record, message, list(_wrong_in(message, found.record)), inner)
+
+
+def _address_in(name: str) -> int | None:
+    """Return the physical offset that a name is, None for what is none."""
+    if re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", name):
+        return int(name, 16)
+    digits = name.replace(",", "")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < _ID_SIZES[0] else None
 
 
 def _position_in(name: str) -> int | None:
@@ -418,7 +498,7 @@ def _in_log(
 # Showing it.
 
 
-def _show(store: "StoreReader", found: Found, body: str, output: Output) -> None:
+def _show(store: "StoreReader | None", found: Found, body: str, output: Output) -> None:
     message = found.inner or found.message
     if message is None:
         output.text(f"{len(found.record):,} damaged bytes at {found.offset:,}: --hex shows them")

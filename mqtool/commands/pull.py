@@ -1,6 +1,5 @@
 """``mqtool pull``."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -331,10 +330,11 @@ def _expression(subscription: "Subscription") -> tuple[str, str]:
 def _result(pulled: "Pulled", offset: int, room: int, subscription: "Subscription") -> "PullResult":
     """Return what a client makes of an answer: the messages that it keeps, ``room`` at most."""
     from mqtool.engine.store.pull import PullResult, StoreStatus
+    from mqtool.formats.message import messages_of
 
     status, next_offset = _store_status(pulled), pulled.next_offset
     kept: list[Message] = []
-    for message in _messages(pulled.records):
+    for message, _ in messages_of(pulled.records):
         if message.queue_offset < offset or not subscription.matches_message(message):
             continue
         if len(kept) == room:
@@ -358,15 +358,3 @@ def _store_status(pulled: "Pulled") -> "StoreStatus":
         ResponseCode.PULL_RETRY_IMMEDIATELY: StoreStatus.NO_MATCHED_MESSAGE,
         ResponseCode.PULL_OFFSET_MOVED: StoreStatus.OFFSET_OVERFLOW_BADLY,
     }.get(ResponseCode(pulled.code), StoreStatus.FOUND)
-
-
-def _messages(records: bytes) -> Iterator["Message"]:
-    from mqtool.formats.inner_batch import inner_messages, is_inner_batch
-    from mqtool.formats.message import message_of, records_of
-
-    for record, physical_offset in records_of(records):
-        message = message_of(record, physical_offset)
-        if is_inner_batch(message):
-            yield from inner_messages(message)
-        else:
-            yield message

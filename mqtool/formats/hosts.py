@@ -43,3 +43,14 @@ def parse_message_id(message_id: str) -> int:
     if len(raw) not in (16, 28):
         raise FormatError("no offset message id (32 or 56 hexadecimal digits)", offset=0)
     return int.from_bytes(raw[-8:], "big", signed=True)
+
+
+def host_of_message_id(message_id: str) -> str:
+    """Return the store host that an offset message id names; raises what ``parse_message_id`` does.
+
+    >>> host_of_message_id("7F00000100002A9F0000000000000000")
+    '127.0.0.1:10911'
+    """
+    parse_message_id(message_id)
+    raw = bytes.fromhex(message_id)
+    return host_text(raw[:-12], int.from_bytes(raw[-12:-8], "big", signed=True))

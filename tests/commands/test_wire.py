@@ -31,6 +31,8 @@ WIRE_COMMANDS = [
     ("consume", "--topic", "Orders", "--group", "billing"),
     ("consume", "--topic", "Orders", "--group", "billing", "--orderly"),
     ("consume", "--topic", "Orders", "--peek"),
+    ("get", "0"),
+    ("find", "--key", "x"),
     ("topic", "list"),
     ("topic", "show", "Orders"),
     ("topic", "create", "Orders", "--yes"),
@@ -112,6 +114,104 @@ def test_what_cannot_be_pulled_is_refused_alike(arguments: tuple[str, ...], stat
     assert online.remarks.split(" topics")[0].rstrip("0123456789") == offline.remarks.split(" topics")[0].rstrip(
         "0123456789"
     )
+
+
+def _same(name_server: str, *arguments: object) -> str:
+    """Run a command on brokers and on their store; return what both put out."""
+    online = run(*arguments, "-n", name_server)
+    offline = run(*arguments, "-s", golden_store(STORE))
+    assert (online.status, online.output) == (offline.status, offline.output), (arguments, online.remarks)
+    return online.output
+
+
+def test_a_message_is_the_same_from_a_broker_and_from_its_store_by_each_of_its_names(name_server: str) -> None:
+    for message in manifest(STORE)["messages"][::7]:
+        assert _same(name_server, "get", message["phy"])
+        assert _same(name_server, "get", message["msg_id"], "--hex")
+    for line in run("pull", "-s", golden_store(STORE), "--topic", "OrderEvents", "--queue", "1").rows:
+        assert _same(name_server, "get", "OrderEvents", 1, line["queue_offset"])
+        assert _same(name_server, "get", line["unique_key"], "--body", "hex")
+    assert _same(name_server, "get", "OrderEvents", 1, 0, "-o", "csv")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (("no-such-key",), Status.NO_INPUT, "no message has the id or key no-such-key: the indexes of 127.0.0.1:"),
+        (("0A00000100002A9F0000000000000001",), Status.NO_INPUT, "it names 10.0.0.1:10911, which is no master of this"),
+        (("1",), Status.NO_INPUT, "broker-a has no message that begins at 1"),
+        (("9999999999",), Status.NO_INPUT, "broker-a has no message that begins at 9,999,999,999"),
+        (("OrderEvents", "1", "99999"), Status.NO_INPUT, "no message has the queue offset 99,999"),
+        (("OrderEvents", "77", "0"), Status.NO_INPUT, "OrderEvents has no queue 77; it has 0, 1, 2, 3"),
+        (("OrderEvent", "0", "0"), Status.NO_INPUT, "no topic matches OrderEvent; near it: OrderEvents"),
+        (("OrderEvents", "x", "0"), Status.USAGE, "x is no QUEUE"),
+        (("OrderEvents", "0"), Status.USAGE, "2 arguments name no message"),
+        (("1", "--broker", "broker-z"), Status.NO_INPUT, "no broker is named broker-z; there are broker-a"),
+    ],
+)
+def test_what_a_broker_does_not_have_is_told(
+    arguments: tuple[str, ...], status: Status, sentence: str, name_server: str
+) -> None:
+    ran = run("get", "-n", name_server, *arguments)
+
+    assert (ran.status, ran.output) == (status, "")
+    assert sentence in ran.remarks
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--tag", "TagA"),
+        ("--tag", "Tag[AB]", "--queue", "1"),
+        ("--property", "a=5", "--limit", "3"),
+        ("--text", "a"),
+        ("--regex", "^.{3}", "--limit", "7"),
+        ("--since", "2026-11-21T01:34:28.300Z"),
+        ("--until", "2026-11-21T01:34:28.300Z"),
+        ("--text", "not in any body"),
+        ("--tag", "TagA", "--limit", "0"),
+    ],
+    ids=str,
+)
+def test_a_search_finds_the_same_on_a_broker_and_in_its_store(arguments: tuple[str, ...], name_server: str) -> None:
+    limit = () if "--limit" in arguments else ("--limit", "100000")
+    _same(name_server, "find", "--topic", "OrderEvents", *arguments, *limit)
+
+
+def test_keys_are_found_without_pulling_queues(name_server: str) -> None:
+    for topic, key, expected in manifest(STORE)["index_queries"]:
+        if topic == "NoSuchTopic":
+            continue
+        ran = run("find", "-n", name_server, "--topic", topic, "--key", key, "--body", "none")
+        assert [row["physical_offset"] for row in ran.rows] == sorted(set(expected)), (topic, key)
+        assert "1 topic looked up by key" in ran.remarks
+        assert "pulled" not in ran.remarks
+
+
+def test_a_search_that_pulls_queues_says_so_first_and_wants_a_bound(name_server: str) -> None:
+    unbound = run("find", "-n", name_server, "--topic", "OrderEvents", "--text", "x")
+    bound = run("find", "-n", name_server, "--topic", "OrderEvents", "--tag", "TagA", "--limit", "1")
+
+    assert (unbound.status, unbound.output) == (Status.USAGE, "")
+    assert "whole queues would be pulled: give --since or --limit" in unbound.remarks
+    first, last = bound.remarks.splitlines()
+    assert "messages in 4 queues of 1 topic are pulled" in first
+    assert last == "mqtool: 1 message found; 4 queues pulled; --limit is reached"
+
+
+@pytest.mark.parametrize("command", [("get", "0"), ("find", "--limit", "1", "--tag", "TagA")])
+def test_the_environment_alone_sends_a_look_to_brokers_and_that_is_told(
+    command: tuple[str, ...], name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", name_server)
+
+    online = run(*command)
+    offline = run(*command, "-s", golden_store(STORE))
+    told = f"the brokers of {name_server} are asked, as NAMESRV_ADDR says; -s DIR looks at a store"
+
+    assert online.output == offline.output
+    assert told in online.remarks
+    assert told not in run(*command, "-n", name_server).remarks + offline.remarks
 
 
 def test_a_broker_that_is_not_there_is_named(name_server: str) -> None:

@@ -58,9 +58,18 @@ def _group_of(version: str) -> Any:
     return pytest.param(version, marks=marks if version == OURS else [*marks, pytest.mark.java])
 
 
-@pytest.fixture(scope="module", params=[_group_of(version) for version in (OURS, *VERSIONS)])
+EVERY_BROKER = [_group_of(version) for version in (OURS, *VERSIONS)]
+
+
+@pytest.fixture(scope="module", params=EVERY_BROKER)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    version: str = request.param
+    with running(request.param, tmp_path_factory) as brokers:
+        yield brokers
+
+
+@contextlib.contextmanager
+def running(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """Run a broker of a version, or ours."""
     if version == OURS:
         with mqtool.Broker(settings=SETTINGS) as broker:
             yield Target(broker.name_server_address, version)

@@ -43,12 +43,14 @@ from mqtool.formats.headers import (
     OffsetResponse,
     Pull,
     PullResponse,
+    QueryMessage,
     Queue,
     ResetOffset,
     SearchOffset,
     TopicName,
     UnregisterClient,
     UpdateConsumerOffset,
+    ViewMessage,
     build_header,
     parse_header,
 )
@@ -382,6 +384,31 @@ def pull(
         ResponseCode.PULL_OFFSET_MOVED,
     )
     return _ask(RequestCode.PULL_MESSAGE, read, header, codes=codes)
+
+
+MOST_BY_KEY = 64
+"""Messages that brokers return at most for a key: the newest."""
+_NEVER = (1 << 63) - 1
+
+
+def message_at(offset: int) -> Question[bytes | None]:
+    """The record at a physical offset, None where the broker finds none; what it finds need not be a record."""
+    return _ask(
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        lambda answer: answer.body if answer.code == ResponseCode.SUCCESS else None,
+        ViewMessage(offset),
+        codes=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
+    )
+
+
+def messages_with_key(topic: str, key: str, since: int = 0, until: int = _NEVER) -> Question[bytes]:
+    """The records of a topic whose key or unique key has the same hash, the newest of those stored in a time (ms)."""
+    return _ask(
+        RequestCode.QUERY_MESSAGE,
+        lambda answer: answer.body if answer.code == ResponseCode.SUCCESS else b"",
+        QueryMessage(topic, key, MOST_BY_KEY, since, until),
+        codes=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+    )
 
 
 # Brokers

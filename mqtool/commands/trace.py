@@ -1,0 +1,187 @@
+"""``mqtool trace``."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mqtool.commands._options import output_option
+from mqtool.commands._output import Output
+from mqtool.commands._wire import Brokers, wire_options
+from mqtool.errors import NotFoundError, Status, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.browser import Browsed, Browser
+    from mqtool.formats.message import Message
+
+_COLUMNS = ("event_time", "what", "group", "topic", "queue_id", "queue_offset", "told", "broker_name")
+_MOST = 100
+_WORDS = {"Pub": "sent", "SubBefore": "given", "SubAfter": "consumed", "EndTransaction": "transaction"}
+
+
+@click.command(short_help="Show the way of a message.")
+@click.argument("message_id", metavar="[ID]", required=False)
+@click.option("--key", metavar="TEXT", help="All messages with this key.")
+@click.option(
+    "--trace-topic", default="RMQ_SYS_TRACE_TOPIC", show_default=True, help="Where clients send their traces."
+)
+@wire_options
+@output_option
+def command(message_id: str | None, key: str | None, trace_topic: str, brokers: Brokers, output: Output) -> int:
+    """Show the way of a message: where it is stored, what clients told of it, retries, dead letters, groups.
+
+    \b
+      mqtool trace -n localhost:9876 7F000001000051AF0000000000000000
+      mqtool trace -n localhost:9876 --key order-4106
+
+    ID is a unique key or an offset message id. Clients send traces where that is enabled (enableMsgTrace in Java). Of
+    each group that has committed an offset in the message's queue a row tells whether it is past the message.
+    """  # noqa: D301
+    if (message_id is None) == (key is None):
+        raise UsageError("give the ID of a message, or --key")
+    output.columns = _COLUMNS
+    count = brokers.admin(lambda admin: _trace(admin, message_id, key, trace_topic, output))
+    if count > 1:
+        output.remark(f"{count:,} messages have this key: of_message_id tells them apart")
+    return Status.OK
+
+
+async def _trace(
+    admin: "AdminClient", message_id: str | None, key: str | None, trace_topic: str, output: Output
+) -> int:
+    from mqtool.engine.client_runtime.browser import Browser
+    from mqtool.formats.topics import is_system_topic
+
+    browser = Browser(admin)
+    topics = await browser.topics()
+    own = {name for name in topics if not is_system_topic(name)} - {trace_topic}
+    found = await _found(browser, key or message_id or "", own)
+    offsets = await admin.offsets()
+    origins = [one for one in found if not _is_copy(one.message)]
+    if len(origins) > _MOST:
+        raise UsageError(f"{len(origins):,} messages have this key: give the ID of one")
+    if trace_topic not in topics:
+        output.remark(f"there is no topic {trace_topic}: no client has told of any message")
+    for origin in origins or found[:1]:
+        copies = [one for one in found if _is_copy(one.message) and one is not origin and _is_of(one.message, origin)]
+        rows = [_stored(one) for one in (origin, *copies)]
+        if trace_topic in topics and origin.message.unique_key:
+            rows += await _told(browser, trace_topic, origin.message.unique_key)
+        rows.sort(key=lambda row: row["event_timestamp"] or 0)
+        rows += [
+            _passed(offset.group, offset.consumer_offset, one)
+            for one in (origin, *copies)
+            for offset in offsets
+            if (offset.broker_name, offset.topic, offset.queue_id)
+            == (one.broker.broker_name, one.message.topic, one.message.queue_id)
+        ]
+        for row in rows:
+            output.row({"of_message_id": origin.message.message_id, **row})
+    for remark in browser.remarks:
+        output.remark(remark)
+    return len(origins)
+
+
+async def _found(browser: "Browser", name: str, topics: set[str]) -> "list[Browsed]":
+    """Return all messages with a key, or with that of the message of an id, in topics, retries among them."""
+    from mqtool.errors import FormatError
+    from mqtool.formats.hosts import parse_message_id
+
+    found = await browser.by_key(name, topics)
+    if not found:
+        try:
+            of_id = await browser.by_message_id(name, parse_message_id(name))
+        except FormatError:
+            of_id = None
+        if of_id:
+            same = await browser.by_key(of_id.message.unique_key, topics) if of_id.message.unique_key else []
+            wanted = of_id.message.message_id
+            return [of_id, *(one for one in same if _is_copy(one.message) and one.message.message_id != wanted)]
+        raise NotFoundError(f"no message has the id or key {name}: no index of a broker knows it")
+    return found
+
+
+def _is_copy(message: "Message") -> bool:
+    from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
+    return message.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
+def _is_of(copy: "Message", origin: "Browsed") -> bool:
+    """Tell whether a retry or a dead letter is of a message: unique keys alone do not tell, as batches share one."""
+    named = copy.properties.get("ORIGIN_MESSAGE_ID") or copy.unique_key
+    return named in (origin.message.message_id, origin.message.unique_key)
+
+
+def _stored(found: "Browsed") -> dict[str, Any]:
+    from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
+    message = found.message
+    what, group, told = "stored", None, f"born {message.store_timestamp - message.born_timestamp:,} ms before"
+    for prefix, name in ((RETRY_PREFIX, "retry"), (DEAD_LETTER_PREFIX, "dead letter")):
+        if message.topic.startswith(prefix):
+            what, group = name, message.topic.removeprefix(prefix)
+            told = f"{message.reconsume_times:,} attempts failed"
+    return _row(what, message.store_timestamp, group, told, found)
+
+
+def _row(
+    what: str, timestamp: int | None, group: str | None, told: str, found: "Browsed | None", **more: Any
+) -> dict[str, Any]:
+    message = found.message if found else None
+    return {
+        "what": what,
+        "event_timestamp": timestamp,
+        "group": group,
+        "topic": message.topic if message else more.get("topic"),
+        "queue_id": message.queue_id if message else None,
+        "queue_offset": message.queue_offset if message else None,
+        "reconsume_times": message.reconsume_times if message else None,
+        "message_id": message.message_id if message else None,
+        "told": told,
+        "client_host": more.get("client_host"),
+        "broker_name": found.broker.broker_name if found else None,
+    }
+
+
+def _passed(group: str, offset: int | None, found: "Browsed") -> dict[str, Any]:
+    if offset is None:
+        told = "has committed nothing in this queue"
+    elif offset > found.message.queue_offset:
+        told = f"is past it, at {offset:,}"
+    else:
+        told = f"has {found.message.queue_offset - offset:,} messages before it, at {offset:,}"
+    return _row("group", None, group, told, found)
+
+
+async def _told(browser: "Browser", trace_topic: str, unique_key: str) -> list[dict[str, Any]]:
+    """Return what clients told of a message; how a consumption ended has the group and time of its begin."""
+    from mqtool.formats.trace import parse_trace
+
+    records = [
+        record
+        for carrier in await browser.by_key(unique_key, [trace_topic])
+        for record in parse_trace(carrier.message.plain_body())
+        if unique_key in record.unique_key.split(",")
+    ]
+    begun = {record.request_id: record for record in records if record.kind == "SubBefore"}
+    rows = []
+    for record in dict.fromkeys(records):
+        before = begun.get(record.request_id) if record.kind == "SubAfter" else None
+        how = "" if record.is_success is None else "successfully" if record.is_success else "without success"
+        took = f"in {record.cost_ms:,} ms" if record.cost_ms is not None else ""
+        timestamp = record.timestamp
+        if timestamp is None and before and before.timestamp is not None:
+            timestamp = before.timestamp + (record.cost_ms or 0)
+        rows.append(
+            _row(
+                _WORDS[record.kind],
+                timestamp,
+                record.group or (before.group if before else None),
+                " ".join(filter(None, (record.state.lower(), how, took))),
+                None,
+                topic=record.topic or None,
+                client_host=record.client_host or None,
+            )
+        )
+    return rows

@@ -1,0 +1,91 @@
+"""What clients tell of a message on its way: records that they send to a trace topic, as separated text.
+
+A body holds many records; each ends with character 2, its fields are separated by character 1. The keys of the
+message that carries them are the unique keys and keys of the messages that they tell of.
+(RocketMQ: ``TraceDataEncoder``.)
+"""
+
+from typing import NamedTuple
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_FIELD, _RECORD = "\x01", "\x02"
+
+
+class TraceRecord(NamedTuple):
+    """One record; what its kind does not tell is empty, or None."""
+
+    kind: str  # Pub, SubBefore, SubAfter, EndTransaction, Recall
+    timestamp: int | None
+    group: str
+    topic: str
+    unique_key: str
+    request_id: str  # joins SubBefore and SubAfter
+    client_host: str
+    cost_ms: int | None
+    is_success: bool | None
+    state: str  # how a transaction ended
+
+
+def parse_trace(body: bytes) -> list[TraceRecord]:
+    r"""Return the records of a body; what is no record that we know is left out.
+
+    >>> parse_trace(b"SubAfter\x01r1\x01KEY\x015\x01true\x01k\x010\x02")[0][4:9]
+    ('KEY', 'r1', '', 5, True)
+    """
+    records = []
+    for text in body.decode("utf-8", "replace").split(_RECORD):
+        fields = text.strip().split(_FIELD)
+        read = _READERS.get(fields[0])
+        if read:
+            records.append(read(_Fields(fields)))
+    return records
+
+
+class _Fields:
+    """The fields of a record by their places; one that is missing is empty."""
+
+    def __init__(self, fields: list[str]) -> None:
+        self.count = len(fields)
+        self._fields = fields
+
+    def text(self, place: int) -> str:
+        """Return a field as it is; Java writes what there is not as ``null``."""
+        value = self._fields[place] if place < self.count else ""
+        return "" if value == "null" else value
+
+    def number(self, place: int) -> int | None:
+        """Return a field that is a number."""
+        value = self.text(place)
+        return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else None
+
+
+def _sent(of: _Fields) -> TraceRecord:
+    # Old clients tell no offset message id, new ones add their host behind the success.
+    success = of.text(12 if of.count == 13 else 13)
+    return TraceRecord(
+        of.text(0), of.number(1), of.text(3), of.text(4), of.text(5), "", of.text(14), of.number(10),
+        success == "true" if success else None, "",
+    )  # fmt: skip
+
+
+def _given(of: _Fields) -> TraceRecord:
+    return TraceRecord(
+        of.text(0), of.number(1), of.text(3), "", of.text(5), of.text(4), of.text(8), None, None, ""
+    )  # fmt: skip
+
+
+def _consumed(of: _Fields) -> TraceRecord:
+    success = of.text(4)
+    return TraceRecord(
+        of.text(0), of.number(7), of.text(8), "", of.text(2), of.text(1), "", of.number(3),
+        success == "true" if success else None, "",
+    )  # fmt: skip
+
+
+def _ended(of: _Fields) -> TraceRecord:
+    return TraceRecord(
+        of.text(0), of.number(1), of.text(3), of.text(4), of.text(5), "", "", None, None, of.text(11)
+    )  # fmt: skip
+
+
+_READERS = {"Pub": _sent, "SubBefore": _given, "SubAfter": _consumed, "EndTransaction": _ended}

@@ -1,0 +1,142 @@
+"""What the shell does with messages of running brokers: the same scenarios with real brokers and with ours."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import mqtool
+from mqtool import ConsumeStatus, ProducerMessage, SendResult
+from mqtool.errors import MqtoolError, Status
+from tests.commands.running import Ran
+from tests.commands.running import run as run_command
+from tests.differential.test_python_clients import EVERY_BROKER, Seen, Target, consumer, producer, running, until
+
+
+@pytest.fixture(scope="module", params=EVERY_BROKER, name="target")
+def each_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with running(request.param, tmp_path_factory) as target:
+        yield target
+
+
+def run(target: Target, *arguments: object, status: Status = Status.OK) -> Ran:
+    ran = run_command(*arguments, "-n", target.name_server)
+    assert ran.status == status, (arguments, ran)
+    return ran
+
+
+def send(target: Target, *messages: ProducerMessage) -> list[SendResult]:
+    """Send messages one by one; a broker that has just started refuses for a moment."""
+    with producer(target) as sending:
+        until(lambda: _is_ready(sending))
+        return [sending.send(message) for message in messages]
+
+
+def _is_ready(sending: mqtool.Producer) -> bool:
+    try:
+        sending.send(ProducerMessage("Ready", b"x"))
+    except MqtoolError:
+        return False
+    return True
+
+
+def test_a_message_is_found_by_each_of_its_names(target: Target) -> None:
+    sent = send(
+        target,
+        *(
+            ProducerMessage(
+                "Names", f"body {number}", f"tag{number % 2}", [f"key-{number}", "all"], properties={"n": "x"}
+            )
+            for number in range(6)
+        ),
+    )
+    indexed = ("find", "--topic", "Names", "--key", "all")
+    until(lambda: len(run(target, *indexed).rows) == 6)  # brokers fill their index in the background
+
+    for number, one in enumerate(sent):
+        place = ("Names", one.queue.queue_id, one.queue_offset)
+        for name in (place, (one.offset_message_id,), (one.message_id,), (f"key-{number}",)):
+            [row] = run(target, "get", *name).rows
+            assert (row["body"], row["unique_key"], row["message_id"]) == (
+                f"body {number}",
+                one.message_id,
+                one.offset_message_id,
+            )
+        [by_address] = run(target, "get", row["physical_offset"]).rows
+        assert by_address == row
+        assert "UNIQ_KEY" in run(target, "get", one.offset_message_id, "--hex").output
+        run(target, "get", row["physical_offset"] + 1, status=Status.NO_INPUT)
+    run(target, "get", "Names", 0, 1 << 40, status=Status.NO_INPUT)
+    run(target, "get", "no-such-key", status=Status.NO_INPUT)
+
+    assert [row["body"] for row in run(target, *indexed).rows] == [f"body {number}" for number in range(6)]
+    for conditions, wanted in (
+        (("--tag", "tag1"), [1, 3, 5]),
+        (("--key", "key-[24]"), [2, 4]),
+        (("--text", "body 3"), [3]),
+        (("--regex", "[45]$"), [4, 5]),
+        (("--property", "n=?", "--limit", "2"), [0, 1]),
+    ):
+        ran = run(target, "find", "--topic", "Names", "--since", "1h", *conditions)
+        assert [row["body"] for row in ran.rows] == [f"body {number}" for number in wanted]
+
+
+def test_a_search_by_time_pulls_no_more_than_it_needs(target: Target) -> None:
+    send(target, *(ProducerMessage("Times", f"early {number}") for number in range(40)))
+    start = time.monotonic()
+    until(lambda: time.monotonic() > start + 1.5)  # brokers of 4.9 find a time to the second
+    middle = int(time.time() * 1000)
+    send(target, ProducerMessage("Times", "late"))
+
+    ran = run(target, "find", "--topic", "Times", "--since", middle)
+    before = run(target, "find", "--topic", "Times", "--since", "1h", "--until", middle)
+
+    assert [row["body"] for row in ran.rows] == ["late"]
+    assert len(before.rows) == 40
+    assert int(ran.remarks.split(" message")[0].removeprefix("mqtool: ")) <= 8
+
+
+def _told(kind: str, *fields: object) -> str:
+    """Return a trace record as Java clients write it."""
+    return "\x01".join(map(str, (kind, *fields))) + "\x02"
+
+
+def test_the_way_of_a_message_is_told(target: Target) -> None:
+    dead = Seen(lambda _: ConsumeStatus.LATER)
+    fine = Seen()
+    with (
+        consumer(target, "Way-fails", "Way", dead, max_reconsume_times=1),
+        consumer(target, "Way-works", "Way", fine),
+    ):
+        [other, sent] = send(target, ProducerMessage("Way", b"other"), ProducerMessage("Way", b"x", keys="way-1"))
+        until(lambda: len(fine.messages) == 2)
+        until(lambda: "dead letter" in {row["what"] for row in run(target, "trace", "--key", "way-1").rows})
+    key = sent.message_id
+    begun = _told("SubBefore", 1_700_000_000_000, "r", "Way-works", "request", key, 0, "way-1", "10.0.0.9@1")
+    ended = _told("SubAfter", "request", key, 7, "true", "way-1", 0)
+    pub = _told("Pub", 1_600_000_000_000, "r", "P", "Way", key, "", "way-1", "h:1", 1, 3, 0, "ID", "true", "10.0.0.8@2")
+    send(target, ProducerMessage("Traces", pub, keys=[key]), ProducerMessage("Traces", begun + ended, keys=[key]))
+    until(lambda: len(run(target, "find", "--topic", "Traces", "--key", key).rows) == 2)
+
+    for name in ((key,), (sent.offset_message_id,), ("--key", "way-1")):
+        rows = run(target, "trace", *name, "--trace-topic", "Traces").rows
+        assert {row["of_message_id"] for row in rows} == {sent.offset_message_id}
+        told = [(row["what"], row["group"]) for row in rows if row["what"] != "group"]
+        assert told == [
+            ("sent", "P"),
+            ("given", "Way-works"),
+            ("consumed", "Way-works"),
+            ("stored", None),
+            ("retry", "Way-fails"),
+            ("dead letter", "Way-fails"),
+        ]
+    until(lambda: passed_by(target, key) == {"Way-fails", "Way-works"})  # who leaves commits without an answer
+    assert [row["what"] for row in run(target, "trace", other.message_id).rows][:1] == ["stored"]
+    run(target, "trace", "no-such-id", status=Status.NO_INPUT)
+    run(target, "trace", status=Status.USAGE)
+
+
+def passed_by(target: Target, key: str) -> set[str]:
+    """Return the groups that are past a message of ``Way``."""
+    rows = run(target, "trace", key).rows
+    return {row["group"] for row in rows if row["topic"] == "Way" and row["told"].startswith("is past it")}
