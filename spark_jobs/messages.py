@@ -7,7 +7,7 @@ UTF-8.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,16 @@ MOST_HEX = 256
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999: a time outside of them is no timestamp."""
 _PROPERTIES = ("KEYS", "TAGS", "UNIQ_KEY")
-_CODES = ("", "LOG-SIZES", "LOG-POSITION", "LOG-CRC")
+_OF_PROPERTIES = frozenset((
+    "properties", "tags", "keys", "unique_key", "raw_properties", "key_bytes", "headers", "json_properties",
+))  # fmt: skip
+"""Columns for which properties are read."""
+_CODES = ("", "LOG-SIZES", "LOG-POSITION", "LOG-CRC", "LOG-PROPERTY-TEXT")
 _MEANINGS = {
     "LOG-SIZES": "the sizes in this record do not add up to its total size",
     "LOG-POSITION": "this record says to lie elsewhere",
     "LOG-CRC": "the body does not match its CRC",
+    "LOG-PROPERTY-TEXT": "its properties are damaged",
     "LOG-MAGIC": "no record begins here",
     "LOG-BLANK": "a blank record that does not fill its segment",
     "LOG-TORN": "a record that was not written to its end",
@@ -369,10 +374,12 @@ LAYOUTS: dict[str, dict[str, str]] = {
 COLUMNS = BUILDERS | EXTRAS
 
 
-def judge(table: MessageTable, with_bodies: bool) -> npt.NDArray[np.int8]:
-    """Return for each message what is wrong with it, as a number of ``_CODES``; bodies only where they are read."""
+def judge(table: MessageTable, columns: Collection[str]) -> npt.NDArray[np.int8]:
+    """Return for each message what is wrong with it, as a number of ``_CODES``; of bodies and properties if read."""
     codes = np.zeros(len(table), np.int8)
-    if with_bodies:
+    if not _OF_PROPERTIES.isdisjoint(columns):
+        codes[table.judged_properties(())[2]] = 4
+    if "body" in columns:
         codes[table.body_crcs() != table.column("body_crc")] = 3
     codes[table.column("position") != table.column("physical_offset")] = 2
     codes[table.faults != 0] = 1
@@ -401,7 +408,7 @@ class Batches:
         Raises:
             BadDataError: one is damaged, in mode FAILFAST.
         """
-        codes = judge(table, "body" in self.wanted.columns)
+        codes = judge(table, self.wanted.columns)
         if codes.any() and self.mode != "PERMISSIVE":
             if self.mode == "FAILFAST":
                 row = int(np.flatnonzero(codes)[0])

@@ -160,7 +160,7 @@ hosts = st.tuples(
     st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16),
     st.sampled_from([10911, 0, -1, 65_535]) | i32,
 )
-letters = st.characters(codec="utf-8", exclude_characters="\x01\x02")
+letters = st.characters(codec="utf-8", exclude_characters="\0\x01\x02")
 names = st.sampled_from(
     ["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "INNER_NUM", "INNER_BASE", "TAG", "TAGSX", "WAIT", "__CRC32", "K", "名"]
 ) | st.text(letters, min_size=1, max_size=12)
@@ -170,7 +170,7 @@ pairs = st.dictionaries(names, values, max_size=6)
 properties_texts = st.builds(properties, pairs, st.booleans())
 """Texts that a broker may have written."""
 odd_properties = st.binary(max_size=60) | st.lists(
-    st.sampled_from([b"\x01", b"\x02", b"TAGS", b"KEYS", b"UNIQ_KEY", b"a", b" ", b"0123456789abcdef", b"\xff"])
+    st.sampled_from([b"\0", b"\x01", b"\x02", b"TAGS", b"KEYS", b"UNIQ_KEY", b"a", b" ", b"0123456789abcdef", b"\xff"])
 ).map(b"".join)
 """Texts full of separators in the wrong places."""
 

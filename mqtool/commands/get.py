@@ -21,7 +21,7 @@ from mqtool.formats.hashing import body_crc
 from mqtool.formats.hosts import host_of_message_id, parse_message_id
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_of
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, crc_digits
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, are_readable, crc_digits
 
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_client import AdminClient
@@ -302,6 +302,8 @@ def _wrong_in(message: Message, record: bytes) -> Iterator[str]:
     if message.physical_offset != message.position:
         yield f"the record at {message.position:,} says that it lies at {message.physical_offset:,}"
     actual = body_crc(message.body)
+    if not are_readable(message.raw_properties):
+        yield "the properties are damaged: only those are shown that Java would read"
     if message.body and actual != message.body_crc:
         yield f"the body is damaged: its CRC is {actual}, the record says {message.body_crc}"
     digits = message.properties.get(CRC_NAME)

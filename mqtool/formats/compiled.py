@@ -81,7 +81,7 @@ def _prefetch(_typing: Any, buffer: Any, _at: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _separators(_typing: Any, buffer: Any, _at: Any) -> Any:
-    """Compare sixteen bytes with both separators at once."""
+    """Compare sixteen bytes with zero and both separators at once."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -89,9 +89,7 @@ def _separators(_typing: Any, buffer: Any, _at: Any) -> Any:
         vector = ir.VectorType(ir.IntType(8), 16)
         pointer = builder.bitcast(builder.gep(array.data, [at]), vector.as_pointer())
         data = builder.load(pointer, align=1)
-        # As 1 and 2 are the only bytes that lie below 2 once 1 is taken away.
-        moved = builder.sub(data, vector([1] * 16))
-        hits = builder.icmp_unsigned("<", moved, vector([2] * 16))
+        hits = builder.icmp_unsigned("<", data, vector([3] * 16))
         return builder.zext(builder.bitcast(hits, ir.IntType(16)), ir.IntType(64))
 
     return nb.int64(buffer, _at), generate
@@ -131,7 +129,7 @@ def separators(buffer: Any, start: int, end: int) -> int:
         return marks & (1 << end - start) - 1 if end < start + 16 else marks
     marks = 0
     for at in range(start, min(start + 16, end)):
-        if 1 <= buffer[at] <= 2:
+        if buffer[at] <= 2:
             marks |= 1 << at - start
     return marks
 

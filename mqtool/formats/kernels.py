@@ -279,8 +279,11 @@ def find_properties(
     by_letter: Array,
     found_offsets: Array,
     found_sizes: Array,
+    damaged: Array,
 ) -> None:
     """Find the values of some properties in each properties text, the last where a name comes twice.
+
+    Which texts are damaged ``properties.are_readable`` tells in plain Python.
 
     Args:
         buffer: the bytes.
@@ -291,6 +294,7 @@ def find_properties(
         by_letter: (byte, 2) the numbers of the first name that begins with a byte, and of the first behind those.
         found_offsets: (name, text) receives the position of the value.
         found_sizes: (name, text) receives its length; both are 0 where the property is missing or empty.
+        damaged: receives whether a text is damaged.
     """
     count = len(offsets)
     for i in range(count):
@@ -304,25 +308,37 @@ def find_properties(
         name_at = int(offsets[i])
         end = name_at + int(sizes[i])
         value_at = -1  # behind the separator, once it is met
+        has_zero = False  # in this pair
+        wrong = end > name_at and buffer[end - 1] == 0
         block = name_at
         while block < end:
             marks = separators(buffer, block, end)
             while marks:
                 at = block + lowest_bit(marks)
                 marks &= marks - 1
+                if buffer[at] == 0:
+                    has_zero = True
+                    continue
                 if buffer[at] == 1:
+                    wrong |= has_zero
                     if value_at < 0:
                         value_at = at + 1
                     continue
-                if value_at > name_at + 1 and at > value_at:
+                if value_at <= name_at + 1:
+                    wrong |= at > name_at
+                elif at > value_at:
                     _note_property(
                         buffer, name_at, value_at, at, i, names, name_ends, by_letter, found_offsets, found_sizes
                     )
                 name_at = at + 1
                 value_at = -1
+                has_zero = False
             block += 16
-        if value_at > name_at + 1 and end > value_at:
+        if value_at <= name_at + 1:
+            wrong |= end > name_at
+        elif end > value_at:
             _note_property(buffer, name_at, value_at, end, i, names, name_ends, by_letter, found_offsets, found_sizes)
+        damaged[i] = wrong
 
 
 def _note_property(
@@ -390,8 +406,8 @@ def list_properties(
             while marks:
                 mark = block + lowest_bit(marks)
                 marks &= marks - 1
-                if mark < end and buffer[mark] == 1:
-                    if value < 0:
+                if mark < end and buffer[mark] != 2:
+                    if buffer[mark] == 1 and value < 0:
                         value = mark + 1
                     continue
                 if value > at + 1 and mark > value:
@@ -443,10 +459,10 @@ def copy(buffer: Buffer, at: int, size: int, out: Array, to: int) -> None:
 
 
 def separators(buffer: Buffer, start: int, end: int) -> int:
-    """Return which of sixteen bytes are separators of properties: bit *n* stands for position ``start + n``."""
+    """Return which of sixteen bytes are separators of properties, or zero: bit *n* stands for ``start + n``."""
     marks = 0
     for at in range(start, min(start + 16, end)):
-        if 1 <= buffer[at] <= 2:
+        if buffer[at] <= 2:
             marks |= 1 << at - start
     return marks
 
@@ -806,12 +822,16 @@ def express(
             while marks:
                 mark = block + lowest_bit(marks)
                 marks &= marks - 1
-                if mark < close and buffer[mark] == 1:
-                    if value_at < 0:
+                if mark < close and buffer[mark] != 2:
+                    if buffer[mark] == 0:
+                        is_special = True
+                    elif value_at < 0:
                         value_at = mark + 1
                     continue
                 name_size = value_at - 1 - name_at
-                if name_size > 0 and mark > value_at:
+                if name_size <= 0:
+                    is_special |= mark > name_at
+                elif mark > value_at:
                     letter = buffer[name_at]
                     if name_size == 8 and int64(buffer, name_at) == unique:
                         unique_at, unique_size = value_at, mark - value_at

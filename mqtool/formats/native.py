@@ -44,7 +44,7 @@ SIGNATURES = {
     "hop": Signature("u1 n n n 3n n 2n >i8", "3n"),
     "gather": Signature("u1 i8 i8,2 i8,2 4n n 3n >i4,2 >i8,2 >i8,2 >u1"),
     "intern": Signature("u1 i8 i8 >i4 >i4 >i8", "n"),
-    "find_properties": Signature("u1 i8 i8 u1 i8 i8,2 >i8,2 >i8,2"),
+    "find_properties": Signature("u1 i8 i8 u1 i8 i8,2 >i8,2 >i8,2 >b1"),
     "list_properties": Signature("u1 i8 i8 >i4 >i8 >i8 >i8 >i8", "n"),
     "pack": Signature("u1 i8 i8 >i4 >u1"),
     "hashes": Signature("u1 i8 i8 >i8"),

@@ -9,6 +9,7 @@ PAIR_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
 
 _PAIR = PAIR_SEPARATOR.encode()
+_NAME = NAME_SEPARATOR.encode()
 
 CRC_NAME = "__CRC32#"
 OF_ROCKETMQ = frozenset((
@@ -31,7 +32,7 @@ CRC_SIZE = len(CRC_NAME) + len(NAME_SEPARATOR) + 10 + len(PAIR_SEPARATOR)
 def parse_properties(data: bytes) -> dict[str, str]:
     r"""Return name to value; pairs that Java's reader drops are dropped, the last of equal names wins.
 
-    >>> parse_properties(b"TAGS\\x01TagA\\x02KEYS\\x01k1 k2\\x02")
+    >>> parse_properties(b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02")
     {'TAGS': 'TagA', 'KEYS': 'k1 k2'}
     """
     pairs = {}
@@ -40,6 +41,23 @@ def parse_properties(data: bytes) -> dict[str, str]:
         if name and value:
             pairs[name] = value
     return pairs
+
+
+def are_readable(data: bytes) -> bool:
+    r"""Tell whether a broker may have written these properties; Java reads any, and drops what is no pair in silence.
+
+    Each piece between two ``\x02`` has a name, ``\x01`` and a value, which may be empty; empty pieces are none. A
+    value may hold any bytes, so two pairs whose separator is lost are one. But no zero byte stands before a ``\x01``
+    of its piece, nor at the end: there zeros lie over what was stored.
+
+    >>> [are_readable(text) for text in (b"TAGS\x01a\x02KEYS\x01", b"TAGS\x01a\x02KEYS", b"TAGS\x01a\0\0")]
+    [True, False, False]
+    """
+    for piece in data.split(_PAIR):
+        before, separator, _ = piece.rpartition(_NAME)
+        if piece and (not separator or piece.startswith(_NAME) or b"\0" in before):
+            return False
+    return not data.endswith(b"\0")
 
 
 def build_properties(pairs: dict[str, str]) -> bytes:

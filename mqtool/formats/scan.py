@@ -204,9 +204,13 @@ class MessageTable:
 
         ``names`` must be in order.
         """
+        return self.judged_properties(names)[:2]
+
+    def judged_properties(self, names: Sequence[str]) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+        """Return the same, and of each message whether its properties are damaged (``properties.are_readable``)."""
         joined, ends, by_letter = _name_table(tuple(names))
         shape = (len(names), len(self))
-        offsets, sizes = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        offsets, sizes, damaged = np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(len(self), np.bool_)
         self.kernels.find_properties(
             self.buffer,
             self.offsets(plain.PROPERTIES),
@@ -216,8 +220,17 @@ class MessageTable:
             by_letter,
             offsets,
             sizes,
+            damaged,
         )
-        return offsets, sizes
+        return offsets, sizes, damaged
+
+    def broken(self) -> npt.NDArray[np.bool_]:
+        """Tell which messages are not what was stored, as far as they show it themselves.
+
+        The body does not match its CRC, or the properties, which that CRC leaves out, are damaged.
+        """
+        wrong = (self.sizes(plain.BODY) > 0) & (self.body_crcs() != self.column("body_crc"))
+        return cast("npt.NDArray[np.bool_]", wrong | self.judged_properties(())[2])
 
     def body_crcs(self) -> npt.NDArray[np.int32]:
         """Return the CRC that each body as it is stored should have; 0 for an empty one."""

@@ -346,16 +346,17 @@ def test_an_expired_message_is_told_from_one_that_never_was(tmp_path: Path) -> N
         (84, b"\0\xff\xff\xff", "sizes do not add up"),
         (88, b"\xee", "the body is damaged: its CRC is"),
         (28, b"\1", "says that it lies at"),
+        (-30, b"\0" * 30, "the properties are damaged"),
         (0, b"\xee" * 60, "no message begins"),
     ],
-    ids=["magic", "size", "body size", "body", "physical offset", "noise"],
+    ids=["magic", "size", "body size", "body", "physical offset", "properties", "noise"],
 )
 def test_damage_ends_with_a_status_and_hex_shows_the_bytes_all_the_same(
     at: int, data: bytes, words: str, tmp_path: Path
 ) -> None:
     copy = copy_of("txn-497-clean", tmp_path)
     message, following = manifest("txn-497-clean")["messages"][5:7]
-    overwrite(copy / "commitlog" / f"{0:020}", message["phy"] + at, data)
+    overwrite(copy / "commitlog" / f"{0:020}", (message if at >= 0 else following)["phy"] + at, data)
     whole = (copy / "commitlog" / f"{0:020}").read_bytes()[message["phy"] : following["phy"]]
 
     for ids in ([message["phy"]], [message["topic"], message["queue_id"], message["queue_offset"]]):

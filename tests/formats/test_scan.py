@@ -20,7 +20,7 @@ from mqtool.formats import commit_log, index_file, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.commit_log import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from mqtool.formats.hashing import java_hash
-from mqtool.formats.properties import parse_properties
+from mqtool.formats.properties import are_readable, parse_properties
 from mqtool.formats.scan import BARE, DLEDGER, NARROW, WIDE, Fault, Stop
 from tests import builders
 from tests.damage import cut, flipped
@@ -528,6 +528,32 @@ def test_properties_are_found_as_split_finds_them(kernels: Any, lay: Lay, texts:
             assert {name.decode(): value.decode() for name, value in expected.items()} == parse_properties(text)
 
 
+def is_pair(piece: bytes) -> bool:
+    """Tell whether nothing but a pair as a broker writes it can be these bytes: no zeros where a name may lie."""
+    fields = piece.split(b"\x01")
+    return len(fields) > 1 and fields[0] != b"" and not any(b"\0" in field for field in fields[:-1])
+
+
+@given(texts=st.lists(builders.properties_texts | builders.odd_properties, max_size=6))
+@example([b"", b"TAGS\x01", b"TAGS\x01\x02", b"\x02TAGS\x01a\x02\x02", b"TAGS\x01a\0b\x02", b"K\x01v\x01w"])
+@example([b"TAGS", b"\x01a", b"TAGS\x01a\x02\x01b", b"TA\0GS\x01a", b"K\x01v\0\0S\x01w\x02", b"TAGS\x01a\0", b"\0"])
+@example([b"TAGS\x01" + b"a" * 27 + b"\0", b"TAGS\x01" + b"a" * 10 + b"\0", bytes(16), bytes(17), b"a" * 16])
+def test_damaged_properties_are_those_that_no_broker_writes(kernels: Any, lay: Lay, texts: list[bytes]) -> None:
+    table = table_of(*pieces_of(texts), plain.PROPERTIES, kernels, lay)
+
+    damaged = table.judged_properties(NAMES)[2].tolist()
+
+    assert damaged == [
+        text.endswith(b"\0") or not all(is_pair(piece) for piece in text.split(b"\x02") if piece) for text in texts
+    ]
+    assert damaged == [not are_readable(text) for text in texts]
+
+
+@given(text=builders.properties_texts)
+def test_no_text_of_a_broker_counts_as_damaged(text: bytes) -> None:
+    assert are_readable(text)
+
+
 @given(texts=st.lists(builders.properties_texts | builders.odd_properties, max_size=6), room=st.integers(0, 40))
 @example(texts=[b"TAGS\x01first\x02KEYS\x01k\x02TAGS\x01last\x02", b"a\x01b\x01c"], room=9)
 @example(texts=[b"KEYS\x01" + b"k" * 10 + b"\x02", b"KEYS\x01" + b"k" * 11], room=9)
@@ -749,14 +775,14 @@ def test_stretches_are_equal_where_slices_are(either: Any, one: bytes, other: by
 
 
 @given(raw=st.lists(st.integers(0, 4), max_size=40).map(bytes), data=st.data())
-def test_separators_are_the_bytes_one_and_two(kernels: Any, lay: Lay, raw: bytes, data: st.DataObject) -> None:
+def test_separators_are_the_bytes_zero_one_and_two(kernels: Any, lay: Lay, raw: bytes, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(raw)))
     end = data.draw(st.integers(start, len(raw)))
 
     marks = int(kernels.separators(lay(raw), start, end))
 
     window = raw[start : min(end, start + 16)]
-    assert marks == sum(1 << i for i, byte in enumerate(window) if byte in (1, 2))
+    assert marks == sum(1 << i for i, byte in enumerate(window) if byte <= 2)
 
 
 @given(width=st.sampled_from([8, 16, 32, 64]), raw=st.binary(min_size=8, max_size=20), data=st.data())

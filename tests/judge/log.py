@@ -25,6 +25,7 @@ _MIDDLE = struct.Struct(">q")  # store timestamp
 _LAST = struct.Struct(">iqi")  # behind the host of the broker
 _LEAST = 91
 _ANY_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_PAIR = re.compile(rb"[^\x00\x01]+\x01(?:[^\x00\x01]*\x01)*[^\x01]*")
 _CRC_PROPERTY = b"__CRC32#\x01"
 _CRC_SIZE = 20
 
@@ -185,16 +186,17 @@ def record_at(data: bytes, at: int, base: int = 0, with_doubtful: bool = False) 
 
 
 def _can_be_read(topic: bytes, text: bytes) -> bool:
-    """Tell whether topic and properties are text, the latter as pairs."""
+    """Tell whether the topic is text, and the properties are pairs without zeros where only a name can be.
+
+    A broker delivers a value whatever its bytes are; so two pairs without their separator are one.
+    """
     try:
         topic.decode()
-        text.decode()
     except UnicodeDecodeError:
         return False
-    if any(byte < 0x20 for byte in topic):
+    if any(byte < 0x20 for byte in topic) or text[-1:] == b"\0":
         return False
-    chunks = text.split(b"\2")
-    return all(b"\1" in chunk and not chunk.startswith(b"\1") for chunk in chunks if chunk)
+    return all(_PAIR.fullmatch(chunk) for chunk in text.split(b"\2") if chunk)
 
 
 def _matches_property(record: bytes, text: bytes) -> bool:

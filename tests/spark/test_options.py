@@ -201,7 +201,7 @@ def test_what_is_no_text_and_no_time_is_shown_as_dump_shows_it(tmp_path: Path) -
 
 @pytest.fixture
 def sick(tmp_path: Path) -> Path:
-    """A store with a body that does not match its CRC, a hole, and a record that says to lie elsewhere."""
+    """A store with damage to a body, properties, an address, and a hole."""
     root = copy_of(MIXED, tmp_path)
     messages = manifest(MIXED)["messages"]
     file = f"commitlog/{0:020}"
@@ -211,6 +211,7 @@ def sick(tmp_path: Path) -> Path:
             {"op": "write", "file": file, "at": messages[3]["phy"] + 90, "hex": "00ff00ff"},
             {"op": "zero", "file": file, "at": messages[5]["phy"], "len": 8},
             {"op": "write", "file": file, "at": messages[7]["phy"] + 28, "hex": "0000000000000007"},
+            {"op": "zero", "file": file, "at": messages[10]["phy"] - 20, "len": 20},
         ],
     )
     return root
@@ -225,6 +226,7 @@ def test_damage_is_rows_of_its_own(sick: Path) -> None:
     places = [(one["code"], one["position"]) for one in told]
     assert places == [
         ("LOG-CRC", messages[3]["phy"]), ("LOG-MAGIC", messages[5]["phy"]), ("LOG-POSITION", messages[7]["phy"]),
+        ("LOG-PROPERTY-TEXT", messages[9]["phy"]),
     ]  # fmt: skip
     log = (sick / f"commitlog/{0:020}").read_bytes()
     for one in told:
@@ -241,7 +243,7 @@ def test_damage_is_left_out_or_ends_the_query(sick: Path) -> None:
     rows = read(sick, mode="dropMalformed")
 
     assert [row["physical_offset"] for row in rows] == [
-        one["phy"] for number, one in enumerate(messages) if number not in (3, 5, 7)
+        one["phy"] for number, one in enumerate(messages) if number not in (3, 5, 7, 9)
     ]
     with pytest.raises(BadDataError, match=f"LOG-CRC commitlog/{0:020}@{messages[3]['phy']}: the body does not match"):
         read(sick, mode="failfast")

@@ -47,10 +47,10 @@ class Records:
 
 
 def judge(segment: MappedFile, table: MessageTable) -> Records:
-    """Tell which records of a table are sound: sizes, address, and the CRC of the body; placeholders are not."""
+    """Tell which records of a table are sound: sizes, address, body and properties; placeholders are not."""
     sound = (table.faults == 0) & (table.column("position") == table.column("physical_offset"))
     sound &= table.properties([placeholder.LOST])[1][0] == 0
-    sound &= (table.sizes(plain.BODY) == 0) | (table.body_crcs() == table.column("body_crc"))
+    sound &= ~table.broken()
     crcs = np.zeros(len(table), np.int64)
     rows = np.flatnonzero(sound)
     crcs[rows] = table.crcs(table.starts[rows], table.column("size")[rows].astype(np.int64))

@@ -162,6 +162,18 @@ CHECKS: dict[str, Check] = {
         "body's CRC, so damage to them shows nowhere else.",
         _DAMAGED_LOG + _REST_IS_READABLE,
     ),
+    "LOG-PROPERTY-TEXT": Check(
+        ERROR,
+        "The properties of a message are damaged.",
+        "Properties are pairs of name and value between separators, outside the body's CRC. Here a piece has no name "
+        "or no separator, or zeros lie over it, as no broker writes it: bytes changed on the disk, or those of another "
+        "record lie there. Brokers do not look: consumers get the message, short of tags, keys or other properties in "
+        "silence, light queues and the index no longer lead to it, and a delayed or prepared message that has lost "
+        "its topic blocks those behind it.",
+        "Copy the whole store before anything else. `mqtool get PHYSICAL_OFFSET` shows the body, which is whole if "
+        "LOG-CRC does not tell otherwise, and what is left of the properties: do that before a mend, which takes the "
+        "message for lost. " + _REST_IS_READABLE,
+    ),
     "LOG-FLAG": Check(
         WARNING,
         "The system flag of a record contradicts the record.",

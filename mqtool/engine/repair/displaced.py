@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mqtool.engine.repair.log_plan import LogPlan, Piece
 from mqtool.engine.repair.parts import spans_of
@@ -249,7 +248,7 @@ def _elsewhere(placement: Placement, unsound: Unsound) -> tuple[list[Found], lis
         if _is_in_place(file, start, stop):
             continue
         at = start
-        for table in records_in(file, start, stop, is_sound=_match_their_crc):
+        for table in records_in(file, start, stop, is_sound=lambda found: ~found.broken()):
             found += _found_in(file, table)
             heads += _heads_in(file, at, int(table.starts[0]))
             at = int(table.starts[-1] + table.column("size")[-1])
@@ -271,12 +270,6 @@ def _heads_in(file: MappedFile, start: int, stop: int) -> Iterator[tuple[int, So
         said = plain.int64(view, at + _ADDRESS_AT)
         if file.start_offset == _OUTSIDE or (said != file.start_offset + at and not (said - at) % _GRIDS[-1]):
             yield said, Source(file, said - at)
-
-
-def _match_their_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
-    matches: npt.NDArray[np.bool_] = table.body_crcs() == table.column("body_crc")
-    matches |= table.sizes(plain.BODY) == 0
-    return matches
 
 
 def _found_in(file: MappedFile, table: MessageTable) -> Iterator[Found]:
@@ -508,7 +501,7 @@ def _is_sound(record: bytes, at: int) -> bool:
     table = scan.scan(memoryview(record), at, limit=1).table
     if not len(table) or table.faults[0] or table.column("size")[0] != len(record):
         return False
-    if table.column("physical_offset")[0] != at or not _match_their_crc(table)[0] or not _reads_well(table):
+    if table.column("physical_offset")[0] != at or table.broken()[0] or not _reads_well(table):
         return False
     _, said, should = property_crcs(table, dispatch(table, []).properties)
     return bool((said == should).all())

@@ -136,6 +136,9 @@ CAUSES: dict[str, Cause] = {
     "LOG-QUEUE-ORDER": Cause(LOSES, CHECKS["LOG-QUEUE-ORDER"].title, log.queue_order, (_RECOVER_ALL,)),
     "QUEUE-BEYOND": Cause(LOSES, CHECKS["QUEUE-BEYOND"].title, of_findings("QUEUE-BEYOND"), (_RECOVER,)),
     # Delivery: what hides most first.
+    "LOG-PROPERTY-TEXT": Cause(
+        HIDES, CHECKS["LOG-PROPERTY-TEXT"].title, of_findings("LOG-PROPERTY-TEXT"), (_RECOVER,)
+    ),
     "SETTING-ROCKSDB": Cause(
         HIDES, PAGES["SETTING-ROCKSDB"].title, start.rocksdb_setting
     ),

@@ -64,6 +64,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import placeholder, scan
 from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import Likeness
+from mqtool.formats.properties import are_readable
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import is_possible
 
@@ -278,8 +279,7 @@ def judge_records(rules: Rules, segment: MappedFile, table: MessageTable) -> lis
     """Tell sound records from others; what lies before the first that is not sound is a piece by itself."""
     faulty = table.faults != 0
     misplaced = ~faulty & (table.column("position") != table.column("physical_offset"))
-    with_body = ~faulty & (table.sizes(plain.BODY) > 0)
-    broken = with_body & (table.body_crcs() != table.column("body_crc"))
+    broken = ~faulty & table.broken()
     if rules.property_crc:
         broken |= _property_crc_fails(table, ~faulty)
     broken |= _has_no_topic(table, ~faulty)
@@ -354,6 +354,8 @@ def _piece(
             if faulty[row]
             else "no broker can have such a topic"
             if known is None
+            else "its properties are damaged"
+            if not are_readable(table.bytes_of(plain.PROPERTIES, row))
             else "it does not match its CRC"
             if broken[row]
             else "it belongs elsewhere"

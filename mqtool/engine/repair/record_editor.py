@@ -268,7 +268,7 @@ class RecordEditor:
         table = scan.scan(memoryview(data), position, limit=1).table
         if len(table) != 1 or table.faults[0] or int(table.column("physical_offset")[0]) != position:
             return None
-        if table.sizes(plain.BODY)[0] and table.body_crcs()[0] != table.column("body_crc")[0]:
+        if table.broken()[0]:
             return None
         topic_at, topic_size = int(table.offsets(plain.TOPIC)[0]), int(table.sizes(plain.TOPIC)[0])
         return _Record(data, message_at(table, 0), topic_at, topic_size)

@@ -100,6 +100,8 @@ class Properties:
 
     offsets: Ints
     sizes: Ints
+    damaged: npt.NDArray[np.bool_]
+    """Whether the properties of a message are damaged, by message."""
 
     def at(self, name: str) -> tuple[Ints, Ints]:
         """Return offsets and sizes of one property; size 0 where a message lacks it."""
@@ -143,7 +145,7 @@ def dispatch(
 
 def properties_of(table: MessageTable) -> Properties:
     """Return where the properties lie from which units and entries are derived."""
-    return Properties(*table.properties(_NAMES))
+    return Properties(*table.judged_properties(_NAMES))
 
 
 def _numbers(table: MessageTable, properties: Properties, name: str, rows: Ints, otherwise: Ints) -> Ints:

@@ -227,12 +227,13 @@ RECIPES: dict[str, Recipe] = {
     ),
     "mixed-497-clean/zero-page-last-segment": Recipe(
         [
+            ("LOG-PROPERTY-TEXT", "commitlog/00000000000000196608", 44633),
             ("QUEUE-TAGS", "consumequeue/pay_events/0/00000000000000000800", 60),
             ("INDEX-MISSING", "commitlog/00000000000000196608", 44633),
             ("LOG-MAGIC", "commitlog/00000000000000196608", 45119),
         ],
         also={"LOG-QUEUE-ORDER", "QUEUE-DANGLING", "INDEX-ENTRY"},
-        quick={"LOG-QUEUE-ORDER", "QUEUE-TAGS", "LOG-MAGIC"},
+        quick={"LOG-QUEUE-ORDER", "QUEUE-TAGS", "LOG-MAGIC", "LOG-PROPERTY-TEXT"},
     ),
     "mixed-497-clean/checkpoint-middle-abort": SOUND,
     "mixed-497-clean/queues-deleted-checkpoint-middle-abort": Recipe(

@@ -353,6 +353,12 @@ def record_from_elsewhere(patient: Patient) -> None:
     overwrite(path, at + 28, (one["phy"] + 8192).to_bytes(8))
 
 
+def properties_damaged(patient: Patient) -> None:
+    one = message(-3, "mixed-533-clean")
+    path, at = place(patient, one["phy"])
+    overwrite(path, at + one["size"] - 30, bytes(30))
+
+
 def stale_records(patient: Patient) -> None:
     (case,) = (case for case in cases() if case.name == "mixed-497-clean/stale-records-after-end")
     apply_ops(patient.store, case.ops)
@@ -566,6 +572,7 @@ PLANTS = {
     "a file of a queue under another name": Plant("QUEUE-NAME", "mixed-533-clean", misnamed_queue_file, HIDES),
     "a record that says to lie elsewhere": Plant("LOG-POSITION", "mixed-533-clean", record_from_elsewhere, LOSES),
     "a message with another's place in its queue": Plant("LOG-QUEUE-ORDER", "mixed-497-clean", taken_place, LOSES),
+    "damaged properties": Plant("LOG-PROPERTY-TEXT", "mixed-533-clean", properties_damaged, HIDES),
     "records behind the end of the log": Plant("LOG-STALE", "mixed-497-clean", stale_records, HINDERS),
     "the last unit gone": Plant("QUEUE-MISSING", "mixed-533-clean", last_unit_gone, HIDES),
     "a checkpoint ahead": Plant("CHECKPOINT-AHEAD", "mixed-533-clean", checkpoint_ahead, HIDES),

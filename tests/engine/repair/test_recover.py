@@ -3,6 +3,7 @@
 import collections
 import hashlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,82 @@ def test_the_first_message_of_a_queue_gets_its_queue_offset_again(offset: int, t
     assert not plan.losses
     assert wrong_in(store) == []
     assert {name: one for name, (one, _) in bytes_of(store).items()} == {name: one for name, (one, _) in before.items()}
+
+
+def properties_at(store: Path, position: int) -> tuple[int, bytes]:
+    """Return where the properties of a record in the first segment lie, and what they are."""
+    message = StoreReader(store).message_at(position)
+    return position + message.size - len(message.raw_properties), message.raw_properties
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: bytes(len(text)),
+        lambda text: text[:-20] + bytes(20),
+        lambda text: text.replace(b"\x01", b"\0", 1),
+        lambda text: b"ORDER\0\0\0" + text[8:],
+    ],
+)
+def test_a_message_whose_properties_are_damaged_is_bridged_and_told(
+    change: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    before = bytes_of(store)
+    position = int(StoreReader(store).consume_queues["OrderEvents", 0].units(3, 4)["physical_offset"][0])
+    at, text = properties_at(store, position)
+    changed = {"op": "write", "file": f"commitlog/{0:020}", "at": at, "hex": change(text).hex()}
+    damage.apply_ops(store, [changed])
+    damaged = bytes_of(store)
+
+    plan = recover(store, mode="abnormal")
+
+    assert [(loss.topic, loss.queue_id, loss.queue_offset, loss.end_queue_offset) for loss in plan.losses] == [
+        ("OrderEvents", 0, 3, 4)
+    ]
+    (lost,) = (one for one in StoreReader(store).messages() if "MQTOOL_LOST" in one.properties)
+    assert (lost.position, lost.topic, lost.queue_id, lost.queue_offset) == (position, "OrderEvents", 0, 3)
+    assert "its properties are damaged" in lost.properties["MQTOOL_LOST"]
+    assert wrong_in(store) == []
+    assert plan_of(store, mode="abnormal").changes == ()
+    journal.undo(store, Disk())
+    assert bytes_of(store) == damaged != before
+
+
+def test_light_queues_of_a_message_whose_properties_are_zeros_get_its_placeholder(tmp_path: Path) -> None:
+    store = copy_of("special-533-clean", tmp_path)
+    reader = StoreReader(store)
+    position = int(reader.consume_queues["%LMQ%alpha", 0].units(2, 3)["physical_offset"][0])
+    message = reader.message_at(position)
+    at, text = properties_at(store, position)
+    damage.apply_ops(store, [{"op": "zero", "file": f"commitlog/{0:020}", "at": at, "len": len(text)}])
+
+    plan = recover(store, mode="abnormal")
+
+    told = {(loss.topic, loss.queue_id, loss.queue_offset, loss.end_queue_offset) for loss in plan.losses}
+    assert {(message.topic, message.queue_id, message.queue_offset, message.queue_offset + 1)} < told
+    assert ("%LMQ%alpha", 0, 2, 3) in told
+    for (topic, queue_id), place in (((message.topic, message.queue_id), message.queue_offset), (("%LMQ%alpha", 0), 2)):
+        unit = StoreReader(store).consume_queues[topic, queue_id].units(place, place + 1)
+        assert "MQTOOL_LOST" in StoreReader(store).message_at(int(unit["physical_offset"][0])).properties
+    assert wrong_in(store) == []
+    assert plan_of(store, mode="abnormal").changes == ()
+
+
+def test_a_message_of_which_two_properties_are_one_stays(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    position = int(StoreReader(store).consume_queues["OrderEvents", 0].units(3, 4)["physical_offset"][0])
+    at, text = properties_at(store, position)
+    changed = {"op": "write", "file": f"commitlog/{0:020}", "at": at + text.index(b"\x02"), "hex": "20"}
+    damage.apply_ops(store, [changed])
+    message = StoreReader(store).message_at(position)
+
+    plan = recover(store, mode="abnormal")
+
+    assert not plan.losses
+    assert StoreReader(store).message_at(position) == message
+    assert len(message.properties) == text.count(b"\x02") - 1
+    assert wrong_in(store) == []
 
 
 def test_a_message_in_a_topic_that_no_broker_can_have_is_bridged_in_its_queue(tmp_path: Path) -> None:

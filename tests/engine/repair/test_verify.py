@@ -483,6 +483,36 @@ def test_a_number_that_brokers_cannot_parse_is_found(tmp_path: Path) -> None:
     assert set(found) <= {"LOG-PROPERTIES", "QUEUE-TAGS"}
 
 
+def test_properties_that_no_broker_writes_are_found(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    data = (store / FIRST).read_bytes()
+    texts: dict[int, Callable[[bytes], bytes]] = {
+        1: lambda text: text.replace(b"\x01", b"x", 1),  # no separator
+        4: lambda text: b"\x01" + text[1:],  # no name
+        7: lambda text: bytes(len(text)),
+        10: lambda text: text[:-9] + bytes(9),  # a page of zeros begins there
+        13: lambda text: data[2:][: len(text)],  # another record's
+        16: lambda text: text.replace(b"\x02", b"\0", 1),  # zeros over an end and a name
+        19: lambda text: text.replace(b"\x02", b"x", 1),  # two pairs are one, as long as a value may hold anything
+        22: lambda text: text[:9] + b"\xff\0" + text[11:],  # a value that is no text
+    }
+    messages = manifest("mixed-533-clean")["messages"]
+    for number, change in texts.items():
+        start, end = _properties(data, messages[number])
+        _write(FIRST, start, change(data[start:end]))(store)
+
+    found = [one for one in problems_in(store) if one.code == "LOG-PROPERTY-TEXT"]
+
+    assert [one.physical_offset for one in found] == [messages[number]["phy"] for number in (1, 4, 7, 10, 13, 16)]
+
+
+def _properties(data: bytes, message: dict[str, Any]) -> tuple[int, int]:
+    """Return where the properties of a message of the first segment begin and end."""
+    end = message["phy"] + message["size"]
+    names = (name.encode() + b"\x01" for name in message["properties"])
+    return min(data.index(name, message["phy"], end) for name in names), end
+
+
 @pytest.mark.parametrize("at", [0, 8])
 def test_times_of_an_index_header_are_held_against_the_messages(at: int, tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)

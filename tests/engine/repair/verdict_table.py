@@ -36,8 +36,8 @@ Made by `python -m tests.engine.repair.verdict_table`; a test holds this page ag
 
 Each of the {recipes} recipes damages a golden store ([fixtures](../fixtures/README.md) tell of both), and unmodified
 brokers 4.9.7, 5.3.3 and 5.5.0 were started on the result. Numbers are messages whose checks pass (lengths, address, CRC
-of the body) and to which a unit leads from their place in their queue. Not counted are placeholders, and raw prepared
-and rolled back messages, which lie in no queue.
+of the body, no zeros over the end of the properties) and to which a unit leads from their place in their queue. Not
+counted are placeholders, and raw prepared and rolled back messages, which lie in no queue.
 
 - *there*: in the log of the damaged store, wherever they lie in it. `recover` may keep more: it writes an address or a
   queue into its message again where only that is wrong.
@@ -136,6 +136,7 @@ def _sound_messages(reader: StoreReader) -> Iterator[Message]:
     for message in reader.messages():
         is_sound = message.physical_offset == message.position and _crc(message.body) == message.body_crc
         is_in_queue = message.sys_flag & commit_log.TRANSACTION_MASK in _IN_QUEUES
+        is_sound = is_sound and not message.raw_properties.endswith(b"\0")
         if is_sound and is_in_queue and "MQTOOL_LOST" not in message.properties:
             yield message
 

@@ -92,6 +92,19 @@ def test_a_body_that_does_not_match_its_crc_ends_it(kernels: Any, tmp_path: Any)
     assert counts(False) == [5]
 
 
+@pytest.mark.parametrize("text", [b"TAGS\x01a\x02KEYS", b"TAGS\x01a\x02\x01b", b"TAGS\x01a\0KEYS\x01b", b"TAGS\x01a\0"])
+def test_damaged_properties_end_it(kernels: Any, tmp_path: Any, text: bytes) -> None:
+    texts = [b"TAGS\x01a", b"TAGS\x01", b"TAGS\x01a\x02", text, b"TAGS\x01a"]
+    records = builders.at_home([builders.fields(properties=one, topic=b"T") for one in texts])
+    builders.write_files(tmp_path / "commitlog", b"".join(records), 1 << 12)
+    reader = StoreReader(tmp_path)
+    segment = reader.commit_log.segments[0]
+
+    found = express(reader.commit_log, segment, 0, segment.size, kernels, True, False)
+
+    assert [one.count for one in found] == [3]
+
+
 def run(kernels: Any, raw: bytes, with_bodies: bool, room: int, entry_room: int, topic_room: int) -> list[Any]:
     """Return everything that the kernel gives."""
     out: list[Any] = [
