@@ -1,6 +1,7 @@
 """``recover --as-broker`` foretells what the brokers themselves make of damaged stores."""
 
 import dataclasses
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import pytest
 
 from mqtool.engine.repair.as_broker import BrokerVerdict, recover_as
 from mqtool.engine.repair.broker_start import BrokerView
+from mqtool.engine.repair.doctor import examine
+from mqtool.engine.repair.doctor_case import Case as DoctorCase
+from mqtool.engine.repair.surroundings import look_around
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import checkpoint
@@ -16,7 +20,7 @@ from tests.damage import Case, cases
 from tests.differential.java_store import Answer, JavaStore, at_once, each_version, scratch, settings
 from tests.differential.random_damage import CASES, SEED, random_case
 from tests.differential.verdicts import digest, index_collides
-from tests.golden import copy_store, golden_store, manifest
+from tests.golden import copy_of, copy_store, golden_store, manifest
 
 pytestmark = pytest.mark.java
 
@@ -60,6 +64,32 @@ def test_as_broker_foretells_what_a_broker_makes_of_recorded_damage(
     found = at_once(lambda case: disagreements(java, case), [case for case in cases() if case.base == base])
 
     assert not any(found), "\n".join(line for lines in found for line in lines)
+
+
+@each_version
+@pytest.mark.parametrize("name", ["lost+found", "old"])
+def test_a_folder_among_the_segments_keeps_4_9_from_starting_until_it_is_moved_as_doctor_says(
+    java_store: Callable[[str], JavaStore], name: str, version: str
+) -> None:
+    base, line = "mixed-497-clean", version.rpartition(".")[0]
+    config = manifest(base)["config"]
+    with scratch() as folder:
+        store = copy_of(base, folder)
+        (store / "commitlog" / name).mkdir()
+        copy_store(store, folder / "theirs")
+        (start, *_), causes = examine(_case_of(store, line, config))
+
+        assert _end_of(java_store(version).ask(folder / "theirs", config)) == ("starts" if start.starts else "refuses")
+        assert start.starts == (line != "4.9")
+        if not start.starts:
+            for command in causes[0].next:
+                subprocess.run(command, shell=True, check=True)
+            assert _end_of(java_store(version).ask(store, config)) == "starts"
+
+
+def _case_of(store: Path, line: str, config: View) -> DoctorCase:
+    reader = StoreReader(store, StoreConfig(settings(store, config)))
+    return DoctorCase(store, settings(store, config), None, look_around([store]), reader, line)
 
 
 def disagreements(java: JavaStore, case: Case) -> list[str]:

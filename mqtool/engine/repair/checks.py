@@ -66,9 +66,11 @@ CHECKS: dict[str, Check] = {
         WARNING,
         "Something in the folder of the commit log is no segment: a broker refuses to start.",
         "Every file there must be as long as a segment and named by 20 digits. Editors, copy tools and file "
-        "managers leave other files (.swp, .DS_Store, partial copies). RocketMQ 4.x trips over folders too, 5.3 "
-        "ignores them.",
-        _RENAME + "Nothing in it is ever read by a broker.",
+        "managers leave other files (.swp, .DS_Store, partial copies). RocketMQ 4.9 does not start with a folder among "
+        "the segments either, be it the file system's own lost+found; 5.3 passes folders by.",
+        _RENAME
+        + "Nothing in it is ever read by a broker. lost+found comes again with the next check of the file system: "
+        "before a broker of 4.9 is started, mount the disk one folder higher.",
     ),
     "LOG-EMPTY-FILE": Check(
         WARNING,

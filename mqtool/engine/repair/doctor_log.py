@@ -8,6 +8,7 @@ from pathlib import Path
 from mqtool.engine.repair.doctor_case import FIVE, Case, Effect, Sign, sizes_of
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import CLOCK_STEP_MS
 from mqtool.errors import MqtoolError
@@ -43,7 +44,10 @@ def log_strays(case: Case) -> Iterator[Sign]:
     for found in case.found("LOG-STRAY"):
         path = case.root / (found.file or "")
         if path.is_dir():
-            yield Sign.of(found, versions=("4.9",), message="a folder among the segments: 4.9 takes it for a segment")
+            text = "a folder among the segments: 4.9 takes it for a segment"
+            if path.name == LOST_AND_FOUND:
+                text += "; a check of the file system makes it again: mount the disk one folder higher"
+            yield Sign.of(found, versions=("4.9",), message=text)
         elif path.name.isdigit() and path.stat().st_size == log.file_size:
             text = "a segment whose name is not padded to 20 digits: it is read out of order"
             yield _unpadded(case, found, path, text, Effect.LOSES)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from mqtool.engine.repair import verify_tables, verify_timer
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding, Severity
-from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.reader import StoreReader
 
@@ -37,8 +36,8 @@ def remarks(
 
 def _findings(reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int) -> Iterator[Finding]:
     for stray in reader.commit_log.strays:
-        if stray.is_folder and stray.path.name != LOST_AND_FOUND:
-            text = "a folder among the segments: brokers before 5 refuse to start"
+        if stray.is_folder:
+            text = "a folder among the segments: 4.9 does not start until it is moved away, 5.3 passes it by"
             yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
     yield from verify_tables.check_tables(reader, ends)
     yield from verify_timer.check_files(reader)

@@ -259,14 +259,14 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
         yield finding("LOG-MISSING", "there is no commit log", file="commitlog")
     for stray in log.strays:
         if stray.is_folder and stray.path.name == LOST_AND_FOUND:
-            text = "a folder of the file system, which brokers from 5.0 on pass by"
+            text = "a folder of the file system: 4.9 refuses to start with it, 5.3 passes it by"
             note = finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
             yield dataclasses.replace(note, severity=Severity.NOTE)
             continue
-        what = "a folder" if stray.is_folder else f"a file of {stray.size:,} bytes"
-        yield finding(
-            "LOG-STRAY", f"{what} that is no segment: brokers refuse to start", file=reader.paths.relative(stray.path)
-        )
+        text = f"a file of {stray.size:,} bytes that is no segment: brokers refuse to start"
+        if stray.is_folder:
+            text = "a folder that is no segment: 4.9 refuses to start, 5.3 passes it by"
+        yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
     previous: MappedFile | None = None
     for segment in log.segments:
         file = reader.paths.relative(segment.path)

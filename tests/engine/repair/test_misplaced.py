@@ -391,6 +391,7 @@ def test_what_a_file_system_keeps_among_segments_is_a_note(tmp_path: Path) -> No
 
     assert [one.severity for one in found] == ["note"]
     assert plan_of(store).changes == ()
+    assert "commitlog/lost+found: a folder among the segments: 4.9 does not start" in " ".join(plan_of(store).remarks)
 
 
 @pytest.mark.parametrize("more", [1, 4096, -1])
