@@ -100,6 +100,16 @@ class JudgedStore:
         """Return the places of queues that have a placeholder."""
         return {key for one in self.records.values() if one.is_placeholder for key in one.keys}
 
+    def inside_batches(self) -> set[Key]:
+        """Return the places behind the first of each inner batch that its queue's unit leads to."""
+        return {
+            (*queue, offset)
+            for queue, units in self.batch_queues.items()
+            for unit in units.values()
+            if (record := self.leads_to(queue, unit)) is not None
+            for offset in range(unit.queue_offset + 1, unit.queue_offset + record.batch_size)
+        }
+
     def units(self) -> Iterator[tuple[Queue, Unit]]:
         """Yield the units of all queues."""
         for queues in (self.queues, self.batch_queues):

@@ -164,6 +164,7 @@ class _Check:
         before, mend = self.before, self.case.mend
         kept = after.messages()
         were = before.messages(misplaced=not mend.startswith("rebuild"))
+        were = self.without_unread(were, after, unread)
         restored = self.restored(plan, after)
         lost = [key for key, digests in were.items() if not digests - restored[key] <= kept.get(key, set())]
         righted = self.put_right(plan, after)
@@ -185,6 +186,7 @@ class _Check:
         if mend != "rebuild index":
             offsets = existed(self.case.base, before, max(unread, before.min_offset))
             missing = {key for key in offsets if key not in reachable and key not in lost and key not in righted}
+            missing -= after.inside_batches()
             if mend.startswith("rebuild"):  # it gives a message whose body fails its CRC the unit that it had
                 missing -= self.same_units(after)
             unheard = missing & set(told.lacks({*missing, *lost}))
@@ -221,6 +223,15 @@ class _Check:
                     for key in record.keys:
                         found[key].add(record.digest())
         return found
+
+    def without_unread(self, were: "dict[Key, set[bytes]]", after: JudgedStore, unread: int) -> "dict[Key, set[bytes]]":
+        """Leave out what lay in the wrong place where nobody looked, and lies there still."""
+        left = {(one.position, one.stated, one.digest()) for one in after.misplaced}
+        for one in self.before.misplaced:
+            if one.position < unread and (one.position, one.stated, one.digest()) in left:
+                for key in one.keys:
+                    were[key] = were[key] - {one.digest()}
+        return were
 
     def same_units(self, after: JudgedStore) -> set[Key]:
         """Return the places of queues whose units are those of the whole store."""
@@ -363,11 +374,27 @@ class _Check:
             if change.what in ("write", "cut") and change.offset is not None and change.size is not None:
                 places.setdefault(change.file, []).append((change.offset, change.offset + change.size))
         others = {change.file for change in plan.changes if change.what in ("create", "remove", "replace")}
+        others |= {  # of a folder whose files are written to as a whole
+            file
+            for change in plan.changes
+            if change.offset is None
+            for file in places
+            if Path(change.file) in Path(file).parents
+        }
+        olds = {
+            str(Path(change.file).with_name(name)): change.file
+            for change in plan.changes
+            if change.what == "rename"
+            for name in _SEGMENT.findall(change.reason)
+        }
         damaged = self.case.build(self.into.with_name("again"))
+        for file in olds:
+            places.setdefault(file, [])
         for file, ranges in places.items():
-            if file in others or not (damaged / file).is_file() or not (self.store / file).is_file():
+            old = damaged / olds.get(file, file)
+            if file in others or not old.is_file() or not (self.store / file).is_file():
                 continue
-            one, other = (damaged / file).read_bytes(), (self.store / file).read_bytes()
+            one, other = old.read_bytes(), (self.store / file).read_bytes()
             size = max(len(one), len(other))
             one, other = one.ljust(size, b"\0"), other.ljust(size, b"\0")
             outside = [at for at in _differing(one, other) if not any(low <= at < high for low, high in ranges)]

@@ -44,6 +44,50 @@ _ROWS = {
         "rebuild queues",
         [{"op": "zero", "file": "commitlog/00000000000000065536", "at": 23104, "len": 64}],
     ),
+    "what the queues of another log lead to is told": (
+        "txn-497-clean",
+        "recover --normal",
+        [
+            {
+                "op": "graft",
+                "base": "txn-533-kill",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000000000",
+            }
+        ],
+    ),
+    "what the batch queues of another log lead to is told": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "graft",
+                "base": "batchcq-533-kill",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000000000",
+            }
+        ],
+    ),
+    "a message between the last that is kept and the first that is cut off is told": (
+        "mixed-550-clean",
+        "recover --abnormal --cut",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000262144", "at": 12288, "len": 4096},
+            {"op": "zero", "file": "consumequeue/OrderEvents/1/00000000000000000400", "at": 20, "len": 380},
+        ],
+    ),
+    "what is written to a segment with another name is foretold under the new one": (
+        "special-550-kill",
+        "recover --abnormal",
+        [
+            {
+                "op": "swap",
+                "path": "commitlog/00000000000000032768",
+                "to": "commitlog/00000000000000000000",
+            },
+            {"op": "zero", "file": "commitlog/00000000000000032768", "at": 20480, "len": 4096},
+        ],
+    ),
     "the last message of a queue that another lies over is told": (
         "ext-497-kill",
         "recover --abnormal",

@@ -469,6 +469,7 @@ class _Builder:
         self.doubtful: list[int] = []
         self.mended: dict[int, bytes] = {}
         self.alone: dict[QueueKey, Span] = {}  # the only message of their queue
+        self.ends: dict[QueueKey, int] = {}  # one past the last message that is cut off
         self.odd: list[Span] = []  # messages whose queue or offset cannot be right
         self.at = start_offset  # one past what has been taken
         self.like = placeholder.PLAIN
@@ -504,6 +505,7 @@ class _Builder:
         self.like, self.like_at = piece.like, base + piece.last_start
         if self.cut and self.holes and self.holes[0].start < base + piece.last_start:
             if piece.units is not None:
+                self._note_jumps(piece.spans)
                 self.plan.note_cut_off(piece.units, piece.topics)
             self.plan.is_cut = True
             return
@@ -543,6 +545,16 @@ class _Builder:
             self.held[span.queue] = span
         else:
             self._jump(span)
+
+    def _note_jumps(self, spans: list[Span]) -> None:
+        """Tell of the messages that are missing before, or between, those that are cut off."""
+        for span in spans:
+            first = 0 if self.order.from_zero else span.start
+            after = self.ends.get(span.queue) or self.order.next.get(span.queue, (first, -1))[0]
+            if 0 <= span.start - after <= self.order.most:  # else the number is damaged
+                self.ends[span.queue] = span.stop
+                if span.start > after:
+                    self.plan.losses.add(span.queue, after, span.start, 0, BEHIND)
 
     def _is_confirmed(self, span: Span) -> bool:
         """Tell whether the unit of its place leads to a message."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import BEHIND, LogPlan
-from mqtool.engine.repair.rebuild_queues import Sizes
+from mqtool.engine.repair.rebuild_queues import Packed, Sizes
 from mqtool.engine.repair.verify_log import stretches
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue, used_units
 from mqtool.engine.store.dispatch import QueueKey, Stretch, Units
@@ -22,11 +22,13 @@ from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log as layout
 from mqtool.formats import consume_queue, consume_queue_ext
+from mqtool.formats.scan import Ints
 
 SIZE = consume_queue.UNIT_SIZE
 KEPT = 32 << 20
 """Bytes of units that a plan keeps in memory."""
 _STEP = 1 << 18
+_ELSEWHERE = "their units lead to no messages of theirs"
 _PRE_BLANK = consume_queue.UNIT.build({"physical_offset": 0, "size": consume_queue.PRE_BLANK_SIZE, "tags_code": 0})
 
 
@@ -144,12 +146,8 @@ class QueueMender:
             if end is None:
                 end = _first_at_or_behind(queue, start_offset, last)
             if last > end:
-                units = queue.units(end, last)
-                sizes = units["size"]
-                behind = (units["physical_offset"] >= plan.end_offset) & (sizes > 0)
-                behind &= sizes < consume_queue.PRE_BLANK_SIZE
-                offsets = end + np.flatnonzero(behind)
-                plan.losses.add_many(key, offsets, offsets + 1, sizes[behind].astype(np.int64), BEHIND)
+                offsets = np.arange(end, last)
+                self._tell(key, offsets, offsets + 1, queue.units(end, last), plan)
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
             self._fill_front(key, queue)
@@ -159,16 +157,25 @@ class QueueMender:
     def _finish_batch(self, key: QueueKey, queue: BatchConsumeQueue, start_offset: int, plan: LogPlan) -> None:
         count = queue.unit_count
         units = queue.units(0, count)
-        addresses = units["physical_offset"].astype(np.int64)
-        place = self._places.get(key, int(np.argmax(np.r_[addresses >= start_offset, True])))
-        if count <= place:
-            return
-        self.others.add(key)
-        gone = units[(addresses >= plan.end_offset) & (units["size"] > 0) & (units["batch_size"] > 0)]
-        firsts = gone["queue_offset"].astype(np.int64)
-        plan.losses.add_many(key, firsts, firsts + gone["batch_size"], gone["size"].astype(np.int64), BEHIND)
-        last = units[place - 1] if place else None
-        self._trimmed[key] = queue.first_offset if last is None else int(last["queue_offset"]) + int(last["batch_size"])
+        place = self._places.get(key, int(np.argmax(np.r_[units["physical_offset"] >= start_offset, True])))
+        if count > place:
+            self.others.add(key)
+        last = units[min(place, count) - 1] if place and count else None
+        end = queue.first_offset if last is None else int(last["queue_offset"]) + int(last["batch_size"])
+        end = self._trimmed[key] = self._next.get(key, end)
+        if queue.max_offset() > end:
+            units = queue.units_in_line(0, count)
+            firsts = units["queue_offset"].astype(np.int64)
+            self._tell(key, np.maximum(firsts, end), firsts + units["batch_size"], units, plan)
+
+    def _tell(self, key: QueueKey, starts: Ints, stops: Ints, units: Packed, plan: LogPlan) -> None:
+        """Tell of the messages whose units are trimmed, but for those that have gone by age."""
+        addresses, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+        some = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE) & (stops > starts)
+        some &= addresses >= self.reader.commit_log.min_offset
+        is_behind = addresses >= plan.end_offset
+        for which, reason in ((some & is_behind, BEHIND), (some & ~is_behind, _ELSEWHERE)):
+            plan.losses.add_many(key, starts[which], stops[which], sizes[which], reason)
 
     @property
     def _queues(self) -> dict[QueueKey, ConsumeQueue]:

@@ -384,6 +384,11 @@ def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
 def _changes(found: Recovery) -> Iterator[Change]:
     reader, log = found.reader, found.reader.commit_log
     relative = reader.paths.relative
+    names = {one.path: one.target for one in found.placement.renamed}
+
+    def named(path: Path) -> str:  # as it is called by then
+        return relative(names.get(path, path))
+
     sizes = {segment.start_offset: segment for segment in log.segments}
     created = {segment.start_offset for segment in found.back.created}
     for gone in found.placement.removed:
@@ -394,10 +399,10 @@ def _changes(found: Recovery) -> Iterator[Change]:
         path = log.folders[0] / segment_name(base)
         yield Change("create", relative(path), "the segment is missing", None, log.file_size)
     for segment in _of_wrong_length(found):
-        yield _size_change(relative(segment.path), segment.size, log.file_size)
+        yield _size_change(named(segment.path), segment.size, log.file_size)
     for segment, start, size, count in found.back.told:
         text = f"{count:,} record{'s belong here and lie' if count > 1 else ' belongs here and lies'} elsewhere"
-        yield Change("write", relative(segment.path), text, start, size)
+        yield Change("write", named(segment.path), text, start, size)
     for hole in found.log.holes:
         path = (
             sizes[hole.segment_offset].path
@@ -408,15 +413,15 @@ def _changes(found: Recovery) -> Iterator[Change]:
         if hole.lost or not hole.own:
             count = hole.lost
             text += f": {count:,} placeholder{'s bridge' if count != 1 else ' bridges'} the hole"
-        yield Change("write", relative(path), text, hole.start - hole.segment_offset, hole.size)
+        yield Change("write", named(path), text, hole.start - hole.segment_offset, hole.size)
     for patch in found.log.patches:
         path = sizes[patch.segment_offset].path
-        yield Change("write", relative(path), patch.reason, patch.position - patch.segment_offset, len(patch.data))
+        yield Change("write", named(path), patch.reason, patch.position - patch.segment_offset, len(patch.data))
     for segment, start, stop in found.cleared:
         text = "what is left behind the last message is cleared, it could come back"
-        yield Change("cut", relative(segment.path), text, start, stop - start)
+        yield Change("cut", named(segment.path), text, start, stop - start)
     for segment in found.removed:
-        yield Change("remove", relative(segment.path), "it lies behind the end of the log", None, segment.size)
+        yield Change("remove", named(segment.path), "it lies behind the end of the log", None, segment.size)
     for path in found.of_wrong_type:
         yield Change("remove", relative(path), "the queues of this topic are of another type: brokers refuse them")
     yield from _size_changes(reader, found.of_wrong_type)
