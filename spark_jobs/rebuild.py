@@ -278,9 +278,15 @@ def _accepted(verdict: Verdict, batches: Iterable[pa.RecordBatch]) -> Iterator[d
 # Queues
 
 _QUEUES = pa.schema(
-    [("topic", pa.string()), *((name, pa.int64()) for name in ("queue_id", "first", "next", "units", "lost", "filled"))]
+    [
+        ("topic", pa.string()),
+        *((name, pa.int64()) for name in ("queue_id", "first", "next", "units", "lost", "filled")),
+        ("gaps", pa.list_(pa.int64())),  # start and stop of each
+    ]
 )
-_QUEUES_SCHEMA = "topic string, queue_id long, first long, next long, units long, lost long, filled long"
+_QUEUES_SCHEMA = (
+    "topic string, queue_id long, first long, next long, units long, lost long, filled long, gaps array<long>"
+)
 
 
 class _Writing(NamedTuple):
@@ -314,7 +320,8 @@ class _Writing(NamedTuple):
             _take_place(disk, attempt / kind / topic / str(queue_id), Path(self.into, kind, topic, str(queue_id)))
         disk.remove_tree(attempt)
         made = builder.ranges().get((topic, queue_id), QueueRange(-1, -1, 0))
-        values: tuple[Any, ...] = (topic, queue_id, *made, builder.unplaced[topic], builder.filled[topic])
+        gaps = list(itertools.chain.from_iterable(builder.gaps.get((topic, queue_id), ())))
+        values: tuple[Any, ...] = (topic, queue_id, *made, builder.unplaced[topic], builder.filled[topic], gaps)
         yield pa.record_batch([[value] for value in values], schema=_QUEUES)
 
 
@@ -338,6 +345,9 @@ def _note_queues(built: Built, rows: Iterable[Any]) -> None:
         # What is 0 is not to be counted: ``mqtool rebuild`` does not name it either.
         built.unplaced += collections.Counter({row["topic"]: row["lost"]})
         built.filled += collections.Counter({row["topic"]: row["filled"]})
+        if row["gaps"]:
+            gaps = list(zip(row["gaps"][::2], row["gaps"][1::2], strict=True))
+            built.gaps[row["topic"], row["queue_id"]] = gaps
 
 
 # Index

@@ -214,8 +214,7 @@ def show(plan: "Plan", output: Output) -> None:
     else:
         for change in plan.changes:
             output.row(_row("change", vars(change)))
-        for loss in plan.losses:
-            output.row(_row("loss", vars(loss)))
+        show_losses(plan.losses, output)
         for effect in plan.groups:
             output.row(_row("group", vars(effect) | {"next": advice(effect, f"-s {shlex.quote(plan.store)}")}))
     for remark in plan.remarks:
@@ -254,9 +253,7 @@ def _show_to_people(plan: "Plan", output: Output) -> None:
             why = changes[0].reason if is_same else reason
             _tell(output, f"{what:8}{len(changes):,} places below {folder}{of}: {why}")
     if plan.losses:
-        output.text()
-        output.text(click.style("This is lost:", fg="red", bold=True))
-        _show_losses(plan.losses, output)
+        show_losses(plan.losses, output)
         output.text()
     elif plan.changes:
         output.text("No message is lost.")
@@ -279,8 +276,16 @@ def _show_groups(groups: "tuple[GroupEffect, ...]", at: str, output: Output) -> 
         output.text(click.style(f"   {command}", fg="green"))
 
 
-def _show_losses(losses: "tuple[Loss, ...]", output: Output) -> None:
-    """Write a row for each queue and reason; for each topic and reason where these are many."""
+def show_losses(losses: "tuple[Loss, ...]", output: Output) -> None:
+    """Write a row for each loss; for people one for each queue and reason, or topic and reason where these are many."""
+    if not output.is_table:
+        for loss in losses:
+            output.row(_row("loss", vars(loss)))
+        return
+    if not losses:
+        return
+    output.text()
+    output.text(click.style("This is lost:", fg="red", bold=True))
     by_queue = _grouped(losses, lambda loss: (loss.topic, loss.queue_id, loss.reason))
     if len(by_queue) <= _MOST_QUEUES:
         output.new_table(("messages", "bytes", "topic", "queue", "offsets", "reason"))

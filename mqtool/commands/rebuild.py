@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._mend import Mending, mend_options
+from mqtool.commands._mend import Mending, mend_options, show_losses
 from mqtool.commands._options import matching, tell_left_over, topic_filter
 from mqtool.commands._output import Output, progress
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, Status, UsageError
 
 if TYPE_CHECKING:
+    from mqtool.engine.repair.plan import Loss
     from mqtool.engine.repair.rebuild import Built
     from mqtool.engine.store.reader import StoreReader
 
@@ -69,7 +70,7 @@ def _build_into(
     reader: "StoreReader", into: Path, target: str, topics: list[str] | None, version: str | None, mending: Mending
 ) -> int:
     from mqtool.engine.repair.new_store import making, refuse_used
-    from mqtool.engine.repair.rebuild import build, refuse_log
+    from mqtool.engine.repair.rebuild import build, losses_of, refuse_log
 
     if target == "config":
         raise UsageError("--into goes with queues, index and all")
@@ -105,11 +106,11 @@ def _build_into(
             f"a broker is at work on this store: messages from {built.end_offset:,} on are left out; "
             "stop it to make all of it"
         )
-    return tell_built(built, into, output)
+    return tell_built(built, into, output, losses_of(reader, built, topics) if target != "index" else [])
 
 
-def tell_built(built: "Built", into: Path, output: Output) -> int:
-    """List what was made in a folder, and return the status."""
+def tell_built(built: "Built", into: Path, output: Output, losses: "list[Loss]") -> int:
+    """List what was made in a folder, and what that lacks; return the status."""
     for (topic, queue_id), queue in sorted(built.queues.items()):
         place = {"topic": topic, "queue_id": queue_id}
         output.row({**place, "min_offset": queue.first, "max_offset": queue.next, "units": queue.units})
@@ -123,4 +124,5 @@ def tell_built(built: "Built", into: Path, output: Output) -> int:
         f"{into}: {len(built.queues):,} queues with {built.units:,} units, {len(built.index_names):,} index files with "
         f"{built.entries:,} entries"
     )
-    return Status.GIVEN_UP if built.unplaced else Status.OK
+    show_losses(tuple(losses), output)
+    return Status.GIVEN_UP if losses else Status.OK

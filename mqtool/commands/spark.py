@@ -305,6 +305,7 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
 @job_options
 def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job) -> int:
     """Make queues and index again from the commit log, byte for byte what `mqtool rebuild --into` makes."""
+    from mqtool.engine.repair.rebuild import losses_of
     from spark_jobs.rebuild import run
 
     outlast_readers()
@@ -320,4 +321,5 @@ def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job)
             spark, store, job.into, queues=target != "index", index=target != "queues",
             topics=None if chosen is None else sorted(chosen), version=version, partition_size=job.partition_size,
         )  # fmt: skip
-    return tell_built(built, job.into, job.output)
+    losses = losses_of(store.open(), built, chosen) if target != "index" else []
+    return tell_built(built, job.into, job.output, losses)

@@ -77,6 +77,39 @@ def test_into_leaves_the_store_alone_and_lists_the_queues(tmp_path: Path) -> Non
     assert len(list((tmp_path / "new" / "index").iterdir())) == 5
 
 
+def test_into_of_a_log_that_lacks_messages_tells_each_and_ends_as_the_rebuild_in_place_does(tmp_path: Path) -> None:
+    case = next(case for case in cases() if case.name == "mixed-533-clean/middle-segment-missing")
+    store, settings = case.store(tmp_path), settings_of("mixed-533-clean")
+
+    into = run("rebuild", "queues", "-s", store, "--into", tmp_path / "new", *settings)
+    mended = run("rebuild", "queues", "-s", store, "--yes", "--survey", *settings)
+    index = run("rebuild", "index", "-s", store, "--into", tmp_path / "index", *settings)
+
+    losses = [row for row in into.rows if row.get("kind") == "loss"]
+    assert losses == [row for row in mended.rows if row["kind"] == "loss"]
+    assert all(row["queue_offset"] is not None for row in losses)
+    segments = {one.start_offset for one in StoreReader(store).commit_log.segments}
+    whole = StoreReader(golden_store("mixed-533-clean"))
+    gone = [one for one in whole.messages() if one.position // 65536 * 65536 not in segments]
+    assert sum(row["messages"] for row in losses) == len(gone) > 0
+    assert into.status == mended.status == Status.GIVEN_UP
+    assert index.status == Status.OK
+
+
+def test_a_rebuild_foretells_the_offsets_that_lie_behind_the_ends_of_new_queues(tmp_path: Path) -> None:
+    store, settings = copy_of("retry-533-clean", tmp_path), settings_of("retry-533-clean")
+    log = store / "commitlog" / f"{0:020}"
+    log.write_bytes(log.read_bytes()[:12000].ljust(log.stat().st_size, b"\0"))
+    was = snapshot(store)
+
+    planned = run("rebuild", "all", "-s", store, "--dry-run", *settings)
+    run("rebuild", "all", "-s", store, "--yes", "--survey", *settings)
+
+    changed = {path for path, state in snapshot(store).items() if path.startswith("config/") and was.get(path) != state}
+    assert "config/consumerOffset.json" in changed
+    assert changed == {row["file"] for row in planned.rows if (row.get("file") or "").startswith("config/")}
+
+
 def test_of_a_store_that_a_broker_writes_to_what_is_made_has_an_end_that_is_told(tmp_path: Path) -> None:
     source, store = golden_store("mixed-533-clean"), copy_of("mixed-533-clean", tmp_path)
     for folder in ("commitlog", "consumequeue", "index"):

@@ -505,8 +505,7 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     if request.survey:
         built = _survey(reader, request, jobs, progress, disk)
         if request.queues:
-            losses = [Loss(topic, count, 0, _TAKEN) for topic, count in sorted(built.unplaced.items())]
-            losses += given_up(reader, built.queues, built.gaps, request.topics)
+            losses = losses_of(reader, built, request.topics)
     if request.queues:
         changes += _queue_changes(reader, request, built)
     if request.index and (built is None or built.index_names):
@@ -514,7 +513,7 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         changes.append(Change(_verb(reader.paths.index), reader.paths.relative(reader.paths.index), text))
         changes += _index_time_changes(reader, built)
     if request.config:
-        changes += rebuild_config.changes(reader, built.queues if built else ())
+        changes += rebuild_config.changes(reader, built.queues if built else (), _ends(reader, request, built))
     room = disk.written if request.survey and (request.queues or request.index) else _room(reader, request)
     plan = Plan(
         "rebuild",
@@ -527,6 +526,26 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         read_size=reader.commit_log.total_size,
     )
     return rehearsed(reader, plan, lambda journal: _rehearse(reader, request, built, journal))
+
+
+def losses_of(reader: StoreReader, built: Built, topics: Collection[str] | None) -> list[Loss]:
+    """Return what queues that were made again lack.
+
+    Args:
+        reader: of the store, with its queues as they were.
+        built: what was made.
+        topics: of which; None for all.
+    """
+    losses = [Loss(topic, count, 0, _TAKEN) for topic, count in sorted(built.unplaced.items())]
+    return [*losses, *given_up(reader, built.queues, built.gaps, topics, built.end_offset if reader.is_live else None)]
+
+
+def _ends(reader: StoreReader, request: _Request, built: Built | None) -> dict[QueueKey, int] | None:
+    """Return one past the last offset of each queue, as it becomes; None where queues stay as they are."""
+    if built is None or not request.queues:
+        return None
+    kept = {key: reader.consume_queues[key].max_offset() for key in _expired(reader, request, built)}
+    return {key: queue.next for key, queue in built.queues.items()} | kept
 
 
 def _index_time_changes(reader: StoreReader, built: Built | None) -> Iterator[Change]:
@@ -607,7 +626,7 @@ def _rehearse(reader: StoreReader, request: _Request, built: Built | None, journ
             journal.remove(reader.paths.index)
         _note_index(reader, journal, 0)
     if request.config and built:
-        rebuild_config.apply(reader, journal, built.queues)
+        rebuild_config.apply(reader, journal, built.queues, _ends(reader, request, built))
 
 
 def _room(reader: StoreReader, request: _Request) -> int:
@@ -665,7 +684,7 @@ def _refuse_untold(reader: StoreReader, request: _Request, built: Built) -> None
     if built.unplaced:
         count = built.unplaced.total()
         raise BadDataError(f"{count:,} messages cannot be placed in a queue: see the plan first, with --survey")
-    gone = sum(loss.messages for loss in given_up(reader, built.queues, built.gaps, request.topics))
+    gone = sum(loss.messages for loss in losses_of(reader, built, request.topics))
     if gone:
         raise BadDataError(
             f"queues lead to {gone:,} messages that are gone: `mqtool recover` keeps their places, --survey tells them"
@@ -674,15 +693,21 @@ def _refuse_untold(reader: StoreReader, request: _Request, built: Built) -> None
 
 def _keep_expired(reader: StoreReader, journal: Journal, request: _Request, built: Built) -> None:
     """Take over the queues whose messages have all expired: a queue that is gone would count from 0 again."""
+    for key in _expired(reader, request, built):
+        for kind, folder in (("consumequeue", reader.consume_queues[key].folders[0]), *_ext_folder(reader, key)):
+            target = journal.workspace / kind / key[0] / str(key[1])
+            make_folders(journal.disk, target.parent)
+            journal.disk.copy(folder, target)
+
+
+def _expired(reader: StoreReader, request: _Request, built: Built) -> Iterator[QueueKey]:
+    """Yield the queues of which the log has no message any more, as all have expired."""
     for key, queue in reader.consume_queues.items():
         if key in built.queues or (request.topics is not None and key[0] not in request.topics):
             continue
         last = queue.units(queue.max_offset() - 1, queue.max_offset())
         if queue.max_offset() > queue.first_offset and last["physical_offset"][0] < reader.commit_log.min_offset:
-            for kind, folder in (("consumequeue", queue.folders[0]), *_ext_folder(reader, key)):
-                target = journal.workspace / kind / key[0] / str(key[1])
-                make_folders(journal.disk, target.parent)
-                journal.disk.copy(folder, target)
+            yield key
 
 
 def _ext_folder(reader: StoreReader, key: QueueKey) -> list[tuple[str, Path]]:

@@ -8,7 +8,7 @@ store.md 10.)
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from mqtool.formats.topics import (
 )
 
 NAMES = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayOffset.json")
+Ends = Mapping[QueueKey, int]
 _READ_WRITE = 6
 _MOST_RETRIES = 10_000  # messages of a retry topic that are looked at, the newest
 _OFFSET_DIGITS = 16  # at the end of an offset message id
@@ -48,8 +49,8 @@ class Rebuilt:
     reasons: tuple[str, ...]
 
 
-def changes(reader: StoreReader, further: Collection[QueueKey] = ()) -> list[Change]:
-    """Return what ``apply`` would do; ``further`` are queues that the log shows."""
+def changes(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Change]:
+    """Return what ``apply`` would do, with its arguments."""
     return [
         Change(
             "replace" if (reader.paths.config / one.name).exists() else "create",
@@ -57,24 +58,31 @@ def changes(reader: StoreReader, further: Collection[QueueKey] = ()) -> list[Cha
             "; ".join(one.reasons),
             size=len(one.text),
         )
-        for one in tables(reader, further)
+        for one in tables(reader, further, ends)
     ]
 
 
-def apply(reader: StoreReader, journal: Journal, further: Collection[QueueKey] = ()) -> None:
-    """Put the tables in place; ``further`` are queues that the log shows."""
-    for one in tables(reader, further):
+def apply(reader: StoreReader, journal: Journal, further: Collection[QueueKey] = (), ends: Ends | None = None) -> None:
+    """Put the tables in place.
+
+    Args:
+        reader: of the store.
+        journal: of the mend.
+        further: queues that the log shows.
+        ends: one past the last queue offset of each queue, where the queues become others than they are.
+    """
+    for one in tables(reader, further, ends):
         made = journal.workspace / one.name
         journal.create(made)
         journal.fill(made, 0, one.text)
         journal.move_in(made, reader.paths.config / one.name)
 
 
-def tables(reader: StoreReader, further: Collection[QueueKey] = ()) -> list[Rebuilt]:
-    """Return the tables that have to change; of a store that keeps them in RocksDB none."""
+def tables(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Rebuilt]:
+    """Return the tables that have to change; of a store that keeps them in RocksDB none. Arguments as of ``apply``."""
     if any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES):
         return []
-    config = _Config(reader, {*reader.consume_queues, *reader.batch_consume_queues, *further})
+    config = _Config(reader, further, ends)
     config.add_topics()
     config.add_offsets()
     config.add_groups()
@@ -85,11 +93,12 @@ def tables(reader: StoreReader, further: Collection[QueueKey] = ()) -> list[Rebu
 class _Config:
     """The tables, as they are and as they become."""
 
-    def __init__(self, reader: StoreReader, queues: set[QueueKey]) -> None:
+    def __init__(self, reader: StoreReader, further: Collection[QueueKey], ends: Ends | None) -> None:
         self.reader = reader
-        self.queues = queues
+        self.ends = ends
+        there = ends if ends is not None else {*reader.consume_queues, *reader.batch_consume_queues}
         self.counts: dict[str, int] = {}
-        for topic, queue_id in queues:
+        for topic, queue_id in (*there, *further):
             self.counts[topic] = max(self.counts.get(topic, 0), queue_id + 1)
         self.tables: dict[str, Table] = {}
         self.reasons: dict[str, list[str]] = {name: [] for name in NAMES}
@@ -110,6 +119,13 @@ class _Config:
             table[member] = {}
             self.reasons[name].append(f"its {member} cannot be read")
         return table
+
+    def _end_of(self, key: QueueKey) -> int | None:
+        """Return one past the last queue offset of a queue, None where there is no such queue."""
+        if self.ends is not None:
+            return self.ends.get(key)
+        queue = self.reader.consume_queues.get(key) or self.reader.batch_consume_queues.get(key)
+        return None if queue is None else queue.max_offset()
 
     def _settings(self, name: str) -> Table:
         settings: Table = self.tables[name][config_tables.TABLES[name].member]
@@ -153,9 +169,9 @@ class _Config:
         for name, by_queue in offsets.items():
             topic = str(name).partition("@")[0]
             for queue_id, offset in by_queue.items() if isinstance(by_queue, dict) else ():
-                queue = self.reader.consume_queues.get((topic, _number(queue_id)))
-                if queue and isinstance(offset, int) and offset > queue.max_offset():
-                    by_queue[queue_id] = queue.max_offset()
+                end = self._end_of((topic, _number(queue_id)))
+                if end is not None and isinstance(offset, int) and offset > end:
+                    by_queue[queue_id] = end
                     clamped.append(str(name))
         for (topic, group, queue_id), offset in sorted(self._sent_back().items()):
             by_queue = offsets.setdefault(f"{topic}@{group}", {})
@@ -198,8 +214,7 @@ class _Config:
         last = self._last_timestamp()
         new, clamped = [], []
         for level, offset in offsets.items():
-            queue = self.reader.consume_queues.get((SCHEDULE_TOPIC, _number(level) - 1))
-            end = queue.max_offset() if queue else 0
+            end = self._end_of((SCHEDULE_TOPIC, _number(level) - 1)) or 0
             if isinstance(offset, int) and offset > end:
                 offsets[level] = end
                 clamped.append(str(level))

@@ -24,6 +24,7 @@ def given_up(
     made: Mapping[QueueKey, QueueRange],
     gaps: Mapping[QueueKey, list[tuple[int, int]]],
     topics: Collection[str] | None,
+    log_end: int | None = None,
 ) -> Iterator[Loss]:
     """Yield the queue offsets to which no unit will lead, range by range.
 
@@ -32,8 +33,9 @@ def given_up(
         made: what the new queues hold.
         gaps: queue offsets in them without a message.
         topics: whose queues are made again; None for all.
+        log_end: what lies behind it a broker is just writing.
     """
-    end = max((segment.end_offset for segment in reader.commit_log.segments), default=0)
+    end = log_end or max((segment.end_offset for segment in reader.commit_log.segments), default=0)
     for key, queue in sorted(reader.consume_queues.items()):
         if topics is None or key[0] in topics:
             first, last = queue.first_offset, queue.max_offset()
