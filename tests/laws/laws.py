@@ -429,8 +429,8 @@ class _Check:
         self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
             self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
-        elif any(kept[key] - were[key] for key in kept.keys() & were.keys()):
-            self.broken("conservation", "changed", "a message is another than it was")
+        elif changed := told.lacks(key for key in kept.keys() & were.keys() if kept[key] - were[key]):  # none was moved
+            self.broken("conservation", "changed", f"another message than it was: {_some(changed)}")
         offsets = existed(self.case.base, before, before.min_offset)
         missing = {key for key in offsets if key not in new.reachable() and key not in lost}
         if self.case.mend == "salvage" and (untold := told.lacks({*missing, *lost})):

@@ -143,6 +143,41 @@ _ROWS = {
             }
         ],
     ),
+    "records behind bytes that were cut out are salvaged as they say": (
+        "rocksdb-550-clean",
+        "salvage",
+        [{"op": "excise", "file": "commitlog/00000000000000000000", "at": 13732, "len": 4096, "keep": True}],
+    ),
+    "units that lead into the log of another life are told as losses": (
+        "txn-497-clean",
+        "recover --abnormal",
+        [
+            {"op": "resize", "file": "commitlog/00000000000000000000", "size": 131072},
+            {
+                "op": "graft",
+                "base": "txn-533-clean",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000000000",
+            },
+        ],
+    ),
+    "a rebuild names the offsets that it takes back": (
+        "retry-533-clean",
+        "rebuild all",
+        [
+            {
+                "op": "graft",
+                "base": "retry-497-clean",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000000000",
+            }
+        ],
+    ),
+    "a timer that was further than its queue becomes is named": (
+        "timer-533-clean",
+        "recover --abnormal",
+        [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 6412, "len": 59124}],
+    ),
     "a rebuild names extensions": (
         "ext-533-clean", "rebuild queues", [{"op": "delete", "path": "consumequeue_ext/Ext/0"}]
     ),

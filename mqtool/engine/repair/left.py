@@ -41,4 +41,4 @@ def _findings(reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end:
             yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
     yield from verify_tables.check_tables(reader, ends)
     yield from verify_timer.check_files(reader)
-    yield from verify_timer.check_messages(reader, log_end)
+    yield from verify_timer.check_messages(reader, log_end, ends)

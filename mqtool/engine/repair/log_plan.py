@@ -347,7 +347,7 @@ def _piece(
         known = (
             None
             if faulty[row] or not is_possible(table.bytes_of(plain.TOPIC, row))
-            else _known(table, row, bool(misplaced[row] and not broken[row]))
+            else known_of(table, row, bool(misplaced[row] and not broken[row]))
         )
         reason = (
             "its sizes do not add up"
@@ -406,7 +406,8 @@ def run_of(segment: MappedFile, table: MessageTable, entries: IndexEntries) -> R
     )
 
 
-def _known(table: MessageTable, row: int, misplaced: bool) -> Known:
+def known_of(table: MessageTable, row: int, misplaced: bool) -> Known:
+    """Return what a record tells of itself; ``misplaced``: only its address is wrong."""
     message = message_at(table, row)
     inner = message.properties.get("INNER_NUM", "")
     base = message.properties.get("INNER_BASE", "")

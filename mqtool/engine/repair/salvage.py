@@ -7,7 +7,7 @@ copies. What could not be read is listed in ``salvage.jsonl`` beside the new fil
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ import numpy.typing as npt
 import orjson
 
 from mqtool.engine.repair.bridges import Known
-from mqtool.engine.repair.log_plan import Bad, Piece, survey
+from mqtool.engine.repair.displaced import OF_ANOTHER, Found, PutBack, Unsound, put_back
+from mqtool.engine.repair.log_plan import Bad, Piece, known_of, survey
 from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.parts import Progress
@@ -127,13 +128,29 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     reader = reader.with_log(placement.log)
     if not reader.commit_log.segments:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
-    look = Survey(reader)
-    for piece in survey(reader, reader.commit_log.min_offset, jobs, progress):
-        look.take(piece)
+    look, unsound = _look(reader, jobs, progress)
+    back = PutBack(reader.commit_log)
+    if placement.too_long or placement.is_whole_in_doubt or look.is_damaged():
+        back = put_back(reader, placement, unsound)
+        if back.patches:
+            look, _ = _look(reader.with_log(back.log), jobs, progress)
     if not look.kept:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
+    look.skip_left(back.left)
     plan = look.finish()
-    return dataclasses.replace(plan, remarks=[*plan.remarks, *named_otherwise(reader, placement)])
+    remarks = [*named_otherwise(reader, placement)]
+    if count := sum(count for *_, count in back.told):
+        remarks.append(f"{count:,} record{'s' if count > 1 else ''} that lie elsewhere are taken to be in their places")
+    return dataclasses.replace(plan, remarks=[*plan.remarks, *remarks])
+
+
+def _look(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound]":
+    """Look at every record; returns what is to be copied, and where no sound record is."""
+    start = reader.commit_log.min_offset
+    look, unsound = Survey(reader), Unsound(reader.commit_log, start)
+    for piece in unsound.watch(survey(reader, start, jobs, progress)):
+        look.take(piece)
+    return look, unsound
 
 
 def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:
@@ -366,12 +383,30 @@ class Survey:
 
     def take_last_gaps(self) -> None:
         """List what lies behind the last message but for zeros."""
+        for gap, content in self._last_contents():
+            self._skip(gap.segment, content, gap.end, "no record is there", None)
+
+    def _last_contents(self) -> Iterator[tuple[Gap, int]]:
+        """Yield the gaps behind the last message that are not all zeros, and where what they hold begins."""
         for gap in self.gaps:
             for at in range(gap.start, gap.end, _STEP):
                 content = np.flatnonzero(gap.segment.bytes[at : min(at + _STEP, gap.end)])
                 if len(content):
-                    self._skip(gap.segment, at + int(content[0]), gap.end, "no record is there", None)
+                    yield gap, at + int(content[0])
                     break
+
+    def is_damaged(self) -> bool:
+        """Tell whether there is anything that is no sound record in its place, zeros behind the end aside."""
+        return bool(self.skipped or self.misplaced) or any(True for _ in self._last_contents())
+
+    def skip_left(self, left: Iterable[Found]) -> None:
+        """Tell of sound records, each by itself, that lie elsewhere and cannot be put back, unless they are taken."""
+        for one in left:
+            file, at = one.source.file, int(one.table.starts[0])
+            if file.start_offset + at not in self.misplaced:
+                known = known_of(one.table, 0, misplaced=True)
+                size = int(one.table.column("size")[0])
+                self.skipped.append(Skipped(file, file.start_offset + at, size, OF_ANOTHER, known))
 
     def _take_misplaced(self, order: Order) -> None:
         for address, skipped in self.misplaced.items():

@@ -6,7 +6,7 @@ shape is judged.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_log import MOST_LISTED
+from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -105,8 +106,14 @@ def units_of(log: FileQueue) -> Iterator[tuple[MappedFile, int, np.void]]:
             at += timer.LOG_UNIT_SIZE
 
 
-def check_messages(reader: StoreReader, log_end: int) -> Iterator[Finding]:
-    """Judge each unit against its message and its chain, and each slot of the wheel against the log."""
+def check_messages(reader: StoreReader, log_end: int, ends: Mapping[QueueKey, int] | None = None) -> Iterator[Finding]:
+    """Judge each unit against its message and its chain, and each slot of the wheel against the log.
+
+    Args:
+        reader: of the store.
+        log_end: of its log.
+        ends: one past the last queue offset of each queue; None: as the files have it.
+    """
     log = reader.timer_log
     check = reader.paths.timer_check
     if log is None or reader.is_live:
@@ -122,7 +129,7 @@ def check_messages(reader: StoreReader, log_end: int) -> Iterator[Finding]:
     if values is None:
         return
     yield from _check_wheel(reader, log, values, seconds)
-    yield from _check_progress(reader, values, end)
+    yield from _check_progress(reader, values, end, ends)
 
 
 def _units_end(segment: MappedFile) -> int:
@@ -133,11 +140,13 @@ def _units_end(segment: MappedFile) -> int:
     return segment.size if segment.bytes[at : at + 4].any() else at
 
 
-def _check_progress(reader: StoreReader, values: Any, end: int) -> Iterator[Finding]:
+def _check_progress(
+    reader: StoreReader, values: Any, end: int, ends: Mapping[QueueKey, int] | None
+) -> Iterator[Finding]:
     """Judge what ``timercheck`` says of how far the timer has come."""
     key = (TIMER_TOPIC, 0)
     queue = reader.consume_queues.get(key)
-    queue_end = queue.max_offset() if queue else 0
+    queue_end = (queue.max_offset() if queue else 0) if ends is None else ends.get(key, 0)
     bounds = [("last_timer_log_flushed_position", end, "the timer log is written")]
     if reader.rocksdb_queues is None and not reader.lacks_queue(key):
         text = "the timer's queue has messages"

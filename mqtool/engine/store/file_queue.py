@@ -140,8 +140,9 @@ class FileQueue:
     def _inferred_size(self) -> int:
         gaps = collections.Counter(after - before for before, after in itertools.pairwise(sorted(set(self._starts))))
         lengths = collections.Counter(segment.size for segment in self.segments if segment.size)
-        if len(self.segments) > 1 and len(lengths) == 1 and not any(start % max(lengths) for start in self._starts):
-            return max(lengths)  # the names may be further apart, with files missing in between
+        length, count = max(lengths.items(), key=lambda one: one[1], default=(0, 0))
+        if 1 < count > lengths.total() / 2 and not any(start % length for start in self._starts):
+            return length  # the names may be further apart, with files missing in between
         # A name that is none of a segment brings about a distance that is no length either.
         likely = collections.Counter({size: count for size, count in gaps.items() if not size % _PAGE})
         for counted in (likely, lengths, gaps) if any(not size % _PAGE for size in lengths) else (gaps, lengths):
