@@ -91,6 +91,10 @@ class NotFoundError(MqtoolError):
     exit_code = Status.NO_INPUT
 
 
+class LimitError(MqtoolError):
+    """More of something than a server keeps for its clients."""
+
+
 class ReadError(MqtoolError):
     """The system could not read or write a file."""
 

@@ -356,7 +356,7 @@ class _RunningBroker:
 
     def _register_here(self, registration: Registration) -> None:
         if self._name_server is not None:
-            self._name_server.register(self._registering(), registration, self._peer, self._clock())
+            self._name_server.register(self._registering(), registration, self._peer, self._clock(), is_own=True)
 
     def _registration(self, configs: "Iterable[TopicConfig]") -> Registration:
         perm = self.rules.settings.perm | ~(Perm.READ | Perm.WRITE)

@@ -24,6 +24,8 @@ from mqtool.formats.config_tables import parse_table
 
 MAX_FRAME = 1 << 24
 """Bytes of the longest frame, its first four included; RocketMQ's peers close the connection on a longer one."""
+MAX_HEADER = 1 << 20
+"""Bytes of a header: it is parsed in one go, and what it may hold is far less."""
 
 RESPONSE = 1
 ONEWAY = 2

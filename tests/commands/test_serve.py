@@ -198,6 +198,7 @@ def test_what_it_loads_is_small() -> None:
         (["--no-broker", "--metrics", "0"], Status.USAGE, "those of a broker"),
         (["-n", "127.0.0.1:9876"], Status.USAGE, "-n is for --no-namesrv"),
         (["--set", "brokerRole=SLAVE"], Status.USAGE, "a master here"),
+        (["--set", "brokerId=1"], Status.USAGE, "a master here"),
         (["--namesrv-port", "0", "--set", "enableDLegerCommitLog=true"], Status.USAGE, "and not written"),
         (["-s", "/proc/store", "--namesrv-port", "0"], Status.IO_ERROR, "/proc/store"),
         (["--no-broker", "-c", "/no/namesrv.conf"], Status.NO_INPUT, "/no/namesrv.conf"),

@@ -58,6 +58,10 @@ class Clients:
         self._consumers: dict[str, OnlineGroup] = {}
         self._by_id: dict[str, Client] = {}  # producers
         self._groups_of: dict[Peer, tuple[set[str], set[str]]] = {}  # of its producers and consumers
+        self.member_count = 0
+        """How many clients are in groups, each counted in each of them."""
+        self.subscription_size = 0
+        """Characters of all subscriptions."""
         self._next_look = 0
 
     # Coming
@@ -66,7 +70,7 @@ class Clients:
         """Take note of a producer, or that it is still there."""
         self._producers.setdefault(group, {})[client.peer] = client
         self._by_id[client.client_id] = client
-        self._of(client.peer)[0].add(group)
+        self._join(client.peer, 0, group)
 
     def register_consumer(
         self, data: ConsumerData, client: Client, *, keeps_subscriptions: bool = False
@@ -88,9 +92,11 @@ class Clients:
         group.consume_from_where = data.consume_from_where
         is_changed = client.peer not in group.members
         group.members[client.peer] = client
-        self._of(client.peer)[1].add(data.group)
+        self._join(client.peer, 1, data.group)
         if not keeps_subscriptions:
+            self.subscription_size -= size_of(group.subscriptions.values())
             is_changed |= _subscribe(group, data.subscriptions)
+            self.subscription_size += size_of(group.subscriptions.values())
         return self._notes(data.group) if is_changed else ()
 
     def take_fingerprint(self, group: str, fingerprint: int) -> bool:
@@ -119,6 +125,7 @@ class Clients:
         if online is None or online.members.pop(peer, None) is None:
             return ()
         if not online.members:
+            self.subscription_size -= size_of(online.subscriptions.values())
             del self._consumers[group]
             return ()
         return self._notes(group)
@@ -126,6 +133,7 @@ class Clients:
     def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:  # noqa: ARG002
         """Forget a client whose connection has ended."""
         producers, consumers = self._groups_of.pop(peer, ((), ()))
+        self.member_count -= len(producers) + len(consumers)
         for group in sorted(producers):
             self.unregister_producer(group, peer)
         return [note for group in sorted(consumers) for note in self.unregister_consumer(group, peer)]
@@ -202,11 +210,14 @@ class Clients:
 
     # Parts
 
-    def _of(self, peer: Peer) -> tuple[set[str], set[str]]:
-        return self._groups_of.setdefault(peer, (set(), set()))
+    def _join(self, peer: Peer, kind: int, group: str) -> None:
+        groups = self._groups_of.setdefault(peer, (set(), set()))[kind]
+        self.member_count += group not in groups
+        groups.add(group)
 
     def _forget(self, peer: Peer, kind: int, group: str) -> None:
         if (groups := self._groups_of.get(peer)) is not None:
+            self.member_count -= group in groups[kind]
             groups[kind].discard(group)
             if not any(groups):
                 del self._groups_of[peer]
@@ -219,6 +230,14 @@ class Clients:
             return ()
         header = build_header(ConsumerGroup(group))
         return [(peer, self._calls.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)) for peer in online.members]
+
+
+def size_of(subscriptions: Iterable[Subscription]) -> int:
+    """Return about how many characters subscriptions have."""
+    return sum(
+        len(one.topic) + len(one.expression) + sum(map(len, one.tags)) + 20 * len(one.tags_codes)
+        for one in subscriptions
+    )
 
 
 def _subscribe(group: OnlineGroup, wanted: Iterable[Subscription]) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.config_files import load_table
+from mqtool.engine.broker.limits import MOST_OFFSETS, check_room
 from mqtool.engine.broker.saves import Saves
 from mqtool.errors import WriteError
 from mqtool.formats.bodies import version_members
@@ -46,6 +47,7 @@ class ConsumerOffsets:
         self._offsets: dict[Key, dict[int, int]] = {}
         for (topic, group, queue_id), offset in consumer_offsets(table).items():
             self._offsets.setdefault((topic, group), {})[queue_id] = offset
+        self._count = sum(map(len, self._offsets.values()))
         self._pulled: dict[Key, dict[int, int]] = {}
         self._resets: dict[Key, dict[int, int]] = {}
         self._is_changed = False
@@ -62,12 +64,27 @@ class ConsumerOffsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take what a group reads next; it may be less than before."""
-        self._offsets.setdefault((topic, group), {})[queue_id] = offset
+        queues = self._offsets.setdefault((topic, group), {})
+        self._count += queue_id not in queues
+        queues[queue_id] = offset
         self._is_changed = True
+
+    def check_room(self, group: str, topic: str, queue_id: int | None = None) -> None:
+        """See that there is room for the offset of a queue, or of any queue of a topic; of those there are, always.
+
+        Raises:
+            LimitError: there is none.
+        """
+        queues = self._offsets.get((topic, group))
+        if queues is None or (queue_id is not None and queue_id not in queues):
+            check_room(self._count, 1, MOST_OFFSETS, "offsets of groups")
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take up to where a group has been given messages; kept in memory only."""
-        self._pulled.setdefault((topic, group), {})[queue_id] = offset
+        if (queues := self._pulled.get((topic, group))) is not None:
+            queues[queue_id] = offset
+        elif len(self._pulled) < MOST_OFFSETS:
+            self._pulled[topic, group] = {queue_id: offset}
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int:
         """Return up to where a group has been given messages, ``UNKNOWN`` where it has not."""
@@ -113,6 +130,9 @@ class ConsumerOffsets:
     def clone(self, source: str, target: str, topic: str) -> None:
         """Give one group the offsets that another has of a topic."""
         if offsets := self._offsets.get((topic, source)):
+            before = self._offsets.get((topic, target), ())
+            check_room(self._count - len(before), len(offsets), MOST_OFFSETS, "offsets of groups")
+            self._count += len(offsets) - len(before)
             self._offsets[topic, target] = dict(offsets)
             self._is_changed = True
 
@@ -137,7 +157,8 @@ class ConsumerOffsets:
         for key in keys:
             self._pulled.pop(key, None)
             self._resets.pop(key, None)
-            if self._offsets.pop(key, None) is not None:
+            if (queues := self._offsets.pop(key, None)) is not None:
+                self._count -= len(queues)
                 self._is_changed = True
 
     # Keeping

@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from mqtool.engine.broker.limits import MOST_COUNTED
 from mqtool.formats.remoting import Outgoing
 
 SAMPLE_INTERVAL_MS = 10_000
@@ -76,12 +77,16 @@ class Figures:
     def gave(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages that a group was given, and their bytes."""
         self.given += count
-        self.counts.given[topic, group] += count
-        self.counts.given_bytes[topic, group] += size
+        given, key = self.counts.given, (topic, group)
+        if key in given or len(given) < MOST_COUNTED:
+            given[key] += count
+            self.counts.given_bytes[key] += size
 
     def sent_back(self, topic: str, group: str) -> None:
         """Count a message of a topic that a group wants again later."""
-        self.counts.sent_back[topic, group] += 1
+        sent_back, key = self.counts.sent_back, (topic, group)
+        if key in sent_back or len(sent_back) < MOST_COUNTED:
+            sent_back[key] += 1
 
     def forget_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
         """Forget the counts of a topic that is gone."""

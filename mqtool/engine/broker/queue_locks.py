@@ -6,6 +6,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from mqtool.engine.broker.limits import MOST_LOCKS, check_name, check_room
 from mqtool.formats.bodies import MessageQueue, QueueLocks
 
 LIFE_MS = 60_000
@@ -25,13 +26,28 @@ class LockTable:
 
     def __init__(self) -> None:
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._count = 0
 
     def lock(self, asked: QueueLocks, now: int) -> list[MessageQueue]:
-        """Give a consumer what it asks for; return the queues that are its own now."""
+        """Give a consumer what it asks for; return the queues that are its own now.
+
+        Raises:
+            LimitError: there are too many locks, or a name is too long; nothing is locked.
+        """
+        for name in (asked.group, asked.client_id, *(queue.topic for queue in asked.queues)):
+            check_name(name, "name in a lock")
+        for queue in asked.queues:
+            check_name(queue.broker_name, "name in a lock")
+        locks = self._locks.get(asked.group, {})
+        new = sum(queue not in locks for queue in asked.queues)
+        if self._count + new > MOST_LOCKS:
+            self._forget_old(now)
+            check_room(self._count, new, MOST_LOCKS, "locks of queues")
         locks = self._locks.setdefault(asked.group, {})
         granted = []
         for queue in asked.queues:
             present = locks.get(queue)
+            self._count += present is None
             if present is None or present.client_id == asked.client_id or not present.is_held(now):
                 locks[queue] = _Lock(asked.client_id, now)
                 granted.append(queue)
@@ -43,8 +59,18 @@ class LockTable:
         for queue in asked.queues:
             if queue in locks and locks[queue].client_id == asked.client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             self._locks.pop(asked.group, None)
+
+    def _forget_old(self, now: int) -> None:
+        for group, locks in list(self._locks.items()):
+            held = {queue: lock for queue, lock in locks.items() if lock.is_held(now)}
+            self._count -= len(locks) - len(held)
+            if held:
+                self._locks[group] = held
+            else:
+                del self._locks[group]
 
     def is_any_held(self, group: str, now: int) -> bool:
         """Tell whether a group consumes any queue in order."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.limits import MOST_OF_BODY
 from mqtool.engine.broker.processors import (
     accounts,
     admin,
@@ -61,6 +62,9 @@ class RemotingDoor:
         if broker.access and (fault := broker.access.fault(command, peer)):
             remark = f"org.apache.rocketmq.acl.common.AclException: {fault}"
             return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
+        if len(command.body) > MOST_OF_BODY and command.code not in send.PROCESSORS:
+            remark = f"a request that carries no messages has at most {MOST_OF_BODY:,} bytes of body"
+            return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)),)
         processor = PROCESSORS.get(command.code)
         if processor is None:
             return refused.refuse(Request(command, peer, now))

@@ -63,10 +63,13 @@ def check_role(given: Mapping[str, str]) -> None:
     """See that settings ask for a master.
 
     Raises:
-        UsageError: they ask for a slave.
+        UsageError: they ask for a slave, or for the id of one.
     """
     if given.get("brokerRole", "").strip().upper() == "SLAVE":
         raise UsageError("brokerRole=SLAVE: a broker is a master here")
+    broker_id = given.get("brokerId", "0").strip()
+    if broker_id != "0":
+        raise UsageError(f"brokerId={broker_id}: a broker is a master here, whose id is 0")
 
 
 AT_START = frozenset(

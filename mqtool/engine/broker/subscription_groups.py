@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from mqtool.engine.broker.config_files import load_table
+from mqtool.engine.broker.limits import (
+    MOST_FORBIDDEN,
+    MOST_GROUPS_IN_ALL,
+    MOST_OF_SETTINGS,
+    check_name,
+    check_room,
+)
 from mqtool.engine.broker.saves import Saves
-from mqtool.errors import FormatError
-from mqtool.formats.bodies import version_members
+from mqtool.errors import FormatError, LimitError
+from mqtool.formats.bodies import build_body, version_members
 from mqtool.formats.config_tables import (
     DataVersion,
     SubscriptionGroup,
@@ -72,6 +79,10 @@ class SubscriptionGroups:
         if not table:
             self.version = DataVersion(0, 0, now)
 
+    def __len__(self) -> int:
+        """Return how many groups there are."""
+        return len(self._groups)
+
     def get(self, group: str) -> SubscriptionGroup | None:
         """Return a group that there is."""
         return self._groups.get(group)
@@ -81,7 +92,11 @@ class SubscriptionGroups:
         return self._groups.get(group) or self.find_all((group,), now)[0]
 
     def find_all(self, names: Iterable[str], now: int) -> list[SubscriptionGroup | None]:
-        """Return the groups that a client names, as ``find`` does; those that are new are written at once."""
+        """Return the groups that a client names, as ``find`` does; those that are new are written at once.
+
+        Raises:
+            LimitError: there would be too many.
+        """
         names = list(names)
         new = [
             name
@@ -89,6 +104,7 @@ class SubscriptionGroups:
             if name not in self._groups and (self.creates or is_system_group(name)) and is_name(name, MOST_NAME)
         ]
         if new:
+            check_room(len(self._groups), len({*new}), MOST_GROUPS_IN_ALL, "groups")
             for name in new:
                 self._put(name, default_members(name))
             self._changed(now)
@@ -99,12 +115,16 @@ class SubscriptionGroups:
 
         Raises:
             FormatError: a member is not what it should be.
+            LimitError: there would be too many groups, or this one's settings are too long.
         """
         group = str(given.get("groupName") or "")
         members = self._members.get(group) or default_members(group)
         changed = {**members, **{name: value for name, value in given.items() if value is not None}}
         changed["attributes"] = _attributes(members.get("attributes") or {}, given.get("attributes") or {})
         if self._members.get(group) != changed:
+            check_room(len(self._groups), group not in self._groups, MOST_GROUPS_IN_ALL, "groups")
+            if len(build_body(changed)) > MOST_OF_SETTINGS:
+                raise LimitError(f"the settings of the group [{group}] take more than {MOST_OF_SETTINGS:,} characters")
             self._put(group, changed)
             self._changed(now)
         return self._groups[group]
@@ -138,6 +158,9 @@ class SubscriptionGroups:
         """Forbid a group to read a topic, or allow it again."""
         if self.is_readable(group, topic) == readable:
             return
+        check_name(group, "group")
+        check_name(topic, "topic")
+        check_room(sum(map(len, self._forbidden.values())), not readable, MOST_FORBIDDEN, "topics forbidden to groups")
         bits = self._forbidden.setdefault(group, {})
         bits[topic] = bits.get(topic, 0) ^ 1 << _READ_BIT
         if not bits[topic]:

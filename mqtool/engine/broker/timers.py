@@ -23,6 +23,7 @@ from mqtool.engine.broker.config_files import sync_folder
 from mqtool.engine.broker.copies import likeness
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
+from mqtool.engine.broker.limits import MOST_TIMERS
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, replace_file, write_timer_files
@@ -51,6 +52,9 @@ _DELIVER = probe_of("TIMER_DELIVER_MS")
 _CHECK = packer_of(timer.TIMER_CHECK)
 _REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
+_TOO_MANY = AppendResult(PutStatus.WHEEL_TIMER_FLOW_CONTROL)
+_MOST_OF_RECALL = 1 << 10
+"""Bytes of what a recall names: that is kept in memory."""
 _REVIVE = REVIVE_PREFIX.encode()
 _OF_A_COPY = {ROLLS, "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT"}
 """Properties in which a copy may differ from what it is a copy of."""
@@ -149,6 +153,10 @@ class Timers:
         settings = self._state.settings
         if deliver - now > settings.timer_max_delay_seconds * 1000 or not settings.timer_enabled:
             return _ILLEGAL
+        if len(find_property(properties, _DELETE)) > _MOST_OF_RECALL:
+            return _ILLEGAL
+        if len(self._waiting) >= MOST_TIMERS and not message.topic.startswith(REVIVE_PREFIX):
+            return _TOO_MANY
         out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
         out = max(out, self._done)  # where the clock was set back
         if find_property(properties, _ROLLS):  # of a message that a consumer sends on: this one is no copy

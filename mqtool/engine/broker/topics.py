@@ -3,13 +3,16 @@
 (Rules: remoting.md 4.1, 4.2; store.md 10.2. RocketMQ: ``TopicConfigManager``, ``TopicValidator``.)
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mqtool.engine.broker.config_files import load_table
+from mqtool.engine.broker.limits import MOST_OF_SETTINGS, MOST_TOPICS, check_room
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.errors import LimitError
 from mqtool.formats.bodies import topic_members, version_members
 from mqtool.formats.codes import Perm, TopicSysFlag
 from mqtool.formats.config_tables import DataVersion, TopicConfig, build_table_in_pieces, data_version
@@ -32,7 +35,7 @@ OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 CHECK_TIMES_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-MOST_QUEUES = 1 << 16
+MOST_QUEUES = 1 << 12
 """Of a topic: some answers tell of each queue."""
 _MOST = 127
 _MOST_OF_GROUP = 255  # of topics that a consumer group has for itself
@@ -120,8 +123,20 @@ class Topics:
         )
 
     def put(self, configs: Iterable[TopicConfig], now: int) -> None:
-        """Make or change topics; those that are so already are left alone."""
+        """Make or change topics; those that are so already are left alone.
+
+        Raises:
+            LimitError: there would be too many, or the settings of one are too long; none is made or changed.
+        """
         changed = [config for config in configs if self._configs.get(config.topic) != config]
+        check_room(len(self._configs), sum(one.topic not in self._configs for one in changed), MOST_TOPICS, "topics")
+        for config in changed:
+            if len(config.filter_type) + sum(map(len, itertools.chain(*config.attributes.items()))) > MOST_OF_SETTINGS:
+                fault = f"the settings of the topic [{config.topic}] take more than {MOST_OF_SETTINGS:,} characters"
+                raise LimitError(fault)
+        self._put(changed, now)
+
+    def _put(self, changed: list[TopicConfig], now: int) -> None:
         if changed:
             self._configs.update((config.topic, config) for config in changed)
             self.batch_topics.update(config.topic for config in changed if config.is_batch)
@@ -157,19 +172,21 @@ class Topics:
         count = max(0, min(queue_count, default.write_queue_count))
         perm = default.perm & ~Perm.INHERIT
         flag = int(TopicSysFlag.UNIT) if is_of_unit else 0
-        return self._create(_config(topic, count, perm, flag, default.filter_type), now)
+        config = _config(topic, count, perm, flag, default.filter_type)
+        self.put([config], now)
+        return config
 
     def of_group(self, topic: str, queue_count: int, is_of_unit: bool, now: int) -> TopicConfig:
-        """Return the retry or dead letter topic of a group, made if there is none yet."""
-        return self._configs.get(topic) or self._create(_of_group(topic, queue_count, is_of_unit), now)
+        """Return the retry or dead letter topic of a group, made if there is none yet, however many there are."""
+        known = self._configs.get(topic)
+        if known is None:
+            known = _of_group(topic, queue_count, is_of_unit)
+            self._put([known], now)
+        return known
 
     def of_groups(self, wanted: Iterable[tuple[str, int, bool]], now: int) -> None:
         """Make the retry topics that there are not yet: name, how many queues, whether of a unit; written at once."""
         self.put([_of_group(*one) for one in wanted if one[0] not in self._configs], now)
-
-    def _create(self, config: TopicConfig, now: int) -> TopicConfig:
-        self.put([config], now)
-        return config
 
     def _save(self, now: int) -> None:
         self.version = DataVersion(self.version.state_version, self.version.counter + 1, now)

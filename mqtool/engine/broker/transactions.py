@@ -25,6 +25,7 @@ from mqtool.engine.broker.copies import Likeness, likeness
 from mqtool.engine.broker.delayed import DELAY, delay_level, with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.intake import Intake
+from mqtool.engine.broker.limits import MOST_OPEN
 from mqtool.engine.broker.needs import Need
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.topics import Topics
@@ -58,6 +59,7 @@ _MARK_TAG = b"TAGS\x01d\x02"
 _AT_ONCE = 200
 """Half messages that one tick checks at most: others want their turn."""
 _READ_AT_ONCE = 256
+_TOO_MANY = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
 
 class Transactions:
@@ -199,6 +201,8 @@ class Transactions:
             message.reconsume_times > 0 and delay_level(message.properties) > 0  # one that is to be consumed again
         ):
             return None
+        if len(self._open) >= MOST_OPEN:
+            return _TOO_MANY
         message.properties = with_real_place(message)
         key = find_property(message.properties, _UNIQ_KEY)
         if key and not find_property(message.properties, _TRANSACTION_ID):

@@ -58,8 +58,10 @@ class _Request(NamedTuple):
     now: int
 
 
-MOST_KV, MOST_OF_KV = 10_000, 1 << 14
-"""How many kv configs are kept, and how long a name or value of one may be."""
+MOST_KV, MOST_OF_KV, MOST_OF_ALL_KV = 10_000, 1 << 14, 1 << 22
+"""How many kv configs are kept, how long a name or value of one may be, and how many characters there are in all."""
+MOST_OF_BODY, MOST_OF_REGISTRATION = 1 << 20, 1 << 22
+"""Bytes of a request's body: it is parsed while all others wait."""
 
 
 class NameServer:
@@ -73,6 +75,11 @@ class NameServer:
         self.settings = settings
         self.routes = RouteTable()
         self._kv = _load_kv(settings.kv_config_path)
+        self._kv_size = sum(
+            len(namespace) + len(key) + len(value)
+            for namespace, pairs in self._kv.items()
+            for key, value in pairs.items()
+        )
         self._started = now
         self._next_scan = now + settings.scan_interval_ms
         self.processors: dict[int, Callable[[_Request], RemotingCommand]] = {
@@ -105,6 +112,10 @@ class NameServer:
         """Return the answer to a request."""
         if command.is_response:
             return ()
+        most = MOST_OF_REGISTRATION if command.code == RequestCode.REGISTER_BROKER else MOST_OF_BODY
+        if len(command.body) > most:
+            remark = f"the body of this request has at most {most:,} bytes"
+            return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)),)
         processor = self.processors.get(command.code)
         if processor is None:
             remark = f" request type {command.code} not supported"
@@ -141,8 +152,14 @@ class NameServer:
         order = self._kv.get(ORDER_NAMESPACE) if self.settings.return_order_config else None
         return request.command.answer(ext_fields=build_header(response), body=build_kv_table(order) if order else b"")
 
-    def register(self, header: RegisterBroker, registration: Registration, peer: Peer, now: int) -> bool:
-        """Take a broker's registration in and tell whether it counts; one in the same process needs no text for it."""
+    def register(
+        self, header: RegisterBroker, registration: Registration, peer: Peer, now: int, *, is_own: bool = False
+    ) -> bool:
+        """Take a broker's registration in and tell whether it counts.
+
+        Raises:
+            LimitError: there are too many already; one of the same process (``is_own``) always has room.
+        """
         return self.routes.register(
             BrokerData(
                 header.cluster_name,
@@ -160,6 +177,7 @@ class NameServer:
             ),
             registration,
             delete_others=self.settings.delete_topic_with_registration,
+            is_limited=not is_own,
         )
 
     def _unregister_broker(self, request: _Request) -> RemotingCommand:
@@ -263,12 +281,16 @@ class NameServer:
     def _put_kv(self, request: _Request) -> RemotingCommand:
         header = parse_header(PutKvConfig, request.command.ext_fields)
         texts = header.namespace, header.key, header.value
-        if max(map(len, texts)) > MOST_OF_KV or (
-            header.key not in self._kv.get(header.namespace, {})
-            and sum(1 + len(one) for one in self._kv.values()) >= MOST_KV
+        before = self._kv.get(header.namespace, {}).get(header.key)
+        size = sum(map(len, texts)) - (0 if before is None else len(header.namespace) + len(header.key) + len(before))
+        if (
+            max(map(len, texts)) > MOST_OF_KV
+            or (before is None and sum(1 + len(one) for one in self._kv.values()) >= MOST_KV)
+            or self._kv_size + max(size, 0) > MOST_OF_ALL_KV
         ):
             remark = f"at most {MOST_KV:,} kv configs are kept, of {MOST_OF_KV:,} characters each"
             return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)
+        self._kv_size += size
         self._kv.setdefault(header.namespace, {})[header.key] = header.value
         self._keep_kv()
         return request.command.answer()
@@ -283,7 +305,8 @@ class NameServer:
 
     def _delete_kv(self, request: _Request) -> RemotingCommand:
         header = parse_header(KvConfigKey, request.command.ext_fields)
-        if self._kv.get(header.namespace, {}).pop(header.key, None) is not None:
+        if (value := self._kv.get(header.namespace, {}).pop(header.key, None)) is not None:
+            self._kv_size -= len(header.namespace) + len(header.key) + len(value)
             self._keep_kv()
         return request.command.answer()
 

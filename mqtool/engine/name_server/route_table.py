@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from mqtool.errors import LimitError
 from mqtool.formats.bodies import BrokerData, ClusterInfo, QueueData, Registration, TopicRoute
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import DataVersion, TopicConfig
@@ -14,6 +15,13 @@ from mqtool.formats.remoting import Peer
 MASTER_ID = 0
 SILENCE_MS = 120_000
 """How long a broker may be silent before it is forgotten, unless it says another time itself."""
+
+MOST_BROKERS = 1000
+MOST_ENTRIES = 200_000
+"""Pairs of a topic and a broker that serves it."""
+MOST_NAME = 255
+"""Characters of a name or an address."""
+MOST_FILTER_SERVERS = 64
 
 BrokerKey = tuple[str, str]
 """Cluster and address of a broker."""
@@ -39,6 +47,7 @@ class RouteTable:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}  # by topic and broker name
+        self._count = 0  # of pairs of them
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, set[str]] = {}  # names of brokers
         self._live: dict[BrokerKey, LiveBroker] = {}
@@ -54,12 +63,16 @@ class RouteTable:
         registration: Registration,
         *,
         delete_others: bool = False,
+        is_limited: bool = True,
     ) -> bool:
         """Take a registration in; ``broker`` has just the address under ``broker_id``.
 
         ``delete_others`` drops topics that a registration of more than one topic does not name. Returns False, and
         takes nothing in, where another broker holds the id with newer tables, or the first word of a broker is of a
         single topic: its full list comes soon.
+
+        Raises:
+            LimitError: there are too many brokers or topics, or a name is too long; nothing is taken in.
         """
         address = broker.addresses[broker_id]
         key = broker.cluster, address
@@ -68,6 +81,8 @@ class RouteTable:
         rival = self._live.get((broker.cluster, addresses.get(broker_id, "")))
         if rival and rival.version.state_version > registration.version.state_version:
             return False
+        if is_limited:
+            self._check(broker, live, registration)
         is_new = known is None or broker_id not in known.addresses
         if is_new and len(registration.topics) == 1:
             return False
@@ -89,6 +104,24 @@ class RouteTable:
                 if is_new or changed or broker.broker_name not in self._topics.get(config.topic, ()):
                     self._put(config.topic, _queue_data(broker.broker_name, config))
         return True
+
+    def _check(self, broker: BrokerData, live: LiveBroker, registration: Registration) -> None:
+        """See that there is room for a registration; raises ``LimitError``."""
+        names = (broker.cluster, broker.broker_name, live.ha_address, *broker.addresses.values())
+        if max(map(len, (*names, *registration.topics, *registration.filter_servers))) > MOST_NAME:
+            raise LimitError(f"names and addresses have at most {MOST_NAME} characters")
+        if len(registration.filter_servers) > MOST_FILTER_SERVERS:
+            raise LimitError(f"a broker has at most {MOST_FILTER_SERVERS} filter servers")
+        is_known = broker.broker_name in self._brokers
+        if len(self._live) >= MOST_BROKERS or (not is_known and len(self._brokers) >= MOST_BROKERS):
+            for address in broker.addresses.values():
+                if not is_known or (broker.cluster, address) not in self._live:
+                    raise LimitError(f"there are {MOST_BROKERS:,} brokers, and no more are kept")
+        self._check_entries(sum(broker.broker_name not in self._topics.get(topic, ()) for topic in registration.topics))
+
+    def _check_entries(self, new: int) -> None:
+        if self._count + new > MOST_ENTRIES:
+            raise LimitError(f"brokers serve {self._count:,} topics, and no more than {MOST_ENTRIES:,} are kept")
 
     def unregister(self, cluster: str, address: str, broker_name: str) -> None:
         """Forget a broker, and the topics that none is left to serve."""
@@ -177,9 +210,12 @@ class RouteTable:
         return [topic for topic, queues in self._topics.items() if wanted(next(iter(queues.values())).topic_sys_flag)]
 
     def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Note how brokers serve a topic; those that are not registered are passed over."""
+        """Note how brokers serve a topic; those that are not registered are passed over; raises ``LimitError``."""
+        if len(topic) > MOST_NAME:
+            raise LimitError(f"names have at most {MOST_NAME} characters")
         for queue in queues:
             if queue.broker_name in self._brokers:
+                self._check_entries(queue.broker_name not in self._topics.get(topic, ()))
                 self._put(topic, queue)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
@@ -187,6 +223,7 @@ class RouteTable:
         names = None if cluster is None else self._clusters.get(cluster, set())
         queues = self._topics.get(topic, {})
         kept = {} if names is None else {name: queue for name, queue in queues.items() if name not in names}
+        self._count -= len(queues) - len(kept)
         if kept:
             self._topics[topic] = kept
         else:
@@ -203,7 +240,9 @@ class RouteTable:
         return count
 
     def _put(self, topic: str, queue: QueueData) -> None:
-        self._topics.setdefault(topic, {})[queue.broker_name] = queue
+        queues = self._topics.setdefault(topic, {})
+        self._count += queue.broker_name not in queues
+        queues[queue.broker_name] = queue
 
     def _drop(self, keys: list[BrokerKey]) -> None:
         for cluster, address in keys:
@@ -216,6 +255,7 @@ class RouteTable:
     def _drop_queues(self, broker_name: str, unwanted: Callable[[str], bool]) -> None:
         for topic in [topic for topic, queues in self._topics.items() if broker_name in queues and unwanted(topic)]:
             del self._topics[topic][broker_name]
+            self._count -= 1
             if not self._topics[topic]:
                 del self._topics[topic]
 

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Generator
 
 from mqtool.errors import FormatError
-from mqtool.formats.remoting import MAX_FRAME, RemotingCommand, parse_command
+from mqtool.formats.remoting import MAX_FRAME, MAX_HEADER, RemotingCommand, parse_command
 
 _HEAD = struct.Struct(">II")
 _HEAD_SIZE = _HEAD.size
@@ -68,7 +68,7 @@ class Connection:
         """Yield the commands that are complete, each once; who stops before the last and closes this goes on later.
 
         Raises:
-            FormatError: a frame is longer than ``MAX_FRAME``, or is none.
+            FormatError: a frame is longer than ``MAX_FRAME``, its header than ``MAX_HEADER``, or it is none.
         """
         data = self._data
         size = len(data)
@@ -81,7 +81,7 @@ class Connection:
                 length, header_size = _HEAD.unpack_from(data, at)
                 end = at + 4 + length
                 header_end = at + 8 + (header_size & 0xFFFFFF)
-                if end - at > MAX_FRAME or header_end > end:
+                if end - at > MAX_FRAME or header_end > end or header_end - at > MAX_HEADER:
                     raise FormatError(f"a frame of {end - at:,} bytes with a header of {header_end - at - 8:,}", at)
                 if end > size:
                     self._wanted = end - at

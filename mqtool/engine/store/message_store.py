@@ -757,6 +757,11 @@ class MessageStore:
         """Return a queue, None where no message has come for it."""
         return self._queues.get((topic, queue_id))
 
+    @property
+    def queue_count(self) -> int:
+        """How many queues there are."""
+        return len(self._queues)
+
     def queues(self) -> list[QueueKey]:
         """Return topic and id of all queues."""
         return list(self._queues)

@@ -1,9 +1,12 @@
 """What one client can make a broker or a name server keep, or work at while all others wait, has a limit."""
 
 import asyncio
+import contextlib
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,8 +15,18 @@ from mqtool.engine.broker.processors.clients import MOST_GROUPS, MOST_SUBSCRIPTI
 from mqtool.engine.broker.processors.pull import MOST_OF_FILTER
 from mqtool.engine.name_server.name_server import MOST_KV, MOST_OF_KV
 from mqtool.engine.remoting.client import RemotingClient
-from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat
+from mqtool.formats.bodies import (
+    ConsumerData,
+    Heartbeat,
+    Registration,
+    Subscription,
+    build_body,
+    build_heartbeat,
+    build_registration,
+)
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.config_tables import DataVersion, TopicConfig
+from mqtool.formats.headers import BrokerIdentity, build_header
 from mqtool.formats.remoting import RemotingCommand
 from tests.wire_client import Client
 
@@ -95,6 +108,183 @@ def test_many_heartbeats_of_one_client_make_no_more_groups_than_one() -> None:
         await client.done(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), (consumer("G1"),))))
 
     on_broker(test)
+
+
+def test_a_heartbeat_with_twenty_thousand_groups_makes_none() -> None:
+    async def test(client: Client) -> None:
+        await client.send(b"one", topic="T")
+        before = await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        consumers = tuple(consumer(f"G{number}") for number in range(20_000))
+        answer = await client.ask(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), consumers)))
+        assert (answer.code, answer.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "a request that carries no messages has at most 1,048,576 bytes of body",
+        )
+        assert (await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).body == before.body
+
+    on_broker(test)
+
+
+def lowered(**limits: int) -> contextlib.ExitStack:
+    """Have limits that take long to reach be lower, wherever they are looked at."""
+    stack = contextlib.ExitStack()
+    for name, value in limits.items():
+        modules = [one for one in [*sys.modules.values()] if one.__name__.startswith("mqtool.") and hasattr(one, name)]
+        assert modules, name
+        for module in modules:
+            stack.enter_context(mock.patch.object(module, name, value))
+    return stack
+
+
+@pytest.mark.parametrize("way", ["made", "sent to", "retry", "heartbeat"])
+def test_so_many_topics_are_kept_and_no_more(way: str) -> None:
+    async def test(client: Client) -> None:
+        await client.send(b"first", topic="T0")
+        there = int((await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).ext_fields["totalTopicNum"])
+
+        async def make(number: int) -> RemotingCommand:
+            name = f"T{number}"
+            fields: dict[str, Any] = {"topic": name, "defaultTopic": "TBW102", "readQueueNums": 2, "writeQueueNums": 2}
+            fields |= {"perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
+            send: dict[str, Any] = {"producerGroup": "P", "topic": name, "defaultTopic": "TBW102", "queueId": 0}
+            send |= {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0}
+            if way == "made":
+                return await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
+            if way == "heartbeat":
+                beat = Heartbeat("c", (), (consumer(name),))
+                return await client.ask(RequestCode.HEART_BEAT, build_heartbeat(beat))
+            more = {"topic": f"%RETRY%{name}"} if way == "retry" else {}
+            return await client.ask(RequestCode.SEND_MESSAGE, b"body", **(send | more))
+
+        with lowered(MOST_TOPICS=there + 3):
+            answers = [await make(number) for number in range(1, 6)]
+            again = await make(1)
+        assert [one.code == 0 for one in answers] == [True, True, True, False, False]
+        assert f"no more than {there + 3} are kept" in (answers[-1].remark or "")
+        assert again.code == 0
+        await client.send(b"still", topic="T0")
+
+    on_broker(test)
+
+
+def test_so_many_groups_modes_locks_and_offsets_are_kept_and_no_more() -> None:
+    async def test(client: Client) -> None:
+        await client.send(b"first", topic="T")
+        for one in ("G", "H"):
+            await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, build_body({"groupName": one}))
+
+        async def group(name: str) -> RemotingCommand:
+            return await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, build_body({"groupName": name}))
+
+        async def mode(name: str) -> RemotingCommand:
+            body = {"topic": "T", "consumerGroup": name, "mode": "POP", "popShareQueueNum": 0}
+            return await client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, build_body(body))
+
+        async def lock(*queues: int) -> RemotingCommand:
+            mq_set = [{"topic": "T", "brokerName": "b", "queueId": queue} for queue in queues]
+            body = build_body({"consumerGroup": "G", "clientId": "c", "mqSet": mq_set})
+            return await client.ask(RequestCode.LOCK_BATCH_MQ, body)
+
+        async def commit(name: str, queue: int) -> RemotingCommand:
+            fields: dict[str, Any] = {"consumerGroup": name, "topic": "T", "queueId": queue, "commitOffset": 1}
+            return await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+
+        with lowered(MOST_GROUPS_IN_ALL=12, MOST_MODES=1, MOST_LOCKS=2, MOST_OFFSETS=2):
+            codes = [
+                [(await group(f"new{number}")).code for number in range(12)][-2:],
+                [(await mode("G")).code, (await mode("H")).code, (await mode("G")).code],
+                [(await lock(0, 1)).code, (await lock(2)).code, (await lock(0)).code],
+                [(await commit("G", 0)).code, (await commit("G", 1)).code, (await commit("H", 0)).code],
+                [(await commit("G", 1)).code],
+            ]
+            assert codes == [[1, 1], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0]]
+        await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="H", topic="T", queueId=0, commitOffset=1)
+
+    on_broker(test)
+
+
+def test_what_clients_say_of_themselves_is_only_so_long() -> None:
+    async def test(client: Client) -> None:
+        long = "x" * 300
+        for beat in (
+            Heartbeat(long),
+            Heartbeat("c", (long,)),
+            Heartbeat("c", (), (consumer("G", Subscription(long, "*")),)),
+        ):
+            answer = await client.ask(RequestCode.HEART_BEAT, build_heartbeat(beat))
+            assert (answer.code, "longer than 255" in (answer.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
+        lock = {"consumerGroup": long, "clientId": "c", "mqSet": [{"topic": "T", "brokerName": "b", "queueId": 0}]}
+        assert (await client.ask(RequestCode.LOCK_BATCH_MQ, build_body(lock))).code == 1
+        settings = {"groupName": "G", "whatever": "x" * 20_000}
+        assert (await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, build_body(settings))).code == 1
+        with lowered(MOST_MEMBERS=2, MOST_OF_SUBSCRIPTIONS=100):
+            beats = [
+                Heartbeat("c", ("P1", "P2")),
+                Heartbeat("c", ("P1", "P2", "P3")),
+                Heartbeat("c", ("P1",)),
+            ]
+            codes = [(await client.ask(RequestCode.HEART_BEAT, build_heartbeat(one))).code for one in beats]
+            assert codes == [0, ResponseCode.INVALID_PARAMETER, 0]
+        with lowered(MOST_OF_SUBSCRIPTIONS=100):
+            beats = [Heartbeat("c", (), (consumer("G", Subscription("T", size * "x")),)) for size in (90, 110, 90)]
+            codes = [(await client.ask(RequestCode.HEART_BEAT, build_heartbeat(one))).code for one in beats]
+            assert codes == [0, ResponseCode.INVALID_PARAMETER, 0]
+
+    on_broker(test)
+
+
+def test_so_many_timer_messages_and_open_transactions_wait_and_no_more() -> None:
+    async def test(client: Client) -> None:
+        for limit, pairs in (
+            ({"MOST_TIMERS": 2}, {"TIMER_DELAY_SEC": "100"}),
+            ({"MOST_OPEN": 2}, {"TRAN_MSG": "true", "PGROUP": "P"}),
+        ):
+            with lowered(**limit):
+                for _ in range(2):
+                    await client.send(b"waits", topic="T", pairs=pairs)
+                with pytest.raises(AssertionError):
+                    await client.send(b"one more", topic="T", pairs=pairs)
+                await client.send(b"plain", topic="T")
+
+    on_broker(test)
+
+
+def test_a_name_server_keeps_only_so_many_brokers_and_topics() -> None:
+    async def test() -> None:
+        async with asyncio.timeout(60), mqtool.Broker() as broker:
+            client = RemotingClient([broker.name_server_address])
+
+            async def register(name: str, address: str, *topics: str, servers: int = 0) -> int:
+                configs = {one: TopicConfig(one, 1, 1, 6, False, "SINGLE_TAG", 0, {}) for one in topics}
+                registration = Registration(DataVersion(0, 1, 1), configs, [f"s{one}" for one in range(servers)])
+                header = BrokerIdentity(name, address, "C", 0)
+                fields = {**build_header(header), "haServerAddr": ""}
+                body = build_registration(registration)
+                return (
+                    await client.invoke(RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body))
+                ).code
+
+            assert await register("a", "h:1", "T1", "T2") == 0
+            assert await register("a" * 300, "h:1", "T1", "T2") == 1
+            assert await register("b", "h:1", "T1" * 200, "T2") == 1
+            assert await register("b", "h:1", "T1", "T2", servers=65) == 1
+            with lowered(MOST_BROKERS=3):
+                assert await register("b", "h:2", "T1", "T2") == 0
+                assert await register("c", "h:3", "T1", "T2") == 1
+                assert await register("c", "h:1", "T1", "T2") == 1
+                assert await register("b", "h:2", "T1", "T3") == 0
+            with lowered(MOST_ENTRIES=4):
+                assert await register("a", "h:1", *(f"T{one}" for one in range(50))) == 1
+                producer = Client(broker.address)
+                await producer.send(b"one", topic="Own")  # its own broker has room
+                await producer.close()
+            answer = await client.invoke(
+                RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": "Own"})
+            )
+            assert answer.code == 0
+            await client.close()
+
+    asyncio.run(test())
 
 
 def test_a_name_server_keeps_only_so_many_kv_configs() -> None:

@@ -118,6 +118,8 @@ def test_a_broker_may_be_closed_to_all() -> None:
 def test_a_slave_is_refused_and_not_run_as_a_master() -> None:
     with pytest.raises(UsageError, match="brokerRole=SLAVE: a broker is a master here"):
         mqtool.Broker(settings={"brokerRole": "SLAVE"})
+    with pytest.raises(UsageError, match="brokerId=1: a broker is a master here, whose id is 0"):
+        mqtool.Broker(settings={"brokerId": 1})
 
 
 def test_what_a_setting_has_for_a_terminal_is_not_written_to_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,8 +7,17 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from mqtool.engine.broker.clients import Client
+from mqtool.engine.broker.clients import Client, size_of
+from mqtool.engine.broker.limits import (
+    MOST_GROUPS_IN_ALL,
+    MOST_MEMBERS,
+    MOST_OF_SUBSCRIPTIONS,
+    MOST_TOPICS,
+    check_name,
+    check_room,
+)
 from mqtool.engine.broker.processors.pull import MOST_OF_FILTER, RefusedError, wanted_by_expression
+from mqtool.errors import LimitError
 from mqtool.formats.bodies import (
     Heartbeat,
     build_body,
@@ -41,7 +50,11 @@ def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     """Take note of a client; the groups that it changes are told before it gets its answer."""
     command, peer, now = request
     beat = parse_heartbeat(command.body)
-    if fault := _too_much(broker, beat, peer):
+    try:
+        fault = _too_much(broker, beat, peer)
+    except LimitError as error:
+        fault = str(error)
+    if fault:
         return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=fault)),)
     access_key = command.ext_fields.get(ACCESS_KEY, "")
     client = Client(peer, beat.client_id, command.language, command.version, now, access_key)
@@ -78,6 +91,20 @@ def _too_much(broker: "Broker", beat: Heartbeat, peer: Peer) -> str | None:
     ):
         return f"a client has at most {MOST_GROUPS} groups of producers and of consumers each"
     subscriptions = [one for consumer in beat.consumers for one in consumer.subscriptions]
+    for name in (beat.client_id, *beat.producer_groups, *(one.group for one in beat.consumers)):
+        check_name(name, "name")
+    for one in subscriptions:
+        check_name(one.topic, "topic")
+        check_name(one.expression_type, "expression type")
+    clients, groups = broker.clients, {one.group for one in beat.consumers}
+    new = len({*beat.producer_groups} - producers) + len(groups - consumers)
+    check_room(clients.member_count, new, MOST_MEMBERS, "clients in groups")
+    before = sum(size_of(online.subscriptions.values()) for one in groups if (online := clients.group(one)))
+    size = max(0, size_of(subscriptions) - before)
+    check_room(clients.subscription_size, size, MOST_OF_SUBSCRIPTIONS, "characters of subscriptions")
+    check_room(len(broker.groups), sum(broker.groups.get(one) is None for one in groups), MOST_GROUPS_IN_ALL, "groups")
+    new_topics = sum(broker.topics.get(RETRY_PREFIX + one) is None for one in groups)
+    check_room(len(broker.topics.configs), new_topics, MOST_TOPICS, "topics")
     if len(subscriptions) > MOST_SUBSCRIPTIONS:
         return f"a heartbeat has at most {MOST_SUBSCRIPTIONS:,} subscriptions"
     for one in subscriptions:

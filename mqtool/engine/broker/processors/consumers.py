@@ -79,6 +79,7 @@ def update_offset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         )
     if broker.offsets.has_reset(group, topic, queue_id):
         return ((peer, command.answer(remark="Offset has been previously reset")),)
+    broker.offsets.check_room(group, topic, queue_id)
     broker.offsets.commit(group, topic, queue_id, offset)
     return ((peer, command.answer()),)
 
@@ -108,6 +109,7 @@ def reset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     try:
         if broker.settings.server_side_reset:
             targets = _targets(broker, header, topic)
+            broker.offsets.check_room(header.group, header.topic)
             for queue_id, offset in targets.items():
                 broker.offsets.reset(header.group, header.topic, queue_id, offset)
                 broker.parked_pulls.wake(header.topic, queue_id)

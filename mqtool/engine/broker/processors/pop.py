@@ -7,6 +7,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from mqtool.engine.broker.limits import check_name
 from mqtool.engine.broker.parked_pops import Key, ParkedPop
 from mqtool.engine.broker.pops import Taken
 from mqtool.engine.broker.processors.pull import RefusedError, checked_group, wanted_by_expression
@@ -65,6 +66,8 @@ def pop(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         wanted = _wanted(header)
     except RefusedError as refused:
         return ((peer, _refused(command, refused, PopResponse(0, 0, 0, 0))),)
+    broker.offsets.check_room(header.consumer_group, header.topic)
+    check_name(header.attempt_id or "", "attempt id")
     once = _Pop(broker, request, header, wanted)
     return once.answer_or_wait(until)
 

@@ -74,6 +74,7 @@ def pull(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         return ((peer, refused.answer(command)),)
     flags, key = header.sys_flag, (header.consumer_group, header.topic, header.queue_id)
     if flags & _COMMIT_OFFSET and not broker.offsets.has_reset(*key):
+        broker.offsets.check_room(*key)
         broker.offsets.commit(*key, header.commit_offset)
     once = _Pull(broker, header, command, group, topic, wanted)
     if flags & _SUSPEND and header.suspend_timeout_millis > 0 and broker.settings.long_polling_enabled:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.delayed import DELAY
+from mqtool.engine.broker.limits import MOST_QUEUES_IN_ALL, MOST_TIMERS, MOST_TOPICS, check_room
 from mqtool.engine.broker.topics import fault_of_name, may_be_sent_to
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
@@ -54,10 +55,12 @@ _CODES = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.WHEEL_TIMER_FLOW_CONTROL: ResponseCode.SYSTEM_ERROR,
 }
 _REMARKS = {
     PutStatus.MESSAGE_ILLEGAL: "the message is illegal: its body or its topic is too long, or it cannot be in a batch",
     PutStatus.PROPERTIES_SIZE_EXCEEDED: "the message is illegal: its properties take more than 32767 bytes",
+    PutStatus.WHEEL_TIMER_FLOW_CONTROL: f"{MOST_TIMERS:,} timer messages wait, and no more are kept: try again later",
 }
 
 
@@ -81,7 +84,9 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outg
     except _RefusedError as refused:
         answer = command.answer(refused.code, _marks(broker), remark=str(refused))
         return ((request.peer, answer),)
-    queue_id = message.queue_id
+    queue_id, store = message.queue_id, broker.store
+    if store.queue(header.topic, queue_id) is None:
+        check_room(store.queue_count, 1, MOST_QUEUES_IN_ALL, "queues")
     key = find_property(message.properties, _UNIQUE_KEY)
     more: dict[str, str] = {}
     if header.batch and config.is_batch and key:
@@ -131,6 +136,7 @@ def _topic_of(broker: "Broker", header: Send, now: int) -> TopicConfig:
             topic, header.default_topic, header.default_topic_queue_nums, header.unit_mode, now
         )
         if config is None and topic.startswith(RETRY_PREFIX):
+            check_room(len(broker.topics.configs), 1, MOST_TOPICS, "topics")
             config = broker.topics.of_group(topic, 1, header.unit_mode, now)
         if config is None:
             raise _RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")

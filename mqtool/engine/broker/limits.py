@@ -1,0 +1,56 @@
+"""How much a broker keeps for its clients: each table that they can make grow ends somewhere.
+
+What a store brings along is taken whatever there is of it; only what would be new is refused. The table of all limits
+is in docs/serve.md.
+"""
+
+from mqtool.errors import LimitError
+
+MOST_TOPICS = 20_000
+"""Beyond it only the retry and dead letter topics of groups that there are."""
+MOST_GROUPS_IN_ALL = 20_000
+MOST_OF_SETTINGS = 1 << 14
+"""Characters of the settings of one topic or group, as text."""
+MOST_QUEUES_IN_ALL = 100_000
+"""With files of their own, which the first message makes."""
+MOST_OFFSETS = 500_000
+"""Queues of which a group has an offset, of all groups together."""
+MOST_LOCKS = 100_000
+MOST_MODES = 20_000
+"""Pairs of a topic and a group with a request mode."""
+MOST_FORBIDDEN = 20_000
+"""Pairs of a group and a topic that it may not read."""
+MOST_COUNTED = 10_000
+"""Pairs of a topic and a group with figures of their own."""
+MOST_TIMERS = 1_000_000
+"""Timer messages that wait."""
+MOST_OPEN = 1_000_000
+"""Half messages whose transaction is open."""
+MOST_MEMBERS = 100_000
+"""Clients in groups, each counted in each of its groups."""
+MOST_OF_SUBSCRIPTIONS = 1 << 24
+"""Characters of all subscriptions."""
+MOST_NAME = 255
+"""Characters of a group, a topic or a client id that a client names."""
+MOST_OF_BODY = 1 << 20
+"""Bytes of a request that carries no messages: it is parsed while all others wait."""
+
+
+def check_room(there: int, new: int, most: int, what: str) -> None:
+    """See that there is room for some more.
+
+    Raises:
+        LimitError: there is not.
+    """
+    if new and there + new > most:  # a store may have brought more along
+        raise LimitError(f"there are {there:,} {what}, and no more than {most:,} are kept")
+
+
+def check_name(name: str, what: str) -> None:
+    """See that a name is not too long.
+
+    Raises:
+        LimitError: it is.
+    """
+    if len(name) > MOST_NAME:
+        raise LimitError(f"the {what} [{name[:40]}..] is longer than {MOST_NAME} characters")
