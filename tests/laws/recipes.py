@@ -44,6 +44,31 @@ _ROWS = {
         "rebuild queues",
         [{"op": "zero", "file": "commitlog/00000000000000065536", "at": 23104, "len": 64}],
     ),
+    "records that are put back keep their units, also beside one that is lost": (
+        "txn-533-kill",
+        "recover --abnormal",
+        [
+            {
+                "op": "excise",
+                "file": "commitlog/00000000000000000000",
+                "at": 10820,
+                "len": 100,
+                "keep": True,
+            }
+        ],
+    ),
+    "a queue's file whose name is an absurd number takes no time": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "rename",
+                "path": "consumequeue/OrderEvents/1/00000000000000000400",
+                "to": "consumequeue/OrderEvents/1/09000000000000000000",
+            },
+            {"op": "zero", "file": "commitlog/00000000000000065536", "at": 400, "len": 800},
+        ],
+    ),
     "what the queues of another log lead to is told": (
         "txn-497-clean",
         "recover --normal",

@@ -41,7 +41,6 @@ BEHIND = "behind the end of the log"
 UNREACHABLE = "in the log, but no queue leads to them"
 GONE = "gone from the log already, and the queue forgets them"
 _SHOWN = 3
-_STEP = 1 << 18
 
 MEETS = {
     Outcome.RECORD: "more of it",
@@ -271,8 +270,7 @@ def _units_of_messages(queue: ConsumeQueue | BatchConsumeQueue, start: int, stop
     if isinstance(queue, BatchConsumeQueue):  # its bounds are told by such units alone
         yield from [(start, stop)] if start < stop else []
         return
-    for at in range(start, stop, _STEP):
-        units = queue.units(at, min(at + _STEP, stop))
+    for at, units in queue.windows(start, stop):
         sizes = units["size"]
         can_be = (units["physical_offset"] >= 0) & (sizes > 0) & (sizes != consume_queue.PRE_BLANK_SIZE)
         yield from ((at + first, at + last) for first, last in stretches(can_be))

@@ -210,9 +210,7 @@ def _units_in(reader: StoreReader, holes: list[Hole]) -> Iterator[_Units]:
         return
     starts, ends = np.array([hole.start for hole in holes]), np.array([hole.end for hole in holes])
     for key, queue in reader.consume_queues.items():
-        first, last = queue.first_offset, queue.max_offset()
-        for low in range(first, last, _UNITS_AT_ONCE):
-            units = queue.units(low, min(low + _UNITS_AT_ONCE, last))
+        for low, units in queue.windows(queue.first_offset, queue.max_offset()):
             rows = _inside(units, starts, ends)
             if len(rows):
                 positions, sizes = (units[name][rows].astype(np.int64) for name in ("physical_offset", "size"))
@@ -424,8 +422,7 @@ def _front(reader: StoreReader, key: QueueKey, first: int, address: int, start: 
     if queue is None:
         return None
     stop = min(first, queue.max_offset())
-    for low in range(queue.first_offset, stop, _UNITS_AT_ONCE):
-        units = queue.units(low, min(low + _UNITS_AT_ONCE, stop))
+    for low, units in queue.windows(queue.first_offset, stop):
         positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         tells = (sizes >= layout.MIN_SIZE) & (sizes < consume_queue.PRE_BLANK_SIZE)
         found = np.flatnonzero(tells & (positions >= start) & (positions < address))

@@ -93,7 +93,7 @@ class PatchedFile(MappedFile):
 
     def map(self) -> Bytes:
         """Return a private copy of the bytes, of which memory holds what was changed."""
-        if self.original.size == self.size:
+        if self.original.size == self.size and not isinstance(self.original, PatchedFile):
             with reading(self.path), self.path.open("rb") as file:
                 return np.frombuffer(mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY), np.uint8)
         copy = np.frombuffer(mmap.mmap(-1, self.size), np.uint8)

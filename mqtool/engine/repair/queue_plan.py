@@ -61,6 +61,7 @@ class QueueMender:
         self._places: dict[QueueKey, int] = {}  # one past the last unit that was taken, of batch queues
         self._trimmed: dict[QueueKey, int] = {}
         self._most = reader.commit_log.total_size // layout.MIN_SIZE
+        self._file_units = Sizes.of(reader).queue // SIZE
 
     def take(self, units: Units) -> None:
         """Hold units against the files."""
@@ -146,8 +147,9 @@ class QueueMender:
             if end is None:
                 end = _first_at_or_behind(queue, start_offset, last)
             if last > end:
-                offsets = np.arange(end, last)
-                self._tell(key, offsets, offsets + 1, queue.units(end, last), plan)
+                for low, units in queue.windows(end, last):
+                    offsets = low + np.arange(len(units))
+                    self._tell(key, offsets, offsets + 1, units, plan)
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
             self._fill_front(key, queue)
@@ -194,6 +196,8 @@ class QueueMender:
     def _fill_front(self, key: QueueKey, queue: ConsumeQueue) -> None:
         """Put pre-blank units where empty ones stand before the first message: a queue ends there for a broker."""
         first = min(self._first.get(key, queue.first_offset), queue.max_offset())
+        if first - queue.first_offset > self._most + self._file_units:
+            return  # a file under a wrong name
         for low in range(queue.first_offset, first, _STEP):
             units = queue.units(low, min(low + _STEP, first))
             for begin, end in stretches(units["size"] <= 0):
@@ -202,8 +206,7 @@ class QueueMender:
 
 def _first_at_or_behind(queue: ConsumeQueue, offset: int, last: int) -> int:
     """Return the first unit of a message at or behind an address, of a queue no message of which was met."""
-    for low in range(queue.first_offset, last, _STEP):
-        units = queue.units(low, min(low + _STEP, last))
+    for low, units in queue.windows(queue.first_offset, last):
         sizes = units["size"]
         later = np.flatnonzero((units["physical_offset"] >= offset) & (sizes != consume_queue.PRE_BLANK_SIZE))
         if len(later):

@@ -40,8 +40,7 @@ def given_up(
         if topics is None or key[0] in topics:
             first, last = queue.first_offset, queue.max_offset()
             for start, stop in _outside(first, last, made.get(key), gaps.get(key, ())):
-                for low in range(start, stop, _UNITS_AT_ONCE):
-                    units = queue.units(low, min(low + _UNITS_AT_ONCE, stop))
+                for low, units in queue.windows(start, stop):
                     at, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
                     told = (size >= layout.MIN_SIZE) & (size < consume_queue.PRE_BLANK_SIZE)
                     told &= (at >= reader.commit_log.min_offset) & (at <= end - size)

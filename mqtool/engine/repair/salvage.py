@@ -28,6 +28,7 @@ from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.repair.rebuild_queues import Sizes, has_ext
 from mqtool.engine.repair.torn_batches import with_records
 from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.mapped_file import MappedFile, read_file
@@ -464,10 +465,9 @@ def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int
     return told
 
 
-def _count_units(reader: StoreReader, queue: Any, start: int, stop: int) -> int:
+def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int) -> int:
     count = 0
-    for low in range(start, stop, _UNITS_AT_ONCE):
-        units = queue.units(low, min(low + _UNITS_AT_ONCE, stop))
+    for _, units in queue.windows(start, stop):
         sizes = units["size"]
         is_message = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE)
         count += int(np.count_nonzero(is_message & (units["physical_offset"] >= reader.commit_log.min_offset)))

@@ -328,8 +328,7 @@ class QueueChecker:
 
     def _unclaimed(self, queue: ConsumeQueue, start: int, stop: int, log_start: int, log_end: int) -> Iterator[Finding]:
         """Judge units that belong to no message of the log."""
-        for at in range(max(start, queue.first_offset), stop, STEP):  # a damaged message may claim any offset
-            units = queue.units(at, min(at + STEP, stop))
+        for at, units in queue.windows(max(start, queue.first_offset), stop):  # a damaged message may claim any offset
             offsets = units["physical_offset"].astype(np.int64)
             sizes = units["size"].astype(np.int64)
             filler = (offsets == 0) & ((sizes == 0) | (sizes == consume_queue.PRE_BLANK_SIZE))

@@ -4,6 +4,7 @@ import bisect
 import functools
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 MOST_OFFSET = 1 << 62
 """No queue offset of a real queue comes near."""
 _WINDOW = 4096
+_AT_ONCE = 1 << 18
 Units = npt.NDArray[np.void]
 
 
@@ -60,6 +62,21 @@ class ConsumeQueue(FileQueue):
                 at = low - segment.start_offset
                 out[low - start * size : high - start * size] = segment.bytes[at : at + high - low]
         return out.view(consume_queue.UNIT_DTYPE)
+
+    def windows(self, start: int, stop: int) -> Iterator[tuple[int, Units]]:
+        """Yield the units of a range of queue offsets, many at once, each time with the offset of the first.
+
+        Places that no file has are passed over: a file under a wrong name may lie at any distance.
+        """
+        runs: list[tuple[int, int]] = []  # of files that follow each other
+        for segment in self.segments:
+            joins = runs and runs[-1][1] == segment.start_offset
+            begin = runs.pop()[0] if joins else segment.start_offset
+            runs.append((begin, segment.end_offset))
+        for begin, end in runs:
+            low, high = begin // consume_queue.UNIT_SIZE, -(-end // consume_queue.UNIT_SIZE)
+            for at in range(max(start, low), min(stop, high), _AT_ONCE):
+                yield at, self.units(at, min(at + _AT_ONCE, stop, high))
 
     def max_offset(self) -> int:
         """Return one past the last unit that is not empty: what a broker calls the maximum of the queue."""
