@@ -184,9 +184,7 @@ def spans_of(units: Units) -> list[Span]:
         Span(
             queue,
             int(units.queue_offset[first]),
-            int(
-                (units.queue_offset[last - 1 : last] + units.batch_size[last - 1 : last])[0]
-            ),  # wraps without a warning
+            int((units.queue_offset[last - 1 : last] + units.batch_size[last - 1 : last])[0]),  # no warning
             int(units.physical_offset[first]),
             int(units.physical_offset[last - 1]),
         )
