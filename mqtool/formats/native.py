@@ -2,19 +2,22 @@
 
 Loading numba, and what numba itself would store, takes half a second; loading code takes some milliseconds. The code
 lies in the user's cache, under a name that stands for the kernels' sources and the processor; where nothing can be
-written it is made in each run. ``kernels`` has the functions of ``kernels.py``, on arrays; they
+written there, in a folder of the user's own among temporary files, and where neither can be, it is made in each run.
+``kernels`` has the functions of ``kernels.py``, on arrays; they
 run without the interpreter's lock.
 """
 
 import contextlib
 import ctypes
+import errno
 import functools
 import hashlib
 import json
 import os
 import pkgutil
+import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,9 +173,30 @@ def _key() -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 
-def _place() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqtool"
-    return folder / f"kernels-{_key()}"
+def _places() -> Iterator[Path]:
+    """Yield where code may lie: in the user's cache, if a home is known, and among temporary files."""
+    name = f"kernels-{_key()}"
+    with contextlib.suppress(RuntimeError):
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqtool" / name
+    with contextlib.suppress(OSError):
+        yield Path(tempfile.gettempdir()) / f"mqtool-{os.geteuid()}" / name
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of a place.
+
+    Raises:
+        OSError: it cannot be made or written to, or lies among temporary files and others than this user may write to
+            it: what is loaded from there is run.
+    """
+    if folder.parent != Path(tempfile.gettempdir()):
+        folder.mkdir(parents=True, exist_ok=True)
+        return
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "others may write to it")
 
 
 def _read(path: Path) -> Code | None:
@@ -190,7 +214,7 @@ def _read(path: Path) -> Code | None:
 def _write(path: Path, code: Code) -> None:
     head = json.dumps({"symbols": code.symbols, "missing": code.missing}).encode()
     text = head + b"\n" + code.data
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     descriptor, name = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(descriptor, "wb") as file:
         file.write(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
@@ -199,50 +223,47 @@ def _write(path: Path, code: Code) -> None:
 
 def is_stored() -> bool:
     """Tell whether an earlier run left the code for this processor behind, whole."""
-    with contextlib.suppress(RuntimeError):
-        return _stored(_place()) is not None
-    return False
+    return _stored() is not None
 
 
 @functools.cache
-def _stored(path: Path) -> Code | None:
-    return _read(path)
+def _stored() -> Code | None:
+    for path in _places():
+        with contextlib.suppress(OSError):
+            if path.exists():
+                _make_folder(path.parent)  # which asks whose it is
+                if code := _read(path):
+                    return code
+    return None
 
 
 def why_not_kept() -> str | None:
     """Return why code that is compiled cannot be kept for later runs, None where it can."""
-    try:
-        path = _place()
-    except RuntimeError:
-        return "no home folder is known: set XDG_CACHE_HOME to a folder that this user may write to"
-    remedy = "let this user write there, or set XDG_CACHE_HOME to another folder"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        return f"{path.parent} cannot be written to ({error.strerror or error}): {remedy}"
-    if path.exists() and not os.access(path, os.R_OK):
-        return f"{path} cannot be read: {remedy}"
-    return None
+    reasons = []
+    for path in _places():
+        try:
+            _make_folder(path.parent)
+            with tempfile.TemporaryFile(dir=path.parent):
+                return None
+        except OSError as error:
+            reasons.append(f"{path.parent} cannot be used ({error.strerror or error})")
+    return f"{', '.join(reasons)}: let this user write there, or set XDG_CACHE_HOME to another folder"
 
 
 @functools.cache
 def kernels() -> Kernels:
     """Return the kernels; the first time ever they are compiled, which takes some seconds."""
     _keep_memory()
-    path = None
-    with contextlib.suppress(RuntimeError):  # no home is known
-        path = _place()
-    code = _stored(path) if path else None
+    code = _stored()
     if code is None:
         from mqtool.formats import compiled
 
         code = compiled.code()
-        if path:
-            with contextlib.suppress(OSError):  # compiled again next time
+        for path in _places():
+            with contextlib.suppress(OSError):
                 _write(path, code)
                 _stored.cache_clear()
+                break
     return load(code)
 
 

@@ -5,6 +5,7 @@ import mmap
 import os
 import subprocess
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -194,7 +195,7 @@ print(was_stored, "numba" in sys.modules, out[0])
 def run_program(cache: Path, **environment: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **environment, "XDG_CACHE_HOME": str(cache)},
+        env={**os.environ, "TMPDIR": str(cache), **environment, "XDG_CACHE_HOME": str(cache)},
         check=True,
         capture_output=True,
         text=True,
@@ -223,22 +224,41 @@ def test_code_that_is_not_whole_is_made_again(tmp_path: Path) -> None:
         assert run_program(tmp_path) == ["True", "False", CRC]
 
 
-def test_where_nothing_can_be_stored_code_is_made_each_time(tmp_path: Path) -> None:
+def test_where_the_cache_cannot_be_used_code_is_kept_among_temporary_files_if_they_are_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mqtool").write_bytes(b"no folder")
+    folder = tmp_path / f"mqtool-{os.geteuid()}"
 
     assert run_program(tmp_path) == ["False", "True", CRC]
-    assert run_program(tmp_path) == ["False", "True", CRC]
+    assert run_program(tmp_path) == ["True", "False", CRC]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for mode, is_stored in ((0o700, True), (0o777, False)):  # what others may write to is not run
+        folder.chmod(mode)
+        native._stored.cache_clear()
+        assert native.is_stored() is is_stored
+    native._stored.cache_clear()
 
 
 def test_a_cache_that_cannot_keep_anything_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "good"))
     assert native.why_not_kept() is None
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert native.why_not_kept() is None  # among temporary files
+
+    second = tmp_path / f"mqtool-{os.geteuid()}"
+    second.rmdir()
+    second.symlink_to(tmp_path / "good")
     why = native.why_not_kept()
     assert why is not None
     assert str(tmp_path / "file/mqtool") in why
+    assert str(second) in why
     assert "XDG_CACHE_HOME" in why
     output = Output("jsonl")
     with contextlib.redirect_stderr(io.StringIO()) as remarks:
