@@ -22,7 +22,7 @@ from tests.commands.running import Ran, run
 from tests.crash import STEP, FailingDisk, WatchedDisk
 from tests.damage import snapshot
 from tests.engine.repair.test_salvage import fields_of, messages_of
-from tests.golden import GOLDEN_NAMES, copy_of, golden_store
+from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
 SETTINGS = ("--set", "mappedFileSizeCommitLog=65536", "--set", "maxHashSlotNum=100", "--set", "maxIndexNum=250")
 
@@ -121,6 +121,20 @@ def test_messages_whose_checks_fail_are_left_out(tmp_path: Path) -> None:
     assert len(ran.rows) == 286
     assert "is left out: its checks fail" in ran.remarks
     assert snapshot(store) == before
+
+
+def test_a_message_whose_properties_are_damaged_is_left_out_as_recover_gives_it_up(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    one = manifest("mixed-533-clean")["messages"][20]
+    with (store / "commitlog" / f"{one['phy'] // 65536 * 65536:020}").open("r+b") as log:
+        log.seek(one["phy"] % 65536 + one["size"] - 30)
+        log.write(bytes(30))
+
+    ran = run("export", "-s", store)
+
+    assert ran.status == Status.DAMAGE
+    assert len(ran.rows) == 286
+    assert f"{one['phy']:,} is left out: its checks fail" in ran.remarks
 
 
 def test_a_missing_segment_is_told(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import scan
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.message import Message
+from mqtool.formats.properties import are_readable
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
@@ -220,7 +221,8 @@ def export(messages: Iterable[Message], sink: Sink) -> Exported:
     count, damaged = 0, []
     for message in messages:
         crc = zlib.crc32(message.body) & 0x7FFFFFFF
-        if message.position != message.physical_offset or (message.body and crc != message.body_crc):
+        is_broken = bool(message.body) and crc != message.body_crc
+        if is_broken or message.position != message.physical_offset or not are_readable(message.raw_properties):
             damaged.append(message.position)
         else:
             sink.row(row_of(message))
