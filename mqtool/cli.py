@@ -49,13 +49,14 @@ COMMANDS = {
     "topic": Entry("topic", "List, show, make and delete topics."),
     "group": Entry("group", "List, show, make and delete groups of consumers."),
     "offset": Entry("offset", "List and set how far groups have read."),
+    "dlq": Entry("dlq", "List, show, send again and purge dead letters."),
     "cluster": Entry("cluster", "List brokers and show how they are."),
     "spark": Entry("spark", "Ask stores too large for one machine, on Spark."),
 }
 
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
-_TAKEN_BACK = ("recover", "rebuild", "apply", "undo", "topic", "group", "offset")
+_TAKEN_BACK = ("recover", "rebuild", "apply", "undo", "topic", "group", "offset", "dlq")
 _AFTER_A_KILL = "what was begun in a store is taken back by `mqtool undo`, or when the same command is run again"
 
 

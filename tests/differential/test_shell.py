@@ -1,7 +1,10 @@
 """What the shell does with messages of running brokers: the same scenarios with real brokers and with ours."""
 
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +143,81 @@ def passed_by(target: Target, key: str) -> set[str]:
     """Return the groups that are past a message of ``Way``."""
     rows = run(target, "trace", key).rows
     return {row["group"] for row in rows if row["topic"] == "Way" and row["told"].startswith("is past it")}
+
+
+def letters_of(target: Target, group: str) -> list[Any]:
+    ran = run_command("dlq", "show", "--group", group, "-n", target.name_server)
+    return ran.rows if ran.status == Status.OK else []
+
+
+def test_dead_letters_are_sent_again_each_once(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    is_mended = threading.Event()
+    mine = Seen(lambda _: ConsumeStatus.SUCCESS if is_mended.is_set() else ConsumeStatus.LATER)
+    others = Seen()
+    dlq = ("dlq", "resend", "--group", "Dead")
+    with (
+        consumer(target, "Dead", "Letters", mine, max_reconsume_times=0),
+        consumer(target, "Alive", "Letters", others),
+    ):
+        send(target, *(ProducerMessage("Letters", f"{n}", "t", [f"k{n}"], properties={"n": str(n)}) for n in range(5)))
+        until(lambda: len(letters_of(target, "Dead")) == 5)
+        mine.messages.clear()
+        is_mended.set()
+
+        [group] = [row for row in run(target, "dlq", "list").rows if row["group"] == "Dead"]
+        assert (group["messages"], group["passed"]) == (5, 0)
+        shown = run(target, "dlq", "show", "--group", "Dead", "--key", "k[12]", "--since", "1h").rows
+        assert {(row["body"], row["origin_topic"], row["keys"]) for row in shown} == {
+            ("1", "Letters", "k1"),
+            ("2", "Letters", "k2"),
+        }
+        assert shown[0]["reconsume_times"] == 1
+        assert run(target, "dlq", "show", "--group", "Dead", "--attempts", "9").rows == []
+
+        [plan] = run(target, *dlq, "--dry-run", status=Status.DAMAGE).rows
+        assert (plan["kind"], plan["messages"]) == ("plan", 5)
+        first = run(target, *dlq, "--limit", "2", "--yes")
+        assert [row.get("outcome") for row in first.rows] == [None, "sent", "sent"]
+        [state] = (tmp_path / "mqtool" / "dlq").iterdir()
+        lines = state.read_text().splitlines()
+        # As if the second had been under way when the process was killed, and the file been cut off with it.
+        state.write_text("\n".join(lines[:3]) + "\n" + lines[2][:20])
+        rest = run(target, *dlq, "--rate", "1000", "--yes")
+        assert [row.get("outcome") for row in rest.rows] == [None, "sent", "sent", "sent"]
+        for _ in range(2):
+            assert run(target, *dlq, "--yes").rows == []
+            state.unlink()  # the copies tell it, too
+        until(lambda: len(mine.messages) == 5)
+        assert sorted(message.body for message in mine.messages) == [b"0", b"1", b"2", b"3", b"4"]
+        for message in mine.messages:
+            text = message.body.decode()
+            assert (message.topic, message.tags, message.keys, message.properties["n"]) == (
+                "Letters",
+                "t",
+                [f"k{text}"],
+                text,
+            )
+        copy = run(target, "get", rest.rows[-1]["copy_message_id"]).rows[0]
+        assert copy["properties"]["MQTOOL_ORIGIN"].split(":")[2] == "%DLQ%Dead"
+        assert len(others.messages) == 5
+
+        # A letter that died since, to all groups.
+        is_mended.clear()
+        send(target, ProducerMessage("Letters", b"later"))
+        until(lambda: len(letters_of(target, "Dead")) == 6)
+        is_mended.set()
+        again = run(target, *dlq, "--to", "origin", "--yes")
+        assert [row.get("outcome") for row in again.rows] == [None, "sent"]
+        until(lambda: [one.body for one in others.messages].count(b"later") == 2)
+
+    into = tmp_path / "letters.jsonl"
+    run(target, "dlq", "export", "--group", "Dead", "--into", into)
+    assert len(into.read_text().splitlines()) == 6
+    run(target, "dlq", "export", "--group", "Dead", "--into", into, status=Status.USAGE)
+    changes = run(target, "dlq", "purge", "--group", "Dead", "--yes").rows
+    assert sum(row["new_offset"] - (row["consumer_offset"] or 0) for row in changes) == 6
+    until(lambda: letters_of(target, "Dead") == [])
+    assert len(run(target, "dlq", "show", "--group", "Dead", "--passed").rows) == 6
+    run(target, "dlq", "purge", "--group", "Dead", "--delete-topic", "--yes")
+    run(target, "dlq", "show", "--group", "Dead", status=Status.NO_INPUT)

@@ -1,0 +1,487 @@
+"""``mqtool dlq``."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from mqtool.commands._change import Target, broker_option, target_options
+from mqtool.commands._options import (
+    body_option,
+    check_has_log,
+    key_filter,
+    limit_option,
+    matching,
+    output_option,
+    tag_filter,
+    time_options,
+)
+from mqtool.commands._output import Output
+from mqtool.commands._rows import message_row
+from mqtool.commands._wire import Brokers, source_options
+from mqtool.errors import AccessDeniedError, MqtoolError, NotFoundError, Status, UsageError, WriteError
+
+if TYPE_CHECKING:
+    from mqtool.engine.client_runtime.admin_changes import Changes
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.browser import Browser
+    from mqtool.engine.client_runtime.dead_letters import DeadLetter, Resender
+    from mqtool.engine.store.reader import StoreReader
+    from mqtool.engine.store.search import Query
+    from mqtool.formats.message import Message
+
+_GROUP_COLUMNS = ("group", "messages", "passed", "last_time", "broker_name")
+_COLUMNS = (
+    "origin_topic", "queue_id", "queue_offset", "store_time", "reconsume_times", "tags", "body", "keys", "message_id",
+    "broker_name",
+)  # fmt: skip
+_SENT_COLUMNS = ("outcome", "origin_topic", "queue_id", "queue_offset", "copy_message_id", "reason", "broker_name")
+
+group_option = click.option("--group", required=True, metavar="NAME", help="The group whose dead letters are meant.")
+
+
+class Chosen(NamedTuple):
+    """Which dead letters of a group."""
+
+    group: str
+    keys: tuple[str, ...]
+    tags: tuple[str, ...]
+    since: int | None
+    until: int | None
+    attempts: int
+    passed: bool
+    limit: int | None
+
+    @property
+    def topic(self) -> str:
+        """Their topic."""
+        from mqtool.formats.topics import DEAD_LETTER_PREFIX
+
+        return DEAD_LETTER_PREFIX + self.group
+
+    def query(self) -> "Query":
+        """Return what a message must be."""
+        from mqtool.engine.store.search import Query
+
+        topics = frozenset([self.topic])
+        return Query(keys=self.keys, tags=self.tags, topics=topics, since=self.since, until=self.until)
+
+    def takes(self, message: "Message", committed: int) -> bool:
+        """Tell whether a message of the topic that fits the query is chosen."""
+        return message.reconsume_times >= self.attempts and (self.passed or message.queue_offset >= committed)
+
+
+def chosen_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the conditions for dead letters; the command receives them as ``chosen``."""
+
+    @group_option
+    @key_filter
+    @tag_filter
+    @time_options
+    @click.option("--attempts", type=click.IntRange(0), default=0, metavar="N", help="Only those consumed so often.")
+    @click.option("--passed", is_flag=True, help="Also those that purge has moved past.")
+    @limit_option
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        group: str,
+        keys: tuple[str, ...],
+        tags: tuple[str, ...],
+        since: int | None,
+        until: int | None,
+        attempts: int,
+        passed: bool,
+        limit: int | None,
+        **kwargs: Any,
+    ) -> Any:
+        chosen = Chosen(group, keys, tags, since, until, attempts, passed, limit)
+        return command(*args, chosen=chosen, **kwargs)
+
+    return wrapped
+
+
+@click.group(short_help="List, show, send again and purge dead letters.")
+def command() -> None:
+    """List, show, send again, export and purge dead letters: of brokers with -n, or of a store."""
+
+
+@command.command("list", short_help="List groups that have dead letters.")
+@click.argument("patterns", nargs=-1, metavar="[GLOB]...")
+@source_options
+@output_option
+def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
+    """List groups that have dead letters: how many, how many of them purge has moved past, when the last one came."""
+    output.columns = _GROUP_COLUMNS
+    rows = source.admin(_groups_of_brokers) if isinstance(source, Brokers) else _groups_of_store(source)
+    names = matching(patterns, {row["group"] for row in rows}, "group") if patterns else None
+    for row in rows:
+        if names is None or row["group"] in names:
+            output.row(row)
+    if not rows:
+        output.remark("no group has dead letters")
+    return Status.OK
+
+
+def _group_rows(
+    queues: "dict[tuple[str, str | None], list[tuple[int, int, int, int]]]",
+) -> list[dict[str, Any]]:
+    """Return a row for each group and broker, of the ends, the committed offset and the last time of its queues."""
+    return [
+        {
+            "group": group,
+            "broker_name": broker_name,
+            "messages": sum(high - low for low, high, _, _ in found),
+            "passed": sum(min(max(committed - low, 0), high - low) for low, high, committed, _ in found),
+            "last_timestamp": max(last for *_, last in found) or None,
+        }
+        for (group, broker_name), found in sorted(queues.items(), key=lambda one: (one[0][0], one[0][1] or ""))
+        if any(high > low for low, high, _, _ in found)
+    ]
+
+
+async def _groups_of_brokers(admin: "AdminClient") -> list[dict[str, Any]]:
+    from mqtool.formats.topics import DEAD_LETTER_PREFIX
+
+    names = {config.topic for _, config in await admin.topics() if config.topic.startswith(DEAD_LETTER_PREFIX)}
+    committed = {
+        (one.broker_name, one.topic, one.queue_id): one.consumer_offset or 0
+        for one in await admin.offsets()
+        if one.topic == DEAD_LETTER_PREFIX + one.group
+    }
+    queues: dict[tuple[str, str | None], list[tuple[int, int, int, int]]] = {}
+    for topic, broker_name, queue_id, low, high, last in await admin.topic_queues(*sorted(names)):
+        key = (topic.removeprefix(DEAD_LETTER_PREFIX), broker_name)
+        queues.setdefault(key, []).append((low, high, committed.get((broker_name, topic, queue_id), 0), last))
+    return _group_rows(queues)
+
+
+def _groups_of_store(store: "StoreReader") -> list[dict[str, Any]]:
+    from mqtool.commands._admin import last_timestamp
+    from mqtool.engine.store.queue_view import open_queue, queue_keys
+    from mqtool.formats.topics import DEAD_LETTER_PREFIX
+
+    queues: dict[tuple[str, str | None], list[tuple[int, int, int, int]]] = {}
+    for topic, queue_id in sorted(queue_keys(store)):
+        if topic.startswith(DEAD_LETTER_PREFIX) and (queue := open_queue(store, topic, queue_id)):
+            group = topic.removeprefix(DEAD_LETTER_PREFIX)
+            committed = _committed_in(store, group, topic).get(queue_id, 0)
+            last = last_timestamp(store, queue)
+            queues.setdefault((group, None), []).append((queue.min_offset, queue.max_offset, committed, last))
+    return _group_rows(queues)
+
+
+def _committed_in(store: "StoreReader", group: str, topic: str) -> dict[int, int]:
+    from mqtool.formats.config_tables import consumer_offsets
+
+    offsets = consumer_offsets(store.config_table("consumerOffset.json") or {})
+    return {queue_id: offset for (name, of, queue_id), offset in offsets.items() if (name, of) == (topic, group)}
+
+
+@command.command(short_help="Show dead letters.")
+@chosen_options
+@body_option
+@source_options
+@output_option
+def show(chosen: Chosen, body: str, source: "Brokers | StoreReader", output: Output) -> int:
+    """Show the dead letters of a group, in the order in which they died; reconsume_times tells how often each failed.
+
+    \b
+      mqtool dlq show -n localhost:9876 --group billing --since 2h
+    """  # noqa: D301
+    output.columns, output.always = _COLUMNS, ("body", "keys")
+    for row in _rows(source, chosen, body, output):
+        output.row(row)
+    output.remark(_count(output.count, "dead letter"))
+    return Status.OK
+
+
+@command.command(short_help="Write dead letters to a file.")
+@chosen_options
+@click.option(
+    "--into", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="A new file."
+)
+@source_options
+@output_option
+def export(chosen: Chosen, into: Path, source: "Brokers | StoreReader", output: Output) -> int:
+    """Write the dead letters of a group to a file of JSON lines, as `mqtool send --jsonl` takes them."""
+    from mqtool.commands._output import to_json, with_times
+
+    rows = _rows(source, chosen, "base64", output)
+    part = into.with_name(f"{into.name}.part")
+    try:
+        if into.exists():
+            raise UsageError(f"{into} is there already: give another name")
+        with part.open("wb") as file:
+            for row in rows:
+                file.write(to_json(with_times(row)) + b"\n")
+        part.rename(into)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise WriteError(f"{into} cannot be written: {error.strerror}") from error
+    output.remark(f"{_count(len(rows), 'dead letter')} written to {into}")
+    return Status.OK
+
+
+def _rows(source: "Brokers | StoreReader", chosen: Chosen, body: str, output: Output) -> list[dict[str, Any]]:
+    from mqtool.engine.client_runtime.dead_letters import origin_topic
+
+    if isinstance(source, Brokers):
+        source.remark(output)
+        letters = source.admin(lambda admin: _letters(admin, chosen, output))
+        found = [(letter.found.message, letter.found.broker.broker_name) for letter in letters]
+    else:
+        found = [(message, "") for message in _stored_letters(source, chosen)]
+    return [
+        {"origin_topic": origin_topic(message), **message_row(message, body), "broker_name": broker_name or None}
+        for message, broker_name in found
+    ]
+
+
+def _stored_letters(store: "StoreReader", chosen: Chosen) -> "list[Message]":
+    from mqtool.commands._admin import stored_topics
+    from mqtool.engine.store.queue_view import queue_keys
+    from mqtool.engine.store.search import Search
+
+    check_has_log(store)
+    keys = queue_keys(store)
+    if chosen.topic not in {name for name, _ in keys} | stored_topics(store).keys():
+        raise _no_letters(chosen.group, {name for name, _ in keys})
+    committed = _committed_in(store, chosen.group, chosen.topic)
+    messages = Search(store, chosen.query()).messages(lambda _: None)
+    letters = [one for one in messages if chosen.takes(one, committed.get(one.queue_id, 0))]
+    return letters[: chosen.limit]
+
+
+def _no_letters(group: str, topics: set[str]) -> NotFoundError:
+    from mqtool.formats.topics import DEAD_LETTER_PREFIX
+
+    having = sorted(name.removeprefix(DEAD_LETTER_PREFIX) for name in topics if name.startswith(DEAD_LETTER_PREFIX))
+    listed = f"; groups that have some: {', '.join(having[:10])}" if having else ""
+    return NotFoundError(f"the group {group} has no topic of dead letters{listed}")
+
+
+async def _letters(admin: "AdminClient", chosen: Chosen, output: Output) -> "list[DeadLetter]":
+    """Return the dead letters that are chosen, oldest first."""
+    from mqtool.engine.client_runtime.browser import Browser
+    from mqtool.engine.client_runtime.dead_letters import DeadLetter, origin_topic
+
+    browser = Browser(admin)
+    topics = await browser.topics()
+    if chosen.topic not in topics:
+        raise _no_letters(chosen.group, topics)
+    committed = {
+        (one.broker_name, one.queue_id): one.consumer_offset or 0
+        for one in await admin.offsets(chosen.group)
+        if one.topic == chosen.topic
+    }
+    places = await browser.starts(await browser.places([chosen.topic]), chosen.since)
+    letters: list[DeadLetter] = []
+    try:
+        async with contextlib.aclosing(browser.search(places, chosen.query())) as messages:
+            while len(letters) != chosen.limit and (found := await anext(messages, None)):
+                if chosen.takes(found.message, committed.get((found.broker.broker_name, found.message.queue_id), 0)):
+                    letters.append(DeadLetter(found, origin_topic(found.message)))
+    except AccessDeniedError as error:
+        raise NotFoundError(
+            f"{error}; where the topic may not be read, `mqtool topic create {chosen.topic} --perm rw` changes that"
+        ) from error
+    _tell(browser, output)
+    return letters
+
+
+def _tell(browser: "Browser", output: Output) -> None:
+    for remark in browser.remarks:
+        output.remark(remark)
+
+
+# Sending again
+
+
+@command.command(short_help="Send dead letters again.")
+@chosen_options
+@click.option(
+    "--to",
+    "where",
+    type=click.Choice(["retry", "origin"]),
+    default="retry",
+    show_default=True,
+    help="To this group alone, by its retry topic, or to all groups, by the topic that each came from.",
+)
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most so many a second.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where it is noted what was sent. Default: a file in ~/.local/state/mqtool/dlq.",
+)
+@target_options
+def resend(chosen: Chosen, where: str, rate: float | None, state: Path | None, target: Target) -> int:
+    """Send the dead letters of a group again, each once, however often this is run.
+
+    \b
+      mqtool dlq resend -n localhost:9876 --group billing --dry-run
+      mqtool dlq resend -n localhost:9876 --group billing --since 2h --rate 50 --yes
+
+    Each copy is read back, and carries the address of its dead letter in the property MQTOOL_ORIGIN: by that, and by a
+    file, a later run knows what was sent. Dead letters stay where they are: see purge. A run that was ended goes on
+    when it is run again.
+    """  # noqa: D301
+    if target.brokers is None:
+        raise UsageError("a store sends nothing: give -n, or export its dead letters and send them with `mqtool send`")
+    return target.brokers.admin(lambda admin: _resend(admin, chosen, where, rate, state, target))
+
+
+async def _resend(
+    admin: "AdminClient", chosen: Chosen, where: str, rate: float | None, state: Path | None, target: Target
+) -> int:
+    from mqtool.engine.client_runtime import together
+    from mqtool.engine.client_runtime.dead_letters import Resender, ResentLog, state_file
+
+    output = target.output
+    letters = await _letters(admin, chosen._replace(limit=None), output)
+    clusters = sorted({master.cluster for master in await admin.masters()})
+    with ResentLog(state or state_file("+".join(clusters), chosen.group)) as log:
+        resender = Resender(admin, log, to_retry=where == "retry")
+        were_sent = await together(map(resender.was_sent, letters))
+        waiting = [letter for letter, was_sent in zip(letters, were_sent, strict=True) if not was_sent]
+        if len(waiting) < len(letters):
+            already = _count(len(letters) - len(waiting), "dead letter")
+            output.remark(f"{already} of these were sent again before, as {log.path} and the brokers tell")
+        waiting = waiting[: chosen.limit]
+        _show_plan(chosen, waiting, where, output)
+        if not waiting:
+            output.remark("there is nothing to send")
+            return Status.OK
+        await resender.check_target(waiting)
+        output.flush()
+        if not target.question.is_answered_yes("Send them?"):
+            return Status.DAMAGE
+        output.new_table(_SENT_COLUMNS)
+        return await _send_all(resender, waiting, rate, output)
+
+
+def _show_plan(chosen: Chosen, waiting: "list[DeadLetter]", where: str, output: Output) -> None:
+    output.columns = ("group", "origin_topic", "messages", "to")
+    topics: dict[str | None, int] = {}
+    for letter in waiting:
+        topics[letter.topic] = topics.get(letter.topic, 0) + 1
+    for topic, count in sorted(topics.items(), key=lambda one: one[0] or ""):
+        to = "the retry topic of the group" if where == "retry" else "the topic of origin, for all groups"
+        row = {"kind": "plan", "group": chosen.group, "origin_topic": topic, "messages": count, "to": to}
+        output.row(row)
+
+
+async def _send_all(resender: "Resender", waiting: "list[DeadLetter]", rate: float | None, output: Output) -> int:
+    import asyncio
+
+    from mqtool.commands.send import Pace
+    from mqtool.engine.client_runtime.dead_letters import is_uncertain
+    from mqtool.errors import BadDataError, FormatError
+
+    pace, outcomes = Pace(rate), {"sent": 0, "failed": 0}
+    try:
+        for letter in waiting:
+            await asyncio.sleep(pace.wait(1, time.monotonic()))
+            try:
+                copy_id = await resender.send(letter, int(time.time() * 1000))
+            except (BadDataError, FormatError, NotFoundError, UsageError) as error:  # of this one letter
+                outcomes["failed"] += 1
+                output.row(_outcome(letter, "failed", None, str(error)))
+                continue
+            except MqtoolError as error:
+                output.row(_outcome(letter, "uncertain" if is_uncertain(error) else "failed", None, str(error)))
+                raise
+            outcomes["sent"] += 1
+            output.row(_outcome(letter, "sent", copy_id, ""))
+    except BaseException:
+        done = f"{outcomes['sent']:,} of {_count(len(waiting), 'dead letter')} were sent"
+        output.remark(f"{done}: run it again for the rest")
+        raise
+    failed = f", {outcomes['failed']:,} failed" if outcomes["failed"] else ""
+    output.remark(f"{_count(outcomes['sent'], 'dead letter')} sent again and read back{failed}")
+    return Status.GIVEN_UP if failed else Status.OK
+
+
+def _outcome(letter: "DeadLetter", outcome: str, copy_id: str | None, reason: str) -> dict[str, Any]:
+    message = letter.found.message
+    return {
+        "kind": "letter",
+        "outcome": outcome,
+        "origin_topic": letter.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.message_id,
+        "unique_key": message.unique_key,
+        "copy_message_id": copy_id,
+        "reason": reason,
+        "broker_name": letter.found.broker.broker_name,
+    }
+
+
+# Done with them
+
+
+@command.command(short_help="Be done with the dead letters of a group.")
+@group_option
+@click.option("--delete-topic", is_flag=True, help="Delete their topic, in place of moving past them.")
+@broker_option
+@target_options
+def purge(group: str, delete_topic: bool, broker_name: str | None, target: Target) -> int:
+    """Be done with all dead letters of a group: move past them, or delete their topic with --delete-topic.
+
+    RocketMQ deletes no single message. Moving past them commits the end of the topic as an offset of the group: `dlq`
+    leaves out what lies before it (--passed shows it), until the broker deletes it with its log.
+    """
+    from mqtool.formats.topics import DEAD_LETTER_PREFIX
+
+    topic = DEAD_LETTER_PREFIX + group
+    if delete_topic:
+        return target.run(
+            "topic delete",
+            {"topic": topic},
+            broker_name,
+            lambda admin: admin.delete_topic(topic, broker_name=broker_name, dry_run=True),
+        )
+    options = {"group": group, "topics": [topic], "timestamp": -1}
+    return target.run("offset reset", options, broker_name, lambda admin: _plan_past(admin, group, topic, broker_name))
+
+
+async def _plan_past(admin: "AdminClient", group: str, topic: str, broker_name: str | None) -> "Changes":
+    """Plan to move past all dead letters; no consumer of the group has their queues, so brokers are told directly."""
+    from mqtool.engine.client import questions
+    from mqtool.engine.client_runtime.admin_changes import Changes
+
+    masters = await admin.masters(broker_name)
+    answers = await admin.ask_each(masters, questions.topic_configs)
+    holders = [broker for broker, configs in answers if topic in configs]
+    if not holders:
+        raise _no_letters(group, {name for _, configs in answers for name in configs})
+    committed = {
+        (one.broker_name, one.queue_id): one.consumer_offset for one in await admin.offsets(group) if one.topic == topic
+    }
+    changes = Changes()
+    for broker, queues in await admin.ask_each(holders, lambda: questions.topic_queues(topic)):
+        for queue_id, queue in queues.items():
+            before = committed.get((broker.broker_name, queue_id))
+            if (before or 0) < queue.max_offset:
+                count = queue.max_offset - max(before or 0, queue.min_offset)
+                changes.add(
+                    "create" if before is None else "replace",
+                    broker,
+                    questions.set_offset(group, topic, queue_id, queue.max_offset),
+                    f"moves past {_count(count, 'dead letter')}, which stay in the topic",
+                    group=group,
+                    topic=topic,
+                    queue_id=queue_id,
+                    consumer_offset=before,
+                    new_offset=queue.max_offset,
+                )
+    return changes
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,184 @@
+"""``mqtool dlq``: from a broker and from its store, bad input, and a process that is killed while it sends."""
+
+import collections
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mqtool
+from mqtool import ProducerMessage
+from mqtool.engine.client_runtime.dead_letters import ORIGIN, ResentLog
+from mqtool.errors import Status, WriteError
+from tests.commands.running import Ran, run
+from tests.engine.client_runtime.test_push_consumer import until
+
+COUNT = 12
+
+
+@pytest.fixture
+def broker() -> Iterator[mqtool.Broker]:
+    with mqtool.Broker() as running:
+        with mqtool.AdminClient(running.name_server_address) as admin:
+            admin.create_topic("Orders", queues=2)
+            admin.create_topic("%RETRY%G", queues=1)
+            admin.create_topic("%DLQ%G", queues=1)
+            admin.create_group("G")
+        yield running
+
+
+def die(broker: mqtool.Broker, count: int = COUNT, topic: str | None = "Orders") -> None:
+    """Store dead letters as a broker does."""
+    origin = {"RETRY_TOPIC": topic} if topic else {}
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        for number in range(count):
+            message = ProducerMessage("%DLQ%G", f"{number}", "t", f"k{number}", properties={"own": "x", **origin})
+            producer.send(message)
+
+
+def dlq(broker: mqtool.Broker, *arguments: object, status: Status = Status.OK) -> Ran:
+    ran = run("dlq", *arguments, "-n", broker.name_server_address)
+    assert ran.status == status, (arguments, ran.remarks)
+    return ran
+
+
+def copies(broker: mqtool.Broker, topic: str = "%RETRY%G") -> dict[str, int]:
+    """Count the copies of each dead letter that a topic has, by its body."""
+    with mqtool.PullConsumer("reader", broker.name_server_address) as consumer:
+        found: collections.Counter[str] = collections.Counter()
+        for queue in consumer.fetch_message_queues(topic):
+            offset = 0
+            while (pulled := consumer.pull(queue, offset)).messages:
+                found.update(one.body.decode() for one in pulled.messages if ORIGIN in one.properties)
+                offset = pulled.next_offset
+        return dict(found)
+
+
+def test_a_process_killed_at_any_time_sends_each_letter_once(broker: mqtool.Broker, tmp_path: Path) -> None:
+    die(broker)
+    command = [
+        sys.executable, "-m", "mqtool", "dlq", "resend", "--group", "G", "--yes", "-n", broker.name_server_address,
+        "--state", str(tmp_path / "state"), "--rate", "40",
+    ]  # fmt: skip
+    for sent in (1, 3, 4, 8):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            deadline = time.monotonic() + 60
+            while sum(copies(broker).values()) < sent and process.poll() is None:
+                assert time.monotonic() < deadline
+            process.kill()
+            process.wait()
+        state = tmp_path / "state"  # cut off, as where the kill comes just before the last note is written
+        state.write_bytes(state.read_bytes()[:-5])
+    dlq(broker, "resend", "--group", "G", "--yes", "--state", tmp_path / "state")
+
+    assert copies(broker) == {str(number): 1 for number in range(COUNT)}
+
+
+def test_a_failing_disk_stops_before_the_letter_is_sent_and_tells_how_far_it_came(
+    broker: mqtool.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die(broker, 4)
+    writes = itertools.count()
+    real = ResentLog._write
+
+    def full(log: ResentLog, line: bytes) -> None:
+        if next(writes) == 4:  # before the third letter
+            raise WriteError("no space left on device; nothing more is sent")
+        real(log, line)
+
+    monkeypatch.setattr(ResentLog, "_write", full)
+    ran = dlq(broker, "resend", "--group", "G", "--yes", "--state", tmp_path / "state", status=Status.IO_ERROR)
+
+    assert sum(copies(broker).values()) == 2
+    assert "2 of 4 dead letters were sent: run it again for the rest" in ran.remarks
+    assert "no space left" in ran.remarks
+
+
+def test_letters_that_cannot_be_copied_are_told_one_by_one(broker: mqtool.Broker, tmp_path: Path) -> None:
+    die(broker, 1, topic=None)
+    die(broker, 1)
+
+    ran = dlq(broker, "resend", "--group", "G", "--yes", "--state", tmp_path / "state", status=Status.GIVEN_UP)
+
+    assert [row["outcome"] for row in ran.rows if row["kind"] == "letter"] == ["failed", "sent"]
+    assert "nothing in it tells its topic" in ran.rows[-2]["reason"]
+    assert ran.remarks.endswith("mqtool: 1 dead letter sent again and read back, 1 failed\n")
+
+
+def test_a_store_shows_and_exports_what_its_broker_does(broker: mqtool.Broker, tmp_path: Path) -> None:
+    die(broker, 5)
+    store = broker.store
+    until(lambda: [row["messages"] for row in run("dlq", "list", "-s", store).rows] == [5])  # queues are written later
+    for arguments in (("--key", "k[13]"), ("--limit", "2"), ("--attempts", "1"), ("--since", "1h", "--body", "hex")):
+        online = dlq(broker, "show", "--group", "G", *arguments).rows
+        offline = run("dlq", "show", "--group", "G", *arguments, "-s", store).rows
+        assert [{**row, "broker_name": None} for row in online] == offline
+    [of_broker] = dlq(broker, "list").rows
+    [of_store] = run("dlq", "list", "-s", store).rows
+    assert {**of_broker, "broker_name": None} == of_store
+    assert (of_store["group"], of_store["messages"], of_store["passed"]) == ("G", 5, 0)
+    exported = tmp_path / "out.jsonl"
+    dlq(broker, "export", "--group", "G", "--into", exported)
+    again = run("dlq", "export", "--group", "G", "--into", tmp_path / "stored.jsonl", "-s", store)
+    assert again.status == Status.OK
+    assert exported.read_text().count("\n") == (tmp_path / "stored.jsonl").read_text().count("\n") == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "stored.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (
+            ("show", "--group", "H"),
+            Status.NO_INPUT,
+            "the group H has no topic of dead letters; groups that have some: G",
+        ),
+        (("resend", "--group", "H", "--yes"), Status.NO_INPUT, "the group H has no topic of dead letters"),
+        (("purge", "--group", "H", "--yes"), Status.NO_INPUT, "the group H has no topic of dead letters"),
+        (("list", "H*"), Status.NO_INPUT, "no group matches H*; near it: G"),
+        (("resend", "--group", "G"), Status.DAMAGE, "there is no terminal to ask on; --yes answers"),
+        (("resend", "--group", "G", "--yes", "--state", "/dev/null"), Status.USAGE, "/dev/null is no file"),
+        (
+            ("resend", "--group", "G", "--yes", "--state", "/dev/null/x"),
+            Status.IO_ERROR,
+            "/dev/null/x cannot be opened",
+        ),
+        (("export", "--group", "G", "--into", "/no/such/folder/x"), Status.IO_ERROR, "/no/such/folder/x cannot be"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_nothing_is_sent(
+    arguments: tuple[str, ...],
+    status: Status,
+    sentence: str,
+    broker: mqtool.Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    die(broker, 1)
+
+    ran = dlq(broker, *arguments, status=status)
+
+    assert sentence in ran.remarks
+    assert copies(broker) == {}
+
+
+def test_without_the_topic_to_send_to_or_beside_another_run_nothing_is_sent(
+    broker: mqtool.Broker, tmp_path: Path
+) -> None:
+    die(broker, 1, topic="Gone")
+    as_origin = ("resend", "--group", "G", "--yes", "--to", "origin", "--state", tmp_path / "state")
+
+    gone = dlq(broker, *as_origin, status=Status.NO_INPUT)
+    with ResentLog(tmp_path / "state"):
+        busy = dlq(broker, *as_origin, status=Status.BUSY)
+    offline = run("dlq", "resend", "--group", "G", "--yes", "-s", broker.store)
+
+    assert "there is no topic Gone to send to" in gone.remarks
+    assert "dead letters of this group are being sent again" in busy.remarks
+    assert (offline.status, "a store sends nothing" in offline.remarks) == (Status.USAGE, True)
+    assert copies(broker) == {}
