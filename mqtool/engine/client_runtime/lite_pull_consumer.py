@@ -7,10 +7,12 @@ import asyncio
 import contextlib
 import functools
 import logging
+import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import NamedTuple
 
 from mqtool.engine.client import consuming, fetching
 from mqtool.engine.client.incoming import ConsumerMessage
@@ -49,10 +51,40 @@ class LitePullConsumerOptions(ConsumerOptions):
     topic_metadata_check_interval_millis: int = 30_000
 
 
+@dataclass
+class _Given:
+    """A batch, and how many of its messages the program has been given."""
+
+    held: HeldQueue
+    messages: list[ConsumerMessage]
+    end_offset: int | None  # to be committed when all of them are consumed; None where nothing is
+    count: int = 0
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether any is still to be given: none where the queue is another member's by now."""
+        return self.count < len(self.messages) and not self.held.waiting.is_dropped
+
+    @property
+    def offset(self) -> int | None:
+        """The offset behind the last message that was given; None where that is not known, or of no use."""
+        if self.held.waiting.is_dropped or not self.count:
+            return None
+        return self.end_offset if self.count == len(self.messages) else self.messages[self.count].queue_offset
+
+
+class Batch(NamedTuple):
+    """Messages that were given at once."""
+
+    messages: list[ConsumerMessage]
+    given: _Given | None
+
+
 class LitePullConsumer(Consumer):
     """Gives messages when it is asked: of its share of the topics it subscribes to, or of queues assigned to it.
 
-    What ``poll`` has given is consumed once it is committed; what was not comes again after a restart.
+    ``poll`` gives some, ``async for`` one after the other, ``batch`` some that are consumed when its block ends.
+    What was given is consumed once it is committed; what was not comes again after a restart.
     """
 
     options: LitePullConsumerOptions
@@ -82,6 +114,8 @@ class LitePullConsumer(Consumer):
         self._sought: dict[MessageQueue, int] = {}  # of queues that are not held yet
         self._given_up_to: dict[MessageQueue, int] = {}  # what poll has given, to be committed
         self._batches: deque[tuple[HeldQueue, list[ConsumerMessage]]] = deque()
+        self._given: _Given | None = None  # what was given last
+        self._turn = threading.Lock()
         self._came_late: list[tuple[HeldQueue, list[ConsumerMessage]]] = []  # of queues that are paused
         self._has_come: asyncio.Event
         self._next_commit = 0
@@ -166,6 +200,8 @@ class LitePullConsumer(Consumer):
         """
         if not self._is_running:
             return
+        self._is_running = False
+        self._has_come.set()  # who waits for messages goes without
         await self._keep_share()
         held = [*self._held.values()]
         for one in held:
@@ -194,23 +230,95 @@ class LitePullConsumer(Consumer):
             UsageError: the consumer is not running.
         """
         self._check_running()
+        return (await self.take_batch(timeout_ms)).messages
+
+    async def take_batch(self, timeout_ms: int | None) -> "Batch":
+        """Do what ``poll`` does, for messages that may be given back."""
+        self._check_running()
+        given = await self._take(self.options.poll_timeout_millis if timeout_ms is None else timeout_ms)
+        if given is None:
+            return Batch([], None)
+        first, given.count = given.count, len(given.messages)
+        return Batch(given.messages[first:], given)
+
+    def give_back(self, batch: "Batch") -> None:
+        """Have the messages of a batch come first when this consumer is asked again."""
+        if batch.given is None:
+            return
+        if batch.given is self._given:
+            batch.given.count -= len(batch.messages)
+        elif not batch.given.held.waiting.is_dropped:  # others were given since
+            self._begin_again_at(batch.given.held.queue, batch.messages[0].queue_offset)
+
+    async def _take(self, wait_ms: int) -> _Given | None:
+        """Return the next batch, or what is left of the last one; None if none comes in time."""
         if self.options.auto_commit and self._clock() >= self._next_commit:
             self._next_commit = self._clock() + self.options.auto_commit_interval_millis
             await self.commit()
-        wait_ms = self.options.poll_timeout_millis if timeout_ms is None else timeout_ms
+        if self._given and self._given.has_rest:
+            return self._given
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1000):
-                while not self._drop_what_is_over():
+                while self._is_running and not self._drop_what_is_over():
                     self._has_come.clear()
                     await self._has_come.wait()
         if not self._drop_what_is_over():
-            return []
+            return None
+        self._note_given()
         held, messages = self._batches.popleft()
         offset = held.waiting.remove(messages, self._clock())
-        if offset is not None:
-            self._given_up_to[held.queue] = offset
+        self._given = _Given(held, consuming.as_users_know(messages, self.options.namespace), offset)
         held.has_room.set()
-        return consuming.as_users_know(messages, self.options.namespace)
+        return self._given
+
+    def _note_given(self) -> None:
+        """Have the next commit include what was given."""
+        if self._given and (offset := self._given.offset) is not None:
+            self._given_up_to[self._given.held.queue] = offset
+
+    def __aiter__(self) -> AsyncIterator[ConsumerMessage]:
+        """Give one message after the other until this consumer is shut down; who asks for one has consumed the last.
+
+        Raises:
+            UsageError: the consumer is not running.
+        """
+        self._check_running()
+        return self
+
+    async def __anext__(self) -> ConsumerMessage:
+        """Return the next message."""
+        while (message := self.next_at_hand()) is None:
+            if not self._is_running:
+                raise StopAsyncIteration
+            await self._take(self.options.poll_timeout_millis)
+        return message
+
+    def next_at_hand(self) -> ConsumerMessage | None:
+        """Return the next message if it has been taken already; any thread may ask."""
+        with self._turn:
+            given = self._given
+            if given is None or not given.has_rest or not self._is_running:
+                return None
+            given.count += 1
+            return given.messages[given.count - 1]
+
+    @contextlib.asynccontextmanager
+    async def batch(self, timeout_ms: int | None = None) -> AsyncIterator[list[ConsumerMessage]]:
+        """Give some messages of one queue, none if none come in time, and commit them when the block ends.
+
+        After an exception they are not committed, and come first when this consumer is asked again.
+
+        Args:
+            timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+        """
+        batch = await self.take_batch(timeout_ms)
+        try:
+            yield batch.messages
+        except BaseException:
+            self.give_back(batch)
+            raise
+        if batch.messages:
+            await self.commit()
 
     def _drop_what_is_over(self) -> bool:
         """Drop what came of queues that were let go since; tell whether anything is left."""
@@ -222,9 +330,10 @@ class LitePullConsumer(Consumer):
         """Report what was consumed.
 
         Args:
-            offsets: what is to be consumed next of some queues; by default what comes behind all that ``poll`` gave.
+            offsets: what is to be consumed next of some queues; by default what comes behind all that was given.
         """
         self._check_running()
+        self._note_given()
         wanted = self._given_up_to if offsets is None else offsets
         queues = [queue for queue in wanted if queue in self._held or queue in self._sought]
         for queue in queues:
@@ -252,7 +361,12 @@ class LitePullConsumer(Consumer):
         begin, end = await self.min_offset(queue), await self.max_offset(queue)
         if not begin <= offset <= end:
             raise UsageError(f"{queue} has offsets from {begin} to {end}, not {offset}")
+        self._begin_again_at(queue, offset)
+
+    def _begin_again_at(self, queue: MessageQueue, offset: int) -> None:
         self._given_up_to[queue] = self._sought[queue] = offset
+        if self._given and self._given.held.queue == queue:
+            self._given = None
         if held := self._held.pop(queue, None):
             held.drop()
         self._rebalance_wanted.set()

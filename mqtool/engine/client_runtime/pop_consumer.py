@@ -4,10 +4,13 @@
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import random
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 from mqtool.engine.client import consuming, popping
 from mqtool.engine.client.incoming import ConsumerMessage
@@ -72,6 +75,8 @@ class PopConsumer(Subscriber):
             raise UsageError(f"pop_batch_nums={self.options.pop_batch_nums}: a pop gives 1 to 32 messages")
         self._instance.heartbeat = self._heartbeat
         self._under_way: dict[tuple[str, str], asyncio.Task[list[ConsumerMessage]]] = {}  # by topic and broker
+        self._to_give: deque[tuple[int, ConsumerMessage]] = deque()  # one by one; until when each is hidden
+        self._last: ConsumerMessage | None = None
 
     # From start to shutdown
 
@@ -144,6 +149,59 @@ class PopConsumer(Subscriber):
                         return consuming.as_users_know(messages, self.options.namespace)
             if loop.time() >= end:
                 return []
+
+    def __aiter__(self) -> AsyncIterator[ConsumerMessage]:
+        """Give one message after the other until this consumer is shut down; who asks for one has consumed the last.
+
+        That one is acknowledged then, or at the end of a block without an exception.
+
+        Raises:
+            UsageError: the consumer is not running.
+        """
+        self._check_running()
+        return self
+
+    async def __anext__(self) -> ConsumerMessage:
+        """Return the next message."""
+        await self._ack_last()
+        while self._is_running:
+            while self._to_give:
+                hidden_until, message = self._to_give.popleft()
+                if self._clock() < hidden_until:  # else others may have it by now
+                    self._last = message
+                    return message
+            messages = await self.pop()
+            hidden_until = self._clock() + self.options.pop_invisible_time
+            self._to_give.extend((hidden_until, message) for message in messages)
+        raise StopAsyncIteration
+
+    async def _ack_last(self) -> None:
+        last, self._last = self._last, None
+        if last and self._is_running:
+            await self.ack(last)
+
+    @contextlib.asynccontextmanager
+    async def batch(self, timeout_ms: int | None = None) -> AsyncIterator[list[ConsumerMessage]]:
+        """Give some messages, none if none come in time, and acknowledge them when the block ends.
+
+        After an exception they come again, to this consumer or another, when they are hidden no longer.
+
+        Args:
+            timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+        """
+        messages = await self.pop(timeout_ms)
+        yield messages
+        for message in messages:
+            await self.ack(message)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self._ack_last()
+        finally:
+            await super().__aexit__(kind, error, trace)
 
     async def _places(self) -> list[tuple[str, str]]:
         """Return topics and brokers, in any order."""

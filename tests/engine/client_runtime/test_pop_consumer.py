@@ -1,5 +1,6 @@
 """Consumers that pop: each message to one of them, hidden for a while, and again if it is not acknowledged."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,3 +120,72 @@ def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
     plain = ConsumerMessage("Orders", b"", b"", "broker-a", 0, message.queue_offset, 0, 0, 0, 0, 0, "", 0, "")
     with consumer(broker) as one, pytest.raises(UsageError, match="does not come from a pop"):
         one.ack(plain)
+
+
+def test_iterating_acknowledges_each_message_when_the_next_is_asked_for(
+    broker: mqtool.Broker, clock: mqtool.VirtualClock
+) -> None:
+    send(broker, BODIES)
+
+    async def some(most: int, fails: bool = False) -> list[bytes]:
+        made = mqtool.aio.PopConsumer("G", broker.name_server_address, PopConsumerOptions(), clock=clock)
+        made.subscribe("Orders")
+        found = []
+        async with made:
+            async for message in made:
+                found.append(message.body)
+                if len(found) == most:
+                    break
+            if fails:
+                raise KeyError
+        return found
+
+    found = asyncio.run(some(40))
+    with pytest.raises(KeyError):
+        asyncio.run(some(5, fails=True))  # of which four were followed by another
+    clock.advance(70)
+    found += asyncio.run(some(56))
+    assert len({*found}) == len(found) == 96
+
+
+def test_iterating_gives_nothing_that_others_may_have_by_now(broker: mqtool.Broker) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        queue = producer.queues("Orders")[0]
+        producer.send_batch([ProducerMessage("Orders", b"%d" % number) for number in range(5)], queue)
+    now = [0]
+    options = PopConsumerOptions(poll_timeout_millis=100)
+    made = mqtool.aio.PopConsumer("G", broker.name_server_address, options, clock=lambda: now[0])
+    made.subscribe("Orders")
+
+    async def run() -> list[bytes]:
+        async with made:
+            found = [(await anext(made)).body, (await anext(made)).body]
+            now[0] += 60_000
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await anext(made)
+        return found
+
+    assert asyncio.run(run()) == [b"0", b"1"]
+
+
+def test_a_batch_is_acknowledged_when_its_block_ends(broker: mqtool.Broker, clock: mqtool.VirtualClock) -> None:
+    send(broker, BODIES)
+
+    async def run() -> list[bytes]:
+        made = mqtool.aio.PopConsumer("G", broker.name_server_address, PopConsumerOptions(), clock=clock)
+        made.subscribe("Orders")
+        async with made:
+            with pytest.raises(KeyError):
+                async with made.batch():
+                    raise KeyError
+            async with made.batch() as messages:
+                found = [one.body for one in messages]
+            clock.advance(70)
+            async for message in made:
+                found.append(message.body)
+                if len(found) == len(BODIES):
+                    break
+        return found
+
+    assert sorted(asyncio.run(run())) == sorted(BODIES)

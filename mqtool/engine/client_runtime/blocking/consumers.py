@@ -1,7 +1,8 @@
 """Consumers for programs without an event loop."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Self, TypeVar
 
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime import lite_pull_consumer, pop_consumer, pull_consumer, push_consumer
@@ -106,8 +107,38 @@ class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
         """Return some messages of one queue; none if none come in time."""
         return background.run(self._client.poll(timeout_ms))
 
+    def __iter__(self) -> Self:
+        """Give one message after the other until this consumer is shut down; who asks for one has consumed the last."""
+        background.call(self._client.__aiter__)
+        return self
+
+    def __next__(self) -> ConsumerMessage:
+        """Return the next message."""
+        if message := self._client.next_at_hand():  # most of the time without a turn of the event loop
+            return message
+        try:
+            return background.run(self._client.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    @contextlib.contextmanager
+    def batch(self, timeout_ms: int | None = None) -> Iterator[list[ConsumerMessage]]:
+        """Give some messages of one queue, none if none come in time, and commit them when the block ends.
+
+        After an exception they are not committed, and come first when this consumer is asked again.
+        """
+        client = self._client
+        batch = background.run(client.take_batch(timeout_ms))
+        try:
+            yield batch.messages
+        except BaseException:
+            background.call(lambda: client.give_back(batch))
+            raise
+        if batch.messages:
+            self.commit()
+
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Report what was consumed: by default all that ``poll`` gave."""
+        """Report what was consumed: by default all that was given."""
         background.run(self._client.commit(offsets))
 
     def committed(self, queue: MessageQueue) -> int | None:
@@ -189,6 +220,29 @@ class PopConsumer(BlockingMember[pop_consumer.PopConsumer]):
     def pop(self, timeout_ms: int | None = None) -> list[ConsumerMessage]:
         """Take some messages of one broker; none if none come in time."""
         return background.run(self._client.pop(timeout_ms))
+
+    def __iter__(self) -> Self:
+        """Give one message after the other until this consumer is shut down; who asks for one has consumed the last."""
+        background.call(self._client.__aiter__)
+        return self
+
+    def __next__(self) -> ConsumerMessage:
+        """Return the next message."""
+        try:
+            return background.run(self._client.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    @contextlib.contextmanager
+    def batch(self, timeout_ms: int | None = None) -> Iterator[list[ConsumerMessage]]:
+        """Give some messages, none if none come in time, and acknowledge them when the block ends.
+
+        After an exception they come again, to this consumer or another, when they are hidden no longer.
+        """
+        messages = self.pop(timeout_ms)
+        yield messages
+        for message in messages:
+            self.ack(message)
 
     def ack(self, message: ConsumerMessage) -> bool:
         """Be done with a message; return False where it was too late, as others may have it by now."""
