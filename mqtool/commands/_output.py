@@ -1,6 +1,7 @@
 """Rows to standard output: a table for people, JSON lines or CSV for programs; remarks to standard error."""
 
 import contextlib
+import dataclasses
 import datetime
 import enum
 import functools
@@ -91,13 +92,15 @@ class Output:
 
     Give ``columns`` before the first row: those a table shows, the most important first; a narrow terminal leaves out
     the last, but none of ``always``, which get 20 columns each and the first of them what no other needs, as rows that
-    come later may. JSON lines and CSV have every field of a row, and beside each ``.._timestamp`` a ``.._time``.
+    come later may. JSON lines and CSV have every field of a row, and beside each ``.._timestamp`` a ``.._time``. Where
+    rows of several kinds come, ``csv_columns`` are the fields of all of them.
     """
 
     def __init__(self, chosen: str | None) -> None:
         self.format = Format(chosen) if chosen else Format.TABLE if sys.stdout.isatty() else Format.JSONL
         self.columns: Sequence[str] = ()
         self.always: Sequence[str] = ()
+        self.csv_columns: Sequence[str] = ()
         self.count = 0
         self._block: list[dict[str, Any]] = []
         self._widths: dict[str, int] = {}
@@ -126,6 +129,11 @@ class Output:
             self._block.append(values)
             if len(self._block) == _BLOCK:
                 self._write_block()
+
+    def csv_of(self, *kinds: type) -> None:
+        """Have CSV hold the fields of rows of several dataclasses, told apart by a first column ``kind``."""
+        fields = (field.name for kind in kinds for field in dataclasses.fields(kind))
+        self.csv_columns = list(dict.fromkeys(("kind", *fields)))
 
     def line(self, row: Row, text: str, style: str | None = None) -> None:
         """Write one row that a person reads as a sentence of its own."""
@@ -180,13 +188,13 @@ class Output:
         import csv
 
         flat = {
-            name: to_json(value).decode() if isinstance(value, dict | list) else _text(value)
+            name: to_json(value).decode() if isinstance(value, dict | list | tuple) else _text(value)
             for name, value in values.items()
         }
         if self._csv is None:
             if isinstance(sys.stdout, io.TextIOWrapper):
                 sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-            self._csv = csv.DictWriter(sys.stdout, flat, extrasaction="ignore", lineterminator="\n")
+            self._csv = csv.DictWriter(sys.stdout, self.csv_columns or flat, extrasaction="ignore", lineterminator="\n")
             self._csv.writeheader()
         self._csv.writerow(flat)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mqtool.engine.store.reader import StoreReader
 
 _LISTED = 100
-_NOT_COMPARED = "index, checkpoint and timer are not compared: each broker makes its own"
+_NAMED = ("queue_id", "queue_offset", "store_timestamp", "unique_key", "keys", "tags", "message_id")
 
 
 @click.command(short_help="Tell what two stores have of each other.")
@@ -63,9 +63,18 @@ def command(
 
 
 def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
-    from mqtool.engine.repair.compare import Logs, compare_files, compare_logs
+    from mqtool.engine.repair.compare import (
+        FileDifference,
+        Logs,
+        QueueCount,
+        Range,
+        compare_files,
+        compare_logs,
+        not_compared,
+    )
 
     logs = Logs()
+    output.csv_of(Range, QueueCount, FileDifference)
     output.columns = (
         "difference", "side", "physical_offset", "size", "message_count", "topic", "queue_id", "queue_offset",
     )  # fmt: skip
@@ -89,7 +98,7 @@ def _by_offset(left: "StoreReader", right: "StoreReader", jobs: int, output: Out
         output.remark(
             f"{len(files):,} queues and tables differ: `mqtool verify` tells whether a store agrees with its log"
         )
-    output.remark(_NOT_COMPARED)
+    output.remark(f"not compared: {'; '.join(not_compared(left, right))}")
     if not logs.is_equal:
         return Status.DAMAGE
     return Status.WARNINGS if logs.ranges or files or any(side.unreadable_count for side in logs.sides) else Status.OK
@@ -132,9 +141,12 @@ def _tell_logs(logs: "Logs", left: "StoreReader", right: "StoreReader", output: 
 
 
 def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output) -> int:
-    from mqtool.engine.repair.compare_keys import Messages, compare_keys
+    from mqtool.engine.repair.compare_keys import Difference, Messages, compare_keys
 
     found = Messages()
+    output.csv_of(Difference)
+    counts = "left_count", "right_count", "only_left", "only_right"
+    output.csv_columns = [*dict.fromkeys((*output.csv_columns, *_NAMED, "store_time", *counts))]
     listed = 0
     readers = {"left": left, "right": right}
     output.columns = (
@@ -160,10 +172,9 @@ def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output
     if topics:
         output.new_table(("topic", "left_count", "right_count", "only_left", "only_right"))
     for topic in topics:
-        counts = (found.left, found.right, found.only_left, found.only_right)
-        names = ("left_count", "right_count", "only_left", "only_right")
+        told = (found.left, found.right, found.only_left, found.only_right)
         output.row(
-            {"kind": "topic", "topic": topic} | {name: count[topic] for name, count in zip(names, counts, strict=True)}
+            {"kind": "topic", "topic": topic} | {name: one[topic] for name, one in zip(counts, told, strict=True)}
         )
     for name, count in zip(readers, found.unreadable, strict=True):
         if count:
@@ -186,5 +197,4 @@ def _by_key(left: "StoreReader", right: "StoreReader", jobs: int, output: Output
 def _named(reader: "StoreReader", physical_offset: int) -> dict[str, Any]:
     """Return what people know a message by."""
     message = reader.message_at(physical_offset)
-    names = ("queue_id", "queue_offset", "store_timestamp", "unique_key", "keys", "tags", "message_id")
-    return {name: getattr(message, name) for name in names}
+    return {name: getattr(message, name) for name in _NAMED}

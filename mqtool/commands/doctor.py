@@ -81,6 +81,11 @@ def command(
 
 def _tell_all(output: Output, starts: "list[Start]", found: "list[Diagnosis]", at: str) -> "collections.Counter[str]":
     """Write what a start comes to, then the causes; return how many there are of each severity."""
+    from mqtool.engine.repair.doctor import Diagnosis
+    from mqtool.engine.repair.doctor_broker import Start
+    from mqtool.engine.repair.plan import GroupEffect
+
+    output.csv_of(Start, GroupEffect, Diagnosis)
     _tell_starts(output, at, starts)
     for number, one in enumerate(found, 1):
         if output.is_table:

@@ -1,5 +1,7 @@
 """``mqtool compare`` as a user runs it."""
 
+import csv
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -138,3 +140,16 @@ def test_a_store_in_use_is_compared_up_to_its_last_message(tmp_path: Path) -> No
         broker.communicate()
 
     assert statuses == [Status.OK, Status.OK]
+
+
+@pytest.mark.parametrize(("by", "kinds"), [("offset", {"range", "queue"}), ("key", {"message", "topic"})])
+def test_csv_has_every_field_of_every_kind_of_row(by: str, kinds: set[str], broken: Path) -> None:
+    words = ("compare", golden_store(NAME), broken, "--by", by)
+
+    rows = list(csv.DictReader(io.StringIO(run(*words, "-o", "csv").output)))
+
+    wanted = [{name: value for name, value in row.items() if value is not None} for row in run(*words).rows]
+    assert {row["kind"] for row in wanted} == kinds
+    assert [{name: row[name] for name in one} for one, row in zip(wanted, rows, strict=True)] == [
+        {name: str(value) for name, value in one.items()} for one in wanted
+    ]

@@ -1,5 +1,8 @@
 """``mqtool doctor``: rows, page and statuses."""
 
+import csv
+import io
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -161,3 +164,14 @@ def test_what_cannot_be_looked_at_is_told(store: Path) -> None:
 
     assert ran.rows
     assert ran.status in (Status.DAMAGE, Status.WARNINGS)
+
+
+def test_csv_has_every_field_of_starts_and_causes(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    (store / "checkpoint").unlink()
+
+    start, cause = csv.DictReader(io.StringIO(run("doctor", "-s", store, "-o", "csv").output))
+
+    assert (start["kind"], start["starts"], json.loads(start["versions"])) == ("start", "true", ["5.3", "5.5"])
+    assert (cause["kind"], cause["code"]) == ("cause", "CHECKPOINT-MISSING")
+    assert json.loads(cause["next"]) == [f"mqtool recover -s {store}"]

@@ -9,12 +9,14 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mqtool.engine.repair.aligned import SIDES, Bools, Slice, Step, aligned, doubts
 from mqtool.engine.repair.parts import Progress
+from mqtool.engine.store import rocksdb
+from mqtool.engine.store.consume_queue import BatchConsumeQueue
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, MqtoolError
@@ -437,7 +439,30 @@ def compare_files(left: StoreReader, right: StoreReader, same_log: bool) -> Iter
         same_log: their logs are the same, so their queues should reach as far; else only units that both have count.
     """
     yield from _compare_queues(left, right, same_log)
+    yield from _compare_batch_queues(left, right, same_log)
     yield from _compare_tables(left, right)
+
+
+def not_compared(left: StoreReader, right: StoreReader) -> Iterator[str]:
+    """Yield what of two stores ``compare_logs`` and ``compare_files`` do not look at, as far as there is any."""
+    yield "index, checkpoint and timer, of which each broker makes its own"
+    readers = dict(zip(SIDES, (left, right), strict=True))
+    for what, sides in (
+        ("extensions of queues (consumequeue_ext)", [side for side, one in readers.items() if one.consume_queue_exts]),
+        ("queues in RocksDB", [side for side, one in readers.items() if one.rocksdb_queues]),
+        ("tables in RocksDB", [side for side, one in readers.items() if _has_rocksdb_tables(one)]),
+        ("compacted topics", [side for side, one in readers.items() if _has_compacted(one)]),
+    ):
+        if sides:
+            yield f"{what} of {' and '.join(sides)}"
+
+
+def _has_compacted(reader: StoreReader) -> bool:
+    return any((reader.paths.compaction / "compactionLog").glob("*/*/*"))
+
+
+def _has_rocksdb_tables(reader: StoreReader) -> bool:
+    return any(rocksdb.is_rocksdb(reader.paths.config / name) for name in rocksdb.CONFIG_DATABASES)
 
 
 def _compare_queues(left: StoreReader, right: StoreReader, same_log: bool) -> Iterator[FileDifference]:
@@ -461,6 +486,44 @@ def _compare_queues(left: StoreReader, right: StoreReader, same_log: bool) -> It
             if len(differ):
                 yield FileDifference(name, "its units differ", *key, at + int(differ[0]))
                 break
+
+
+def _compare_batch_queues(left: StoreReader, right: StoreReader, same_log: bool) -> Iterator[FileDifference]:
+    is_live = left.is_live or right.is_live
+    for key in sorted(left.batch_consume_queues.keys() | right.batch_consume_queues.keys()):
+        name = f"batchconsumequeue/{key[0]}/{key[1]}"
+        queues = [reader.batch_consume_queues.get(key) for reader in (left, right)]
+        ends = [queue.max_offset() if queue else 0 for queue in queues]
+        if same_log and not is_live and ends[0] != ends[1]:
+            yield FileDifference(name, f"it ends at {ends[0]:,} in left, at {ends[1]:,} in right", *key, min(ends))
+        if not all(ends):
+            continue
+        place = _common_places([queue for queue in queues if queue])
+        for at in range(0, place.length, _UNITS_AT_ONCE):
+            count = min(_UNITS_AT_ONCE, place.length - at)
+            units = [queue.units(first + at, first + at + count) for queue, first in place.firsts]
+            differ = np.flatnonzero(units[0] != units[1])
+            if len(differ):
+                yield FileDifference(name, "its units differ", *key, int(units[0]["queue_offset"][differ[0]]))
+                break
+        else:
+            if place.is_uneven:
+                yield FileDifference(name, "one has more units of the same messages", *key)
+
+
+class _Common(NamedTuple):
+    """The places in two batch queues of the queue offsets that both have."""
+
+    firsts: list[tuple[BatchConsumeQueue, int]]
+    length: int
+    is_uneven: bool
+
+
+def _common_places(queues: list[BatchConsumeQueue]) -> _Common:
+    start, stop = max(queue.first_offset for queue in queues), min(queue.max_offset() for queue in queues)
+    firsts = [(queue, queue.place_of(start)) for queue in queues]
+    counts = [queue.place_of(stop) - first for queue, first in firsts]
+    return _Common(firsts, max(0, min(counts)), counts[0] != counts[1])
 
 
 def _compare_tables(left: StoreReader, right: StoreReader) -> Iterator[FileDifference]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from mqtool.engine.repair.compare import (
     better_base,
     compare_files,
     compare_logs,
+    not_compared,
 )
 from mqtool.engine.repair.compare_keys import Difference, Messages, compare_keys
 from mqtool.engine.repair.salvage import plan_salvage, salvage
@@ -256,3 +258,34 @@ def test_many_messages_go_through_temporary_files(tmp_path: Path, monkeypatch: p
 
     assert sorted(one.physical_offset for one in differences) == [one.physical_offset for one in stored[90:]]
     assert (found.left.total(), found.right.total()) == (100, 90)
+
+
+def test_batch_queues_are_compared_unit_by_unit(tmp_path: Path) -> None:
+    store, other = copy_of("batchcq-533-clean", tmp_path), StoreReader(golden_store("batchcq-533-clean"))
+    unit = StoreReader(store).batch_consume_queues["Inner", 0].units(2, 3)[0]
+    path = min((store / "batchconsumequeue" / "Inner" / "0").iterdir())
+    with path.open("r+b") as file:
+        file.seek(2 * 46 + 12)
+        file.write(b"tagscode")
+
+    (found,) = compare_files(StoreReader(store), other, same_log=True)
+
+    assert (found.name, found.queue_offset) == ("batchconsumequeue/Inner/0", unit["queue_offset"])
+
+    shutil.rmtree(path.parent)
+    (found,) = compare_files(StoreReader(store), other, same_log=True)
+    assert (found.name, found.message.partition(" in ")[0]) == ("batchconsumequeue/Inner/0", "it ends at 0")
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("rocksdb-533-clean", ["queues in RocksDB of left", "tables in RocksDB of left"]),
+        ("ext-533-clean", ["extensions of queues (consumequeue_ext) of left"]),
+        ("mixed-550-clean", []),
+    ],
+)
+def test_what_is_not_compared_is_named_where_there_is_any(name: str, more: list[str]) -> None:
+    _, *found = not_compared(StoreReader(golden_store(name)), StoreReader(golden_store("mixed-533-clean")))
+
+    assert found == more
