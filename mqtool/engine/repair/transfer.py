@@ -434,6 +434,8 @@ def record_of(row: Row) -> bytes:
         raise ValueError("magic_code is none of a message with this topic")
     if body and zlib.crc32(body) & 0x7FFFFFFF != row["body_crc"]:
         raise ValueError("the body does not match body_crc")
+    if not are_readable(properties):
+        raise ValueError("raw_properties are no pairs of name and value as a broker writes them")
     rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties
     made = {
         "size": pack.size + len(body) + len(rest),
