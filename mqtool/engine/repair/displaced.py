@@ -33,6 +33,7 @@ from mqtool.formats.scan import Ints, MessageTable
 _GRIDS = (4096, 512)
 """Parts of files that change places are made of pages or sectors."""
 OF_ANOTHER = "they say to lie where another message lies, or in another log"
+_STEP = 1 << 20  # bytes of a copy that are compared at once
 _OUTSIDE = -1
 """Where a file starts whose bytes have no address in the log."""
 _NEAR = 1 << 16
@@ -95,7 +96,13 @@ class PatchedFile(MappedFile):
         """Return a private copy of the bytes, of which memory holds what was changed."""
         if self.original.size == self.size and not isinstance(self.original, PatchedFile):
             with reading(self.path), self.path.open("rb") as file:
-                return np.frombuffer(mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY), np.uint8)
+                view = np.frombuffer(mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY), np.uint8)
+            if isinstance(self.original, PatchedFile):
+                for at in range(0, self.size, _STEP):
+                    here, there = view[at : at + _STEP], self.original.bytes[at : at + _STEP]
+                    if not np.array_equal(here, there):
+                        here[:] = there
+            return view
         copy = np.frombuffer(mmap.mmap(-1, self.size), np.uint8)
         copy[: self.original.size] = self.original.bytes
         return copy

@@ -62,9 +62,16 @@ def derive(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index:
         yield from _messages(rules, view, at - base, min(segment.end_offset, plan.end_offset) - base)
 
 
+class _Planned(PatchedFile):
+    """A segment as it is planned, which is read once: what was changed in it need not stay."""
+
+    def release(self, start: int, stop: int) -> None:
+        MappedFile.release(self, start, stop)
+
+
 def _as_planned(segment: MappedFile, plan: LogPlan, holes: list[Hole], patches: list[Patch]) -> MappedFile:
     """Return a segment with what bridges some of its holes, and with patches."""
-    view = PatchedFile(segment, segment.size)
+    view = _Planned(segment, segment.size)
     base = segment.start_offset
     for hole in holes:
         for position, data in plan.bridges.pieces(hole.start, hole.end) if plan.bridges else ():
@@ -83,7 +90,7 @@ def _messages(rules: Rules, segment: MappedFile, start: int, stop: int) -> Itera
         for piece in report.runs:
             if not isinstance(piece, Gap) and piece.units is not None:
                 yield piece.units, piece.run
-        MappedFile.release(segment, start, part.stop)  # it is not looked at again, whatever was changed in it
+        segment.release(start, part.stop)
         start = max(report.end, part.stop)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from mqtool.engine.repair.plan import carry_out, plan_mend
 from mqtool.engine.repair.planned_log import derive
+from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import Units, dispatch
@@ -54,3 +55,25 @@ def test_units_of_messages_that_are_lost_are_foretold(base: str, is_missing: boo
     ]
     assert plan.found.log.losses.rows()
     assert sorted(foretold) == sorted(written)
+
+
+@pytest.mark.parametrize("has_hole", [True, False], ids=["with a hole in the same segment", "with a hole elsewhere"])
+def test_what_is_put_back_has_its_units_where_the_log_has_holes_too(has_hole: bool, tmp_path: Path) -> None:
+    base = "mixed-497-kill"
+    store, config = copy_of(base, tmp_path), config_of(base)
+    path = store / f"commitlog/{196608:020}"
+    data = path.read_bytes()
+    starts = [
+        message.position - 196608 for message in StoreReader(store, config).messages() if message.position >= 196608
+    ]
+    cut, lost = starts[-20] + 50, starts[3 if has_hole else -20]
+    if has_hole:
+        data = data[: lost + 100] + bytes(50) + data[lost + 150 :]
+    path.write_bytes(data[:cut] + data[cut + 496 :] + bytes(496))
+
+    plan = plan_mend(store, config, "recover", {"mode": "abnormal"})
+    carry_out(store, config, plan, Disk())
+
+    assert plan.losses
+    assert [str(one) for one in verify_store(StoreReader(store, config)) if one.severity != "note"] == []
+    assert plan_mend(store, config, "recover", {"mode": "abnormal"}).changes == ()
