@@ -5,6 +5,7 @@ readers hand out. What numpy does inside one call is not seen: ``python -m bench
 """
 
 import dataclasses
+import json
 import shutil
 import sys
 import threading
@@ -18,8 +19,10 @@ from unittest import mock
 import mqtool
 from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.file_queue import FileQueue
+from mqtool.errors import Status
 from mqtool.formats import scan
 from tests.builders import Draft, Sizes, write_store
+from tests.commands.running import run
 
 _HOME = str(Path(mqtool.__file__).parent)
 _BYTES_A_STEP = 64
@@ -86,7 +89,9 @@ def counted() -> Iterator[Steps]:
             threading.settrace(before)
 
 
-def growth(make: Callable[[Path, int], Path], run: Callable[[Path], object], count: int, into: Path) -> float:
+def growth(
+    make: Callable[[Path, int], Path], run: Callable[[Path], object], count: int, into: Path, exact: bool
+) -> float:
     """Return by how much the steps of a command grow each time that what it is given doubles, from ``count`` on.
 
     Args:
@@ -94,13 +99,18 @@ def growth(make: Callable[[Path, int], Path], run: Callable[[Path], object], cou
         run: the command.
         count: how many; its square should be more than the steps that a command takes in any case.
         into: a folder for the stores.
+        exact: leave out what the command takes in any case, which hides some of the growth; only where the steps grow
+            evenly.
     """
     found = []
-    for times in (1, 1, 4):  # the first one also loads what is kept
-        store = make(into / str(times), times * count)
+    # The first one only loads what is kept.
+    for number in (max(1, count // 8), count, *([2 * count] if exact else []), 4 * count):
+        store = make(into / str(number), number)
         with counted() as steps:
             run(store)
         found.append(steps.total)
+    if exact:
+        return (found[3] - found[2]) / max(1, found[2] - found[1])
     return float((found[2] / found[1]) ** 0.5)
 
 
@@ -165,6 +175,17 @@ def every_second_segment(root: Path, count: int) -> Path:
     return root
 
 
+def everything(root: Path, count: int) -> Path:
+    """Write a store with so many queues, each of which has a group, and of all else as much in proportion.
+
+    There are four queues to a topic, three messages to a queue, every fifth of them damaged, and twenty to a segment.
+    """
+    damaged_bodies(messages(root, 3 * count, 4, count // 4, 3 * count // 20), 5)
+    table = {f"Topic{i // 4 % max(1, count // 4)}@Group{i}": {f"{i % 4}": 1} for i in range(count)}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    return root
+
+
 STORES: dict[str, tuple[Callable[[Path, int], Path], int]] = {
     "messages": (messages, 500),
     "messages of a missing segment": (missing_segments, 500),
@@ -173,6 +194,63 @@ STORES: dict[str, tuple[Callable[[Path, int], Path], int]] = {
     "damaged bodies side by side": (lambda root, count: damaged_bodies(messages(root, count, sizes=LONG), 1), 200),
     "queues with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, count, 1), 2), 80),
     "topics with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, 1, count), 2), 80),
-    "segments": (every_second_segment, 60),
+    "segments": (every_second_segment, 30),
+    "everything": (everything, 40),
 }
 """What there is how much of: by name, and of how many to begin with."""
+
+
+# Commands
+
+
+MOST = 2.2
+"""So many times the steps for twice as much, at most."""
+_SET = [word for name, value in SIZES.settings.items() for word in ("--set", f"{name}={value}")]
+_REPAIRS = "recover -s {} --abnormal --yes"
+_COPY = "copy"
+COMMANDS: dict[str, tuple[str, str]] = {
+    "verify": ("", "verify -s {}"),
+    "doctor": ("", "doctor -s {}"),
+    "recover": ("", _REPAIRS),
+    "recover --cut": ("", "recover -s {} --abnormal --cut --dry-run"),
+    "recover --as-broker": ("", "recover -s {} --abnormal --as-broker 5.3 --dry-run"),
+    "undo": (_REPAIRS, "undo -s {} --yes"),
+    "rebuild all": ("", "rebuild all -s {} --survey --yes"),
+    "rebuild config": ("", "rebuild config -s {} --yes"),
+    "salvage": ("", "salvage -s {} --into {}.new"),
+    "salvage --merge": (_COPY, "salvage --merge {} {}.old --into {}.new"),
+    "export": ("", "export -s {} --into {}.jsonl"),
+    "import": ("export -s {} --into {}.jsonl", "import {}.jsonl --into {}.new"),
+    "compare": ("salvage -s {} --into {}.new", "compare {} {}.new"),
+    "compare --by key": ("salvage -s {} --into {}.new", "compare {} {}.new --by key"),
+    "info": ("", "info -s {}"),
+    "stats": ("", "stats -s {} --by queue"),
+    "find --text": ("", "find -s {} --text nowhere"),
+    "find --key": ("", f"find -s {{}} --key {10:032X}"),
+    "dump commitlog": ("", "dump commitlog -s {}"),
+    "dump consumequeue": ("", "dump consumequeue -s {}"),
+    "dump index": ("", "dump index -s {}"),
+    "dump config": ("", "dump config -s {}"),
+}
+"""By name: what is run before it, if anything, and the command; {} is the store, {}.old a copy if there is one."""
+
+
+def growth_of(name: str, make: Callable[[Path, int], Path], count: int, into: Path) -> float:
+    """Return the ``growth`` of one of ``COMMANDS``."""
+    before, command = COMMANDS[name]
+
+    def made(root: Path, number: int) -> Path:
+        store = make(root, number)
+        if before == _COPY:
+            shutil.copytree(store, f"{store}.old")
+        elif before:
+            _run(before, store)
+        return store
+
+    return growth(made, lambda store: _run(command, store), count, into, exact=make is everything)
+
+
+def _run(command: str, store: Path) -> None:
+    ran = run(*command.replace("{}", str(store)).split(), *(() if command.startswith("undo") else _SET))
+    if ran.status not in (Status.OK, Status.DAMAGE, Status.WARNINGS, Status.GIVEN_UP):
+        raise AssertionError(f"{command} ended with {ran.status}: {ran.remarks}")
