@@ -299,6 +299,29 @@ def test_the_modules_of_a_broker_import_each_other_one_way() -> None:
     assert circles(ours) == []
 
 
+DOORS = ("mqtool.engine.broker.processors", "mqtool.engine.broker.remoting_door")
+"""The modules of a broker that know the remoting protocol."""
+WIRE = (
+    "mqtool.formats.remoting",
+    "mqtool.formats.signing",
+    "mqtool.formats.codes.RequestCode",
+    "mqtool.formats.codes.ResponseCode",
+    *DOORS,
+)
+
+
+def test_a_broker_knows_no_wire_but_in_its_doors() -> None:
+    found = [
+        f"{name}:{found.line}: {found.target}"
+        for name, source in sources().items()
+        if _below(name, ["mqtool.engine.broker"]) and not _below(name, (*DOORS, "mqtool.engine.broker.metrics"))
+        for found in imports_of(name, ast.parse(source))
+        if _below(found.target, WIRE)
+    ]
+
+    assert not found, "\n".join(found)
+
+
 def test_a_circle_of_imports_is_seen() -> None:
     rooms = {
         "p.a": "from p.b import x",

@@ -325,7 +325,8 @@ class _RunningBroker:
                     log.exception("writing %s failed", save.path)
                     failed[save.path] = WriteError(f"{save.path} cannot be written: {error}")
             now = self._clock()
-            self.server.send(saves.finished(taken, failed, now))
+            saves.finished(taken, failed, now)
+            self.server.send(self.door.outgoing())
             self.server.turn(now)
 
     # Name servers

@@ -1,30 +1,36 @@
-"""Access control (ACL 1.0): who sends a request, by the signature that it carries, and whether he may.
+"""Access control (ACL 1.0): who may do what with a topic or a group.
 
-(Rules: remoting.md 8. RocketMQ: ``PlainAccessValidator``, ``PlainPermissionManager``, ``PlainAccessResource``,
-``AclSigner``, ``RemoteAddressStrategyFactory``.)
+(Rules: remoting.md 8. RocketMQ: ``PlainPermissionManager``, ``PlainAccessResource``,
+``RemoteAddressStrategyFactory``.)
 """
 
 import contextlib
-import hmac
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from mqtool.engine.broker.config_files import save_data
-from mqtool.engine.broker.needs import AdminNeededError, Need, TopicAt, needs
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.topics import has_messages_of_all
 from mqtool.errors import BadDataError, FormatError
-from mqtool.formats.headers import UNIQUE_KEY_QUERY
 from mqtool.formats.plain_acl import DENY, Account, PlainAcl, build_acl, parse_acl
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
-from mqtool.formats.signing import ACCESS_KEY, SIGNATURE, signature
 from mqtool.formats.topics import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_MS = 1000
 """How often the file is looked at for changes."""
+
+TopicAt = Callable[[int], str | None]
+"""Returns the topic that a message at an address of the log is for, None where there is no message."""
+
+
+class Need(NamedTuple):
+    """Something that somebody must be allowed to do; ``ANY`` is met by either permission."""
+
+    topic: str  # or the retry topic of a group, which means the group
+    permission: int
 
 
 class AccessControl:
@@ -38,25 +44,24 @@ class AccessControl:
             OSError: it is not there.
         """
         self._path = path
-        self._topic_at = topic_at
+        self.topic_at = topic_at
         self._next_look = now + LOOK_INTERVAL_MS
         self._modified = path.stat().st_mtime_ns
         self._saves = saves or Saves()
         self._to_write = self._written = b""
         self.acl: PlainAcl = _read(path)
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Read the file if it has changed, but not while it is older than what is to be written."""
         if now >= self._next_look:
             self._next_look = now + LOOK_INTERVAL_MS
             if self._written is not self._to_write:
-                return ()
+                return
             with contextlib.suppress(OSError):  # an editor may be about to replace it
                 modified = self._path.stat().st_mtime_ns
                 if modified != self._modified:
                     self._modified = modified
                     self._take()
-        return ()
 
     def _take(self) -> None:
         try:
@@ -101,37 +106,15 @@ class AccessControl:
         """Return when to look at the file."""
         return self._next_look
 
-    def fault(self, command: RemotingCommand, peer: Peer) -> str | None:
-        """Return why a request is refused, None where it may be served."""
-        acl, fields = self.acl, command.ext_fields
-        if any(is_from(peer.host, pattern) for pattern in acl.white_addresses):
-            return None
-        access_key = fields.get(ACCESS_KEY)
-        if not access_key:
-            return "No accessKey is configured"
-        account = acl.accounts.get(access_key)
-        if account is None:
-            return f"No acl config for {access_key}"
-        if is_from(peer.host, account.white_address):
-            return None
-        if not is_signed(command, account.secret_key):
-            return f"Check signature failed for accessKey={access_key}"
-        if account.is_admin:
-            return None
-        try:
-            for need in needs(command, self._topic_at):
-                if not _has(account, need):
-                    return f"No default permission for {need.topic}"
-        except AdminNeededError:
-            return f"Need admin permission for request code={command.code}, but accessKey={access_key} is not"
-        return None
+    def trusts(self, host: str) -> bool:
+        """Tell whether everything may be done from a host, whoever does it."""
+        return any(is_from(host, pattern) for pattern in self.acl.white_addresses)
 
-    def allows(self, access_key: str, host: str, need: Need) -> bool:
-        """Tell whether who has come with an access key from a host may do something that the broker does for him."""
-        acl = self.acl
-        account = acl.accounts.get(access_key)
-        if any(is_from(host, pattern) for pattern in acl.white_addresses):
+    def allows(self, identity: str, host: str, need: Need) -> bool:
+        """Tell whether who has come with an access key from a host may do something."""
+        if self.trusts(host):
             return True
+        account = self.acl.accounts.get(identity)
         return account is not None and (account.is_admin or is_from(host, account.white_address) or _has(account, need))
 
 
@@ -149,20 +132,6 @@ def _has(account: Account, need: Need) -> bool:
     else:  # what is for all topics is not meant for those in which messages of all topics wait
         owned = account.topic_perms.get(name, DENY if has_messages_of_all(name) else account.default_topic_perm)
     return owned != DENY and bool(owned & need.permission)
-
-
-# Signatures
-
-
-def is_signed(command: RemotingCommand, secret_key: str) -> bool:
-    """Tell whether a request carries the signature that its sender's secret makes."""
-    given, fields = command.ext_fields.get(SIGNATURE, "").encode("utf-8", "replace"), command.ext_fields
-    if hmac.compare_digest(given, signature(fields, command.body, secret_key).encode()):
-        return True
-    if UNIQUE_KEY_QUERY not in fields:
-        return False
-    rest = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}  # as clients up to 4.9.3 sign
-    return hmac.compare_digest(given, signature(rest, command.body, secret_key).encode())
 
 
 # Addresses

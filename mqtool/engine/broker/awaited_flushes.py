@@ -1,71 +1,60 @@
-"""Answers that wait until what they acknowledge is on the disk (``flushDiskType=SYNC_FLUSH``).
+"""Those who wait until what they have stored is on the disk (``flushDiskType=SYNC_FLUSH``).
 
 Whoever runs the broker flushes the store as long as ``is_any`` says so, and lets it tick after that.
 (Rules: store.md 8.4. RocketMQ: ``GroupCommitService``.)
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.saves import Saves
+from mqtool.engine.broker.sessions import Session
 from mqtool.engine.broker.state import BrokerState
-from mqtool.formats.codes import ResponseCode
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.engine.broker.waiting_room import FLUSHES, Waiting, WaitingRoom
 
 if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
-
-class _Awaited(NamedTuple):
-    flush_offset: int
-    changes: int  # of tables, that are to be on the disk as well
-    deadline: int  # ms
-    peer: Peer
-    answer: RemotingCommand
+_KEY = "flush"
 
 
 class AwaitedFlushes:
-    """A clockwork that gives out answers in the order of their messages, and those that wait too long with code 10.
+    """A clockwork that tells those who wait, in the order of their messages, whether it is so or takes too long.
 
     ``on_wanted`` is called when there is something to flush and was nothing before.
     """
 
-    def __init__(self, store: "MessageStore", state: BrokerState, saves: Saves) -> None:
+    def __init__(self, store: "MessageStore", state: BrokerState, room: WaitingRoom) -> None:
         self.on_wanted: Callable[[], None] | None = None
         self._store = store
         self._state = state
-        self._saves = saves
-        self._waiting: deque[_Awaited] = deque()
+        self._room = room
 
     @property
     def is_any(self) -> bool:
-        """Whether an answer waits."""
-        return bool(self._waiting)
+        """Whether somebody waits."""
+        return self._room.count(FLUSHES) > 0
 
-    def put(self, flush_offset: int, peer: Peer, answer: RemotingCommand, now: int) -> None:
-        """Keep an answer until the log is flushed up to an address."""
+    def wait(self, flush_offset: int, session: Session, then: Callable[[bool, int], None], now: int) -> None:
+        """Have ``then`` told whether the log is flushed up to an address: as soon as it is, or when that fails."""
         deadline = now + self._state.settings.flush_timeout_ms
-        self._waiting.append(_Awaited(flush_offset, self._saves.changes_of_request, deadline, peer, answer))
-        if len(self._waiting) == 1 and self.on_wanted is not None:
+        is_first = not self.is_any
+        self._room.add(Waiting(FLUSHES, _KEY, session, deadline, _give_up, then, offset=flush_offset))
+        if is_first and self.on_wanted is not None:
             self.on_wanted()
 
-    def tick(self, now: int) -> Iterator[Outgoing]:
-        """Give out what is flushed, or has waited too long: that may not be on the disk, but it is stored."""
-        store, waiting = self._store, self._waiting
-        while waiting:
-            first = waiting[0]
-            if first.flush_offset > store.flushed_offset:
-                if store.failure is None and now < first.deadline:
-                    break
-                first.answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
-            waiting.popleft()
-            yield from self._saves.hold(first.changes, first.peer, first.answer)
+    def tick(self, now: int) -> None:
+        """Tell those whose messages are flushed; all of them where nothing ever will be again."""
+        if self.is_any:
+            self._room.release(_KEY, self._store.flushed_offset, True, now)
+            if self._store.failure is not None:
+                self._room.release(_KEY, 1 << 63, False, now)
 
     def next_tick(self, now: int) -> int | None:
-        """Return when the first answer is due."""
-        if not self._waiting:
-            return None
-        first = self._waiting[0]
-        store = self._store
-        return now if first.flush_offset <= store.flushed_offset or store.failure is not None else first.deadline
+        """Return when to look: at once where the first is flushed."""
+        first = self._room.first(_KEY)
+        is_ready = first and (first.offset <= self._store.flushed_offset or self._store.failure is not None)
+        return now if is_ready else None
+
+
+def _give_up(is_due: bool, now: int) -> bool | None:  # noqa: ARG001
+    return False if is_due else None

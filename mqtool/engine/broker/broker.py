@@ -4,34 +4,33 @@ It knows no protocol: who speaks one comes in by a door, see ``remoting_door.py`
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mqtool.engine.broker.acl import AccessControl
 from mqtool.engine.broker.awaited_flushes import AwaitedFlushes
-from mqtool.engine.broker.calls import Calls
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.intake import Intake
-from mqtool.engine.broker.parked_pulls import ParkedPulls
 from mqtool.engine.broker.pops import Pops
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.request_modes import RequestModes
 from mqtool.engine.broker.revive_log import ReviveLog
 from mqtool.engine.broker.saves import Saves
+from mqtool.engine.broker.sessions import Session
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics, has_messages_of_all
 from mqtool.engine.broker.transactions import Transactions
+from mqtool.engine.broker.waiting_room import WaitingRoom
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.new_message import Host
 from mqtool.formats.properties import find_property, probe_of
-from mqtool.formats.remoting import Outgoing, Peer
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from mqtool.formats.unique_key import build_unique_key
@@ -47,8 +46,8 @@ _STORE_INTERVAL = 100
 class Clockwork(Protocol):
     """Something that works by time."""
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
-        """Do what is due; return what to send."""
+    def tick(self, now: int) -> None:
+        """Do what is due."""
         ...
 
     def next_tick(self, now: int) -> int | None:
@@ -64,9 +63,8 @@ class Broker:
     """The rules of a broker; times are in ms.
 
     Its parts take part in what happens by the tables that are made here: ``_clockworks`` for whatever works by time,
-    ``_on_arrival`` for each message that can be read, ``_on_arrival_at`` for those of one topic, ``_on_closed`` for
-    each connection that has ended, and the detours of ``intake`` for messages that are not to go straight to their
-    topic.
+    ``_on_arrival`` for each message that can be read, ``_on_arrival_at`` for those of one topic, and the detours of
+    ``intake`` for messages that are not to go straight to their topic.
     """
 
     def __init__(self, store: "MessageStore", now: int, settings: BrokerSettings | None = None) -> None:
@@ -86,7 +84,8 @@ class Broker:
 
         config = store.root / "config"
         self.intake = intake = Intake(store)
-        self.saves = saves = Saves()
+        self.room = room = WaitingRoom()
+        self.saves = saves = Saves(room)
         self.topics = topics = Topics(config, settings, now, saves)
         self.groups = groups = SubscriptionGroups(config, now, creates=settings.auto_create_groups, saves=saves)
         self.offsets = offsets = ConsumerOffsets(config, now, saves)
@@ -96,46 +95,32 @@ class Broker:
             AccessControl(Path(settings.acl_file), now, self.topic_at, saves) if settings.acl_enabled else None
         )
         self.figures = Figures(now)
-        self.calls = Calls()
-        self.clients = Clients(groups, self.calls)
+        self.clients = Clients(groups)
         self.locks = LockTable()
         self.request_modes = RequestModes(config, saves)
-        self.awaited_flushes = AwaitedFlushes(store, state, saves)
-        self.parked_pulls = ParkedPulls()
+        self.awaited_flushes = AwaitedFlushes(store, state, room)
         self.delayed = DelayedMessages(store, state, saves, config, now)
         self.timers = Timers(store, state, saves, config, now)
         revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
-        self.pops = pops = Pops(store, state, topics, offsets, revive_log, self.figures, saves, config, now)
-        self.transactions = Transactions(intake, state, topics, offsets, self.clients, self.calls, self.access, now)
+        self.pops = pops = Pops(store, state, topics, offsets, revive_log, room, self.figures, saves, config, now)
+        self.transactions = Transactions(intake, state, topics, offsets, self.clients, self.access, now)
 
         self._clockworks: list[Clockwork] = [
             saves,
             self.awaited_flushes,
             self.delayed,
-            self.calls,
             offsets,
             self.clients,
-            self.parked_pulls,
             self.timers,
             revive_log,
             pops.orders,
-            pops.parked,
-            pops.curious,
             self.transactions,
             self.figures,
             *([self.access] if self.access else ()),
+            room,  # last: what the others have brought is given out in the same tick
         ]
-        self._on_closed = (
-            self.calls.closed,
-            self.clients.closed,
-            self.parked_pulls.closed,
-            pops.parked.closed,
-            pops.curious.closed,
-        )
         self._on_arrival: tuple[Arrival, ...] = (
-            self.parked_pulls.arrived,
-            pops.parked.arrived,
-            pops.curious.arrived,
+            room.arrived,
             self.figures.arrived,
         )
         self._on_arrival_at: dict[str, Arrival] = {
@@ -182,18 +167,20 @@ class Broker:
         self.state.settings = self.topics.settings = settings
         self.groups.creates = settings.auto_create_groups
 
-    def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:
-        """Return what to send when a connection has ended."""
-        return [outgoing for tell in self._on_closed for outgoing in tell(peer, now)]
+    def closed(self, session: Session, now: int) -> None:
+        """Let go of all that belongs to a session that has ended."""
+        self.room.closed(session, now)
+        self.clients.closed(session)
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Do what is due."""
         if now >= self._next_store_tick:
             self._next_store_tick = now + _STORE_INTERVAL
             self.store.tick(now)
         elif self.store.has_much_to_write:
             self.store.write_units()
-        return [outgoing for clockwork in self._clockworks for outgoing in clockwork.tick(now)]
+        for clockwork in self._clockworks:
+            clockwork.tick(now)
 
     def next_tick(self, now: int) -> int:
         """Return when something is due."""

@@ -8,12 +8,9 @@ minutes of silence. The members of a group are told when one of them comes or go
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from mqtool.engine.broker.calls import Calls
+from mqtool.engine.broker.sessions import ConsumersChanged, Session
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.formats.bodies import ConsumerData, Subscription
-from mqtool.formats.codes import RequestCode
-from mqtool.formats.headers import ConsumerGroup, build_header
-from mqtool.formats.remoting import Outgoing, Peer
 
 SILENCE_MS = 120_000
 LOOK_INTERVAL_MS = 10_000
@@ -21,14 +18,11 @@ LOOK_INTERVAL_MS = 10_000
 
 @dataclass(slots=True)
 class Client:
-    """A program at the other end of a connection, as member of one group."""
+    """A program, as member of one group."""
 
-    peer: Peer
+    session: Session
     client_id: str
-    language: str | None
-    version: int
     last_heard: int  # ms
-    access_key: str = ""  # with which it has come, where access is controlled
 
 
 @dataclass(slots=True)
@@ -38,7 +32,7 @@ class OnlineGroup:
     consume_type: str
     message_model: str
     consume_from_where: str
-    members: dict[Peer, Client] = field(default_factory=dict)
+    members: dict[Session, Client] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)  # by topic
     fingerprint: int = 0  # of the subscriptions, by the last heartbeat that had one
 
@@ -49,15 +43,14 @@ class OnlineGroup:
 
 
 class Clients:
-    """All producers and consumers by group; what is returned to send are the notes to the members of a group."""
+    """All producers and consumers by group."""
 
-    def __init__(self, groups: SubscriptionGroups, calls: Calls) -> None:
+    def __init__(self, groups: SubscriptionGroups) -> None:
         self._groups = groups
-        self._calls = calls
-        self._producers: dict[str, dict[Peer, Client]] = {}
+        self._producers: dict[str, dict[Session, Client]] = {}
         self._consumers: dict[str, OnlineGroup] = {}
         self._by_id: dict[str, Client] = {}  # producers
-        self._groups_of: dict[Peer, tuple[set[str], set[str]]] = {}  # of its producers and consumers
+        self._groups_of: dict[Session, tuple[set[str], set[str]]] = {}  # of its producers and consumers
         self.member_count = 0
         """How many clients are in groups, each counted in each of them."""
         self.subscription_size = 0
@@ -68,13 +61,11 @@ class Clients:
 
     def register_producer(self, group: str, client: Client) -> None:
         """Take note of a producer, or that it is still there."""
-        self._producers.setdefault(group, {})[client.peer] = client
+        self._producers.setdefault(group, {})[client.session] = client
         self._by_id[client.client_id] = client
-        self._join(client.peer, 0, group)
+        self._join(client.session, 0, group)
 
-    def register_consumer(
-        self, data: ConsumerData, client: Client, *, keeps_subscriptions: bool = False
-    ) -> Iterable[Outgoing]:
+    def register_consumer(self, data: ConsumerData, client: Client, *, keeps_subscriptions: bool = False) -> None:
         """Take note of a consumer, or that it is still there.
 
         Args:
@@ -90,14 +81,15 @@ class Clients:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        is_changed = client.peer not in group.members
-        group.members[client.peer] = client
-        self._join(client.peer, 1, data.group)
+        is_changed = client.session not in group.members
+        group.members[client.session] = client
+        self._join(client.session, 1, data.group)
         if not keeps_subscriptions:
             self.subscription_size -= size_of(group.subscriptions.values())
             is_changed |= _subscribe(group, data.subscriptions)
             self.subscription_size += size_of(group.subscriptions.values())
-        return self._notes(data.group) if is_changed else ()
+        if is_changed:
+            self._notify(data.group)
 
     def take_fingerprint(self, group: str, fingerprint: int) -> bool:
         """Take the fingerprint of the subscriptions of a group; tell whether it is another one than before."""
@@ -107,36 +99,37 @@ class Clients:
 
     # Going
 
-    def unregister_producer(self, group: str, peer: Peer) -> None:
+    def unregister_producer(self, group: str, session: Session) -> None:
         """Forget a producer."""
-        self._forget(peer, 0, group)
+        self._forget(session, 0, group)
         members = self._producers.get(group, {})
-        if (client := members.pop(peer, None)) is None:
+        if (client := members.pop(session, None)) is None:
             return
         if not members:
             del self._producers[group]
         if self._by_id.get(client.client_id) is client:
             del self._by_id[client.client_id]
 
-    def unregister_consumer(self, group: str, peer: Peer) -> Iterable[Outgoing]:
+    def unregister_consumer(self, group: str, session: Session) -> None:
         """Forget a consumer."""
-        self._forget(peer, 1, group)
+        self._forget(session, 1, group)
         online = self._consumers.get(group)
-        if online is None or online.members.pop(peer, None) is None:
-            return ()
-        if not online.members:
+        if online is None or online.members.pop(session, None) is None:
+            return
+        if online.members:
+            self._notify(group)
+        else:
             self.subscription_size -= size_of(online.subscriptions.values())
             del self._consumers[group]
-            return ()
-        return self._notes(group)
 
-    def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:  # noqa: ARG002
+    def closed(self, session: Session) -> None:
         """Forget a client whose connection has ended."""
-        producers, consumers = self._groups_of.pop(peer, ((), ()))
+        producers, consumers = self._groups_of.pop(session, ((), ()))
         self.member_count -= len(producers) + len(consumers)
         for group in sorted(producers):
-            self.unregister_producer(group, peer)
-        return [note for group in sorted(consumers) for note in self.unregister_consumer(group, peer)]
+            self.unregister_producer(group, session)
+        for group in sorted(consumers):
+            self.unregister_consumer(group, session)
 
     def heard_all(self, now: int) -> None:
         """Take note that all are still there: the time has jumped, and none of them could say so."""
@@ -146,27 +139,28 @@ class Clients:
         ):
             client.last_heard = now
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Forget the clients that are silent."""
         if now < self._next_look:
-            return ()
+            return
         self._next_look = now + LOOK_INTERVAL_MS
         silent = now - SILENCE_MS
         producers = [
-            (group, client.peer)
+            (group, client.session)
             for group, members in self._producers.items()
             for client in members.values()
             if client.last_heard < silent
         ]
-        for group, peer in producers:
-            self.unregister_producer(group, peer)
+        for group, session in producers:
+            self.unregister_producer(group, session)
         consumers = [
-            (group, client.peer)
+            (group, client.session)
             for group, online in self._consumers.items()
             for client in online.members.values()
             if client.last_heard < silent
         ]
-        return [note for group, peer in consumers for note in self.unregister_consumer(group, peer)]
+        for group, session in consumers:
+            self.unregister_consumer(group, session)
 
     def next_tick(self, now: int) -> int | None:
         """Return when to look for silent clients, None while there are none at all."""
@@ -200,9 +194,9 @@ class Clients:
         members = online.members.values() if online else ()
         return next((client for client in members if client.client_id == client_id), None)
 
-    def groups_of(self, peer: Peer) -> tuple[Set[str], Set[str]]:
+    def groups_of(self, session: Session) -> tuple[Set[str], Set[str]]:
         """Return the groups of which a client is a producer, and a consumer."""
-        return self._groups_of.get(peer) or (frozenset(), frozenset())
+        return self._groups_of.get(session) or (frozenset(), frozenset())
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """Return the groups with consumers that have subscribed to a topic."""
@@ -210,26 +204,26 @@ class Clients:
 
     # Parts
 
-    def _join(self, peer: Peer, kind: int, group: str) -> None:
-        groups = self._groups_of.setdefault(peer, (set(), set()))[kind]
+    def _join(self, session: Session, kind: int, group: str) -> None:
+        groups = self._groups_of.setdefault(session, (set(), set()))[kind]
         self.member_count += group not in groups
         groups.add(group)
 
-    def _forget(self, peer: Peer, kind: int, group: str) -> None:
-        if (groups := self._groups_of.get(peer)) is not None:
+    def _forget(self, session: Session, kind: int, group: str) -> None:
+        if (groups := self._groups_of.get(session)) is not None:
             self.member_count -= group in groups[kind]
             groups[kind].discard(group)
             if not any(groups):
-                del self._groups_of[peer]
+                del self._groups_of[session]
 
-    def _notes(self, group: str) -> Iterable[Outgoing]:
-        """Return what tells the members of a group to share the queues out anew."""
+    def _notify(self, group: str) -> None:
+        """Tell the members of a group to share the queues out anew."""
         online = self._consumers[group]
         settings = self._groups.get(group)
         if online.is_broadcast or (settings is not None and not settings.notify_changes_enabled):
-            return ()
-        header = build_header(ConsumerGroup(group))
-        return [(peer, self._calls.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)) for peer in online.members]
+            return
+        for session in online.members:
+            session.notify(ConsumersChanged(group))
 
 
 def size_of(subscriptions: Iterable[Subscription]) -> int:

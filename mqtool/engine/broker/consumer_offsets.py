@@ -14,7 +14,6 @@ from mqtool.engine.broker.saves import Saves
 from mqtool.errors import WriteError
 from mqtool.formats.bodies import version_members
 from mqtool.formats.config_tables import DataVersion, Table, build_table_in_pieces, consumer_offsets, data_version
-from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
@@ -184,7 +183,7 @@ class ConsumerOffsets:
             self._saves.want(self._path, self._pieces)
             self._is_changed = False
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Keep the offsets every 5 s."""
         if now >= self._next_keep:
             self._next_keep = now + KEEP_INTERVAL_MS
@@ -192,7 +191,6 @@ class ConsumerOffsets:
                 self.keep(now)
             except WriteError as error:  # a full disk must not end the reading
                 log.warning("consumer offsets: %s", error)
-        return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when offsets are to be kept, None while nothing has changed."""

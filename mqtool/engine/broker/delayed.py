@@ -8,7 +8,6 @@ after a crash, where RocketMQ delivers it again.
 """
 
 import contextlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from mqtool.formats.bodies import version_members
 from mqtool.formats.config_tables import DataVersion, Dialect, build_table, data_version, delay_offsets
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
-from mqtool.formats.remoting import Outgoing
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC
 
@@ -113,7 +111,7 @@ class DelayedMessages:
             message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
         return None
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Deliver what is due."""
         for level, due in list(self._due.items()):
             if due <= now:
@@ -125,7 +123,6 @@ class DelayedMessages:
             _, offsets, taken = self._to_save
             self._save(offsets, taken)
             self._to_save = None
-        return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when the next message is due."""

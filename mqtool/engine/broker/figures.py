@@ -5,11 +5,9 @@
 
 import datetime
 from collections import defaultdict, deque
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from mqtool.engine.broker.limits import MOST_COUNTED
-from mqtool.formats.remoting import Outgoing
 
 SAMPLE_INTERVAL_MS = 10_000
 SPANS_MS = (10_000, 60_000, 600_000)
@@ -138,7 +136,7 @@ class Figures:
 
     # Sampling
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Take a sample when it is time, and when a day begins."""
         if now >= self._day_ends:
             self._day_ends = _next_day(now)
@@ -148,7 +146,6 @@ class Figures:
             for interval, kept in self._marks:
                 if now - kept[-1][0] >= interval:
                     kept.append((now, _copy(self.counts)))
-        return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when the next sample is due, None while nothing happens."""

@@ -158,7 +158,7 @@ def _dead_letters(view: _View) -> Iterator[Row]:
 def _consumers(view: _View) -> Iterator[Row]:
     for group in view.broker.clients.consumer_groups():
         if online := view.broker.clients.group(group):
-            addresses = ",".join(sorted(client.peer.address for client in online.members.values()))
+            addresses = ",".join(sorted(client.session.address for client in online.members.values()))
             ids = ",".join(sorted(client.client_id for client in online.members.values()))
             yield (addresses, ids, group), len(online.members)
 

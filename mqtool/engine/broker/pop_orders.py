@@ -5,7 +5,7 @@ While one of them is neither acknowledged nor visible again, the queue gives tha
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from mqtool.engine.broker.config_files import load_table
 from mqtool.engine.broker.saves import Saves
 from mqtool.errors import FormatError, WriteError
 from mqtool.formats.config_tables import Table, build_table_in_pieces
-from mqtool.formats.remoting import Outgoing
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +138,7 @@ class PopOrders:
         )
         return build_table_in_pieces({}, "table", rows)
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Keep what has changed every 5 s."""
         if now >= self._next_keep:
             self._next_keep = now + KEEP_INTERVAL_MS
@@ -147,7 +146,6 @@ class PopOrders:
                 self.keep(now)
             except WriteError as error:  # tried again
                 log.warning("pops in order: %s", error)
-        return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when something is to be kept, None while nothing has changed."""

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.consumer_offsets import UNKNOWN, ConsumerOffsets
 from mqtool.engine.broker.figures import Figures
-from mqtool.engine.broker.parked_pops import ParkedPops
 from mqtool.engine.broker.pop_orders import Held, PopOrders
 from mqtool.engine.broker.revive_log import ReviveLog
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.topics import Topics
+from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, WaitingRoom
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.live_pull import Fetched, Wanted, fetch, is_in_memory
 from mqtool.engine.store.pull import StoreStatus
@@ -72,7 +72,7 @@ class Taken:
 
 
 class Pops:
-    """The rules of pops; who waits for messages is in ``parked``, who asks whether there are any in ``curious``."""
+    """The rules of pops."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Pops:
         topics: Topics,
         offsets: ConsumerOffsets,
         log: ReviveLog,
+        room: WaitingRoom,
         figures: Figures,
         saves: Saves,
         folder: Path,
@@ -99,7 +100,7 @@ class Pops:
         self._turns = itertools.count()
         self.log = log
         self.orders = PopOrders(folder, now, saves)
-        self.parked, self.curious = ParkedPops(), ParkedPops()
+        self._room = room
         self._catch_up()
 
     def _catch_up(self) -> None:
@@ -248,9 +249,7 @@ class Pops:
                 continue
             if not offsets.has_reset(ack.group, ack.topic, ack.queue_id):
                 offsets.commit(ack.group, ack.topic, ack.queue_id, following)
-            for queue_id in (-1, ack.queue_id):
-                self.parked.wake((ack.topic, ack.group, queue_id))
-                self.curious.wake((ack.topic, ack.group, queue_id))
+            self._wake(ack.topic, ack.group, ack.queue_id)
 
     def hide(self, header: ChangeInvisibleTime, receipt: Receipt, now: int) -> AppendResult:
         """Have a message be hidden for another time from now on, by a check point of its own."""
@@ -274,10 +273,14 @@ class Pops:
             return None
         until = now + header.invisible_time
         self.orders.hide((topic, group, queue_id), offset, receipt.pop_time, until)
-        for one in (-1, queue_id):
-            self.parked.wake((topic, group, one))
-            self.curious.wake((topic, group, one))
+        self._wake(topic, group, queue_id)
         return until
+
+    def _wake(self, topic: str, group: str, queue_id: int) -> None:
+        """Have those looked at again who wait for messages of a queue, or of all queues."""
+        for kind in (POPS, NOTIFICATIONS):
+            for one in (-1, queue_id):
+                self._room.wake((kind.name, topic, group, one))
 
     def delete_topic(self, topic: str, now: int) -> None:
         """Delete the retry topics of a topic that is gone."""

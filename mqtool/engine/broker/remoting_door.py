@@ -21,7 +21,9 @@ from mqtool.engine.broker.processors import (
     topics,
     transaction,
 )
+from mqtool.engine.broker.processors.authentication import access_fault
 from mqtool.engine.broker.processors.request import Processor, Request
+from mqtool.engine.broker.processors.session import Outbox, RemotingSession
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 
@@ -53,13 +55,16 @@ class RemotingDoor:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self._outbox = Outbox(broker.room, lambda: broker.settings.broker_name)
+        self._sessions: dict[Peer, RemotingSession] = {}
 
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return what to send for a command."""
-        broker = self.broker
+        broker, session = self.broker, self.session(peer)
         if command.is_response:  # whose code may be that of a request
-            return broker.calls.answered(command, peer, now)
-        if broker.access and (fault := broker.access.fault(command, peer)):
+            session.answered(command, now)
+            return self._outbox.take()
+        if broker.access and (fault := access_fault(broker.access, command, peer.host)):
             remark = f"org.apache.rocketmq.acl.common.AclException: {fault}"
             return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
         if len(command.body) > MOST_OF_BODY and command.code not in send.PROCESSORS:
@@ -67,29 +72,41 @@ class RemotingDoor:
             return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)),)
         processor = PROCESSORS.get(command.code)
         if processor is None:
-            return refused.refuse(Request(command, peer, now))
+            return ((peer, refused.refuse(Request(command, session, now))),)
         saves = broker.saves
         saves.begin_request()
-        outgoing = processor(broker, Request(command, peer, now))
-        return self._held(outgoing, command, peer) if saves.changes_of_request else outgoing
+        answer = processor(broker, Request(command, session, now))
+        if saves.changes_of_request and answer is not None:
+            if not command.is_oneway:
+                session.reply_when_saved(saves, command, answer, saves.changes_of_request, now)
+        elif answer is not None:
+            if not self._outbox.waiting:
+                return ((peer, answer),)
+            session.reply(answer, now)
+        return self._outbox.take()
 
-    def _held(self, outgoing: Iterable[Outgoing], command: RemotingCommand, peer: Peer) -> list[Outgoing]:
-        """Return what need not wait for the tables that a request has changed: all but its answer."""
-        saves, out = self.broker.saves, list[Outgoing]()
-        for to, sent in outgoing:
-            if to is not peer or not sent.is_response:
-                out.append((to, sent))
-            elif not command.is_oneway:
-                out += saves.hold(saves.changes_of_request, peer, sent)
-        return out
+    def session(self, peer: Peer) -> RemotingSession:
+        """Return the session of a connection."""
+        session = self._sessions.get(peer)
+        if session is None:
+            session = self._sessions[peer] = RemotingSession(peer, self._outbox)
+        return session
+
+    def outgoing(self) -> Iterable[Outgoing]:
+        """Return what is to be sent by now."""
+        return self._outbox.take()
 
     def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return what to send when a connection has ended."""
-        return self.broker.closed(peer, now)
+        session = self._sessions.pop(peer, None)
+        if session is not None:
+            self.broker.closed(session, now)
+        return self._outbox.take()
 
     def tick(self, now: int) -> Iterable[Outgoing]:
         """Do what is due."""
-        return self.broker.tick(now)
+        self.broker.tick(now)
+        return self._outbox.take()
 
     def next_tick(self, now: int) -> int:
         """Return when something is due."""

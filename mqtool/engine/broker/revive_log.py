@@ -39,7 +39,6 @@ from mqtool.formats.pop import (
     retry_topic,
 )
 from mqtool.formats.properties import add_property, build_properties, find_property, probe_of
-from mqtool.formats.remoting import Outgoing
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import RETRY_PREFIX, TIMER_TOPIC
 
@@ -179,10 +178,10 @@ class ReviveLog:
 
     # Reviving
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Deal with the check points whose time is over."""
         if now < self._not_before:
-            return ()
+            return
         has_revived = False
         for queue_id, pending in self._pending.items():
             while pending and self._is_over(pending[0].point, now):
@@ -190,7 +189,7 @@ class ReviveLog:
                 revived = self._revive(point, now)
                 if revived is None:
                     self._not_before = now + _AGAIN_MS
-                    return ()
+                    return
                 has_revived |= revived > 0
                 pending.popleft()
                 if self._points.get(point.key) is point:
@@ -201,7 +200,6 @@ class ReviveLog:
                 self._offsets.keep(now)
             except WriteError as error:
                 log.warning("consumer offsets: %s", error)
-        return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when the next check point may be over."""

@@ -1,4 +1,4 @@
-"""Tables that have changed and are to be written, and the answers that wait until they are on the disk.
+"""Tables that have changed and are to be written, and those who wait until they are on the disk.
 
 The rules say that a table has changed. Whoever runs the broker takes all that have (``take``), writes them in a thread
 and says when that is done (``finished``); what changes meanwhile is written together after that, so a thousand new
@@ -6,17 +6,18 @@ topics cost a few files. Where nobody does so (``on_wanted`` is None) each table
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from mqtool.engine.broker.config_files import save_data
+from mqtool.engine.broker.sessions import Session
+from mqtool.engine.broker.waiting_room import SAVES, Waiting, WaitingRoom
 from mqtool.errors import MqtoolError
-from mqtool.formats.codes import ResponseCode
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
 
 log = logging.getLogger(__name__)
 
+_KEY = "save"
 _AGAIN_MS = 1000
 """How long to wait after a disk was full."""
 
@@ -44,16 +45,11 @@ class Round(NamedTuple):
     saves: list[Save]
 
 
-class _Held(NamedTuple):
-    changes: int
-    peer: Peer
-    answer: RemotingCommand
-
-
 class Saves:
     """A clockwork; ``on_wanted`` is called when there is something to take."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: WaitingRoom | None = None) -> None:
+        self._room = room or WaitingRoom()
         self.on_wanted: Callable[[], None] | None = None
         self.changes = 0
         """How many there have been."""
@@ -62,7 +58,6 @@ class Saves:
         self._wanted: dict[Path, Save] = {}
         self._is_taken = False
         self._not_before: int | None = None  # ms
-        self._held: list[_Held] = []
         self._is_failing = False
 
     def want(self, path: Path, pieces: Callable[[], Iterable[bytes]], write: Write = save_data) -> None:
@@ -91,8 +86,8 @@ class Saves:
         self._is_taken = True
         return Round(self.changes, saves)
 
-    def finished(self, done: Round, failed: dict[Path, MqtoolError], now: int) -> Iterator[Outgoing]:
-        """Give out the answers that have waited for a round; where files failed, what they say is that."""
+    def finished(self, done: Round, failed: dict[Path, MqtoolError], now: int) -> None:
+        """Tell those who have waited for a round; where files failed, why the first did."""
         self._is_taken = False
         self._saved = done.changes
         if failed:
@@ -101,16 +96,7 @@ class Saves:
             if not self._is_failing:
                 log.warning("%s; it is tried again", next(iter(failed.values())))
         self._is_failing = bool(failed)
-        held, self._held = self._held, []
-        for one in held:
-            if one.changes > done.changes:
-                self._held.append(one)
-                continue
-            if failed:
-                remark = str(next(iter(failed.values())))
-                yield one.peer, one.answer.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
-            else:
-                yield one.peer, one.answer
+        self._room.release(_KEY, done.changes, next(iter(failed.values()), None), now)
         self._tell()
 
     def begin_request(self) -> None:
@@ -122,12 +108,12 @@ class Saves:
         """Which changes the answer to the request at hand waits for, 0 for none."""
         return self.changes if self.changes != self._changes_before else 0
 
-    def hold(self, changes: int, peer: Peer, answer: RemotingCommand) -> Iterable[Outgoing]:
-        """Return an answer where the first ``changes`` are on the disk, else keep it until they are."""
+    def wait(self, changes: int, session: Session, then: Callable[[MqtoolError | None, int], None], now: int) -> None:
+        """Have ``then`` told when the first ``changes`` are on the disk, or why they are not."""
         if changes <= self._saved or self.on_wanted is None:
-            return ((peer, answer),)
-        self._held.append(_Held(changes, peer, answer))
-        return ()
+            then(None, now)
+        else:
+            self._room.add(Waiting(SAVES, _KEY, session, None, _wait_on, then, offset=changes))
 
     def finish(self) -> None:
         """Write what is still to be written; from now on all is written at once.
@@ -141,13 +127,16 @@ class Saves:
             save.run()
             del self._wanted[save.path]
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Have what has failed be tried again."""
         if self._not_before is not None and now >= self._not_before:
             self._not_before = None
             self._tell()
-        return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when something is to be tried again."""
         return self._not_before
+
+
+def _wait_on(is_due: bool, now: int) -> None:
+    """There is nothing to give before all is written."""

@@ -34,7 +34,6 @@ from mqtool.formats import timer
 from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
-from mqtool.formats.remoting import Outgoing
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import HALF_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -208,11 +207,11 @@ class Timers:
 
     # Delivery
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Deliver what is due, and keep how far that has come."""
         self._keep()
         if now < self._not_before or not self._waiting or self._waiting[0][0] > now:
-            return ()
+            return
         due = 0
         for _ in range(_AT_ONCE):
             if not self._waiting or self._waiting[0][0] > now:
@@ -232,7 +231,6 @@ class Timers:
         if due > self._done:
             self._done = due
             self._keep()
-        return ()
 
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when the next message is due."""

@@ -17,8 +17,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from mqtool.engine.broker.acl import AccessControl
-from mqtool.engine.broker.calls import Calls
+from mqtool.engine.broker.acl import AccessControl, Need
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.copies import Likeness, likeness
@@ -26,19 +25,17 @@ from mqtool.engine.broker.delayed import DELAY, delay_level, with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.limits import MOST_OPEN
-from mqtool.engine.broker.needs import Need
+from mqtool.engine.broker.sessions import TransactionCheck
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.topics import Topics
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import commit_log
-from mqtool.formats.codes import Perm, RequestCode
+from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import TopicConfig
-from mqtool.formats.headers import CheckTransaction, build_header
-from mqtool.formats.new_message import NewMessage, build_record, record_size, topic_field
+from mqtool.formats.new_message import NewMessage
 from mqtool.formats.plain_acl import PUB
 from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
-from mqtool.formats.remoting import Outgoing
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import HALF_TOPIC, OP_TOPIC
 
@@ -72,7 +69,6 @@ class Transactions:
         topics: Topics,
         offsets: ConsumerOffsets,
         clients: Clients,
-        calls: Calls,
         access: AccessControl | None,
         now: int,
     ) -> None:
@@ -83,7 +79,6 @@ class Transactions:
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
-        self._calls = calls
         self._access = access
         self._open: dict[int, list[int]] = {}
         """The queue offsets of all copies of a half message, the last being the one that counts, by each of them."""
@@ -295,22 +290,20 @@ class Transactions:
 
     # Checks
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
+    def tick(self, now: int) -> None:
         """Ask for the half messages that have waited too long, and take note of how far all are done with."""
         self._commit_progress()
         if not self._due:
             if now < self._next_check:
-                return ()
+                return
             self._next_check = now + self._state.settings.transaction_check_interval_ms
             self._due.extend(offset for offset, copies in self._open.items() if offset == copies[-1])
-        sent: list[Outgoing] = []
         for _ in range(min(len(self._due), _AT_ONCE)):
             offset = self._due.popleft()
             if offset in self._open:
-                sent += self._check(offset, now)
+                self._check(offset, now)
         if not self._due:
             self.note_progress()
-        return sent
 
     def next_tick(self, now: int) -> int | None:
         """Return when the next check is due, None while there is nothing to check."""
@@ -318,7 +311,7 @@ class Transactions:
             return now
         return self._next_check if self._open or self._marks else None
 
-    def _check(self, queue_offset: int, now: int) -> Iterable[Outgoing]:
+    def _check(self, queue_offset: int, now: int) -> None:
         settings = self._state.settings
         queue = self._store.queue(HALF_TOPIC, 0)
         units = queue.units(queue_offset, 1) if queue else []
@@ -343,7 +336,7 @@ class Transactions:
             pairs.setdefault(FIRST_HALF_OFFSET, str(queue_offset))
         moved = self._move(half, HALF_TOPIC, build_properties(pairs), now)
         if moved.status is PutStatus.PUT_OK:
-            yield from self._ask(half, pairs, moved)
+            self._ask(half, pairs, moved)
 
     def _move(self, half: StoredMessage, topic: str, properties: bytes, now: int) -> AppendResult:
         """Store a half message once more and be done with the copy before."""
@@ -363,38 +356,29 @@ class Transactions:
                 self._open.pop(offset, None)
         return result
 
-    def _ask(self, half: StoredMessage, pairs: dict[str, str], moved: AppendResult) -> Iterable[Outgoing]:
+    def _ask(self, half: StoredMessage, pairs: dict[str, str], moved: AppendResult) -> None:
         producers = self._clients.producers(pairs.get("PGROUP", ""))
         if access := self._access:  # anybody may call himself a producer of a group
             need = Need(pairs.get("REAL_TOPIC", ""), PUB)
-            producers = [one for one in producers if access.allows(one.access_key, one.peer.host, need)]
+            producers = [one for one in producers if access.allows(one.session.identity, one.session.host, need)]
         if not producers:
             return
         producer = producers[next(self._rotation) % len(producers)]
         # The message as the producer knows it: for its own topic, first stored when the copy before was.
         pairs["WAIT"] = "false"
-        properties = build_properties(pairs)
         [physical_offset] = moved.physical_offsets
         message = dataclasses.replace(
             half.message,
             topic=pairs.get("REAL_TOPIC", ""),
             queue_id=_number(pairs.get("REAL_QID", "").encode()),
+            properties=build_properties(pairs),
             store_host=self._state.store_host,
         )
-        topic = topic_field(message.topic)
-        size = record_size(message, topic, len(properties))
-        body = build_record(message, topic, properties, size, moved.queue_offset, physical_offset, half.store_timestamp)
+        asked = StoredMessage(message, half.size, moved.queue_offset, physical_offset, half.store_timestamp)
         unique_key = pairs.get("UNIQ_KEY")
-        header = CheckTransaction(
-            moved.queue_offset,
-            physical_offset,
-            HALF_TOPIC,
-            unique_key,
-            pairs.get("__transactionId__", unique_key),
-            moved.message_id,
+        producer.session.notify(
+            TransactionCheck(asked, moved.message_id, unique_key, pairs.get("__transactionId__", unique_key))
         )
-        ext_fields = {**build_header(header), "bname": self._state.settings.broker_name}
-        yield producer.peer, self._calls.oneway(RequestCode.CHECK_TRANSACTION_STATE, ext_fields, body)
 
     def note_progress(self) -> None:
         """Note the offsets before which all half messages, and all marks, are done with."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.clients import Client
 from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify import verify_store
@@ -54,6 +55,12 @@ class Asking:
         [(_, answer)] = self.door.handle(command, self.client, self.now)
         assert answer.opaque == command.opaque
         return answer
+
+    def client_of(self, peer: Peer, client_id: str, language: str = "JAVA", version: int = 409) -> Client:
+        """Return a client as its heartbeat would make it known."""
+        session = self.door.session(peer)
+        session.language, session.version = language, version
+        return Client(session, client_id, self.now)
 
     def append(self, message: NewMessage) -> int:
         """Store a message and return where."""

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.broker.acl import AccessControl, is_from, is_signed
+from mqtool.engine.broker.acl import AccessControl, is_from
 from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.processors.authentication import access_fault, is_signed
 from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat, parse_body
@@ -43,6 +44,10 @@ def access(tmp_path: Path) -> AccessControl:
     return AccessControl(path, NOW, WAITING.get)
 
 
+def fault_of(access: AccessControl, command: RemotingCommand, peer: Peer) -> str | None:
+    return access_fault(access, command, peer.host)
+
+
 # Who
 
 
@@ -72,23 +77,23 @@ def test_a_query_is_signed_with_or_without_its_mark(signs_mark: bool) -> None:
     ],
 )
 def test_who_is_not_known_is_refused(access: AccessControl, request_: RemotingCommand, fault: str) -> None:
-    assert access.fault(request_, PEER) == fault
-    assert access.fault(request_, Peer(2, "192.168.0.9", 1)) is None  # from where everybody may do everything
+    assert fault_of(access, request_, PEER) == fault
+    assert fault_of(access, request_, Peer(2, "192.168.0.9", 1)) is None  # from where everybody may do everything
 
 
 def test_a_request_that_was_changed_on_its_way_is_refused(access: AccessControl) -> None:
     request = signed(RequestCode.SEND_MESSAGE, b"body", topic="topicB")
-    assert access.fault(request, PEER) is None
+    assert fault_of(access, request, PEER) is None
 
     request.body = b"b0dy"
-    assert access.fault(request, PEER) == "Check signature failed for accessKey=RocketMQ"
+    assert fault_of(access, request, PEER) == "Check signature failed for accessKey=RocketMQ"
 
 
 def test_an_account_needs_no_signature_from_its_own_addresses(access: AccessControl) -> None:
     request = RemotingCommand(10, 0, 1, {"AccessKey": "rocketmq2"})
 
-    assert access.fault(request, Peer(2, "192.168.1.77", 1)) is None
-    assert access.fault(request, PEER) is not None
+    assert fault_of(access, request, Peer(2, "192.168.1.77", 1)) is None
+    assert fault_of(access, request, PEER) is not None
 
 
 # What
@@ -135,10 +140,10 @@ def test_an_account_needs_no_signature_from_its_own_addresses(access: AccessCont
 def test_a_request_needs_the_permissions_of_its_kind(
     access: AccessControl, code: int, fields: dict[str, Any], lacks: str | None
 ) -> None:
-    fault = access.fault(signed(code, **fields), PEER)
+    fault = fault_of(access, signed(code, **fields), PEER)
 
     assert fault == (f"No default permission for {lacks}" if lacks else None)
-    assert access.fault(signed(code, key="rocketmq2", **fields), PEER) is None
+    assert fault_of(access, signed(code, key="rocketmq2", **fields), PEER) is None
 
 
 @pytest.mark.parametrize(("topic", "is_allowed"), [("topicC", True), ("topicA", False)])
@@ -146,7 +151,7 @@ def test_a_heartbeat_needs_all_that_it_subscribes_to(access: AccessControl, topi
     consumer = ConsumerData("groupB", "CONSUME_PASSIVELY", "CLUSTERING", "", (Subscription(topic, "*"),))
     request = signed(RequestCode.HEART_BEAT, build_heartbeat(Heartbeat("c", (), (consumer,))))
 
-    assert (access.fault(request, PEER) is None) == is_allowed
+    assert (fault_of(access, request, PEER) is None) == is_allowed
 
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"])
@@ -158,17 +163,17 @@ def test_a_default_permission_is_not_for_topics_in_which_messages_of_all_topics_
     access = AccessControl(path, NOW, WAITING.get)
     pull = signed(RequestCode.PULL_MESSAGE, topic=topic, consumerGroup="groupB")
 
-    assert access.fault(pull, PEER) == f"No default permission for {topic}"
+    assert fault_of(access, pull, PEER) == f"No default permission for {topic}"
     path.write_text(path.read_text().replace("topicA=DENY", f"{topic}=SUB"))
-    assert AccessControl(path, NOW, WAITING.get).fault(pull, PEER) is None
+    assert fault_of(AccessControl(path, NOW, WAITING.get), pull, PEER) is None
 
 
 @pytest.mark.parametrize("code", [17, 25, 215, 200, 207])
 def test_what_changes_the_broker_is_for_administrators(access: AccessControl, code: int) -> None:
-    assert access.fault(signed(code), PEER) == (
+    assert fault_of(access, signed(code), PEER) == (
         f"Need admin permission for request code={code}, but accessKey=RocketMQ is not"
     )
-    assert access.fault(signed(code, key="rocketmq2"), PEER) is None
+    assert fault_of(access, signed(code, key="rocketmq2"), PEER) is None
 
 
 @pytest.mark.parametrize(
@@ -215,16 +220,16 @@ def test_a_changed_file_counts_from_the_next_look_on(tmp_path: Path, caplog: pyt
 
     path.write_text(TEXT.replace("topicA=DENY", "topicA=PUB"))
     os.utime(path, ns=(1, 1))
-    list(access.tick(NOW + 999))
-    assert access.fault(request, PEER) is not None
-    list(access.tick(NOW + 1000))
-    assert access.fault(request, PEER) is None
+    access.tick(NOW + 999)
+    assert fault_of(access, request, PEER) is not None
+    access.tick(NOW + 1000)
+    assert fault_of(access, request, PEER) is None
 
     path.write_text("nonsense")
     os.utime(path, ns=(2, 2))
-    list(access.tick(NOW + 2000))
+    access.tick(NOW + 2000)
     assert f"access stays as it was: {path}: " in caplog.text
-    assert access.fault(request, PEER) is None
+    assert fault_of(access, request, PEER) is None
 
 
 # Accounts by request

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 import mqtool
-from mqtool.engine.broker.needs import NEEDS
+from mqtool.engine.broker.processors.needs import NEEDS
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_body, build_heartbeat
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.signing import Credentials

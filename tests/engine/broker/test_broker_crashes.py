@@ -104,7 +104,7 @@ class Clients:
         self._asked: dict[int, str] = {}  # bodies by opaque
         self._opaque = 0
         self.unflushed: list[Sent] = []
-        broker.clients.register_producer("PG", Client(PRODUCER, "p", "JAVA", 409, now))
+        broker.clients.register_producer("PG", Client(self.door.session(PRODUCER), "p", now))
 
     def ask(self, code: int, name: str, body: bytes = b"", **ext_fields: Any) -> None:
         """Send a request; its answer may come later."""

@@ -3,8 +3,9 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mqtool.engine.broker.calls import LOOK_INTERVAL_MS, Calls
-from mqtool.formats.remoting import RESPONSE, Outgoing, Peer, RemotingCommand
+from mqtool.engine.broker.processors.session import Outbox, RemotingSession
+from mqtool.engine.broker.waiting_room import WaitingRoom
+from mqtool.formats.remoting import RESPONSE, Peer, RemotingCommand
 
 
 class CallsOverTime(RuleBasedStateMachine):
@@ -12,50 +13,50 @@ class CallsOverTime(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = Calls()
+        self.room = WaitingRoom()
+        self.outbox = Outbox(self.room, lambda: "broker-a")
         self.now = 0
-        self.peers = [Peer(number, "192.0.2.1", number) for number in (1, 2, 3)]
-        self.waiting: dict[int, tuple[Peer, int]] = {}  # by opaque
+        self.sessions = [RemotingSession(Peer(number, "192.0.2.1", number), self.outbox) for number in (1, 2, 3)]
+        self.waiting: dict[int, tuple[RemotingSession, int]] = {}  # by opaque
         self.ended: dict[int, list[bool]] = {}  # with an answer or without
 
-    @rule(peer=st.integers(0, 2), patience=st.integers(1, 2000))
-    def call(self, peer: int, patience: int) -> None:
+    @rule(at=st.integers(0, 2), patience=st.integers(1, 2000))
+    def call(self, at: int, patience: int) -> None:
         request = RemotingCommand(307)
 
-        def then(answer: RemotingCommand | None, now: int) -> list[Outgoing]:  # noqa: ARG001
+        def then(answer: RemotingCommand | None, now: int) -> None:  # noqa: ARG001
             self.ended.setdefault(request.opaque, []).append(answer is not None)
-            return []
 
-        to, sent = self.calls.call(self.peers[peer], request, self.now + patience, then)
-        assert to is self.peers[peer]
+        session = self.sessions[at]
+        session.call(request, self.now + patience, then)
+        [(to, sent)] = self.outbox.take()
+        assert to is session.peer
         assert sent.opaque not in self.waiting
         assert not sent.is_oneway
-        self.waiting[sent.opaque] = to, self.now + patience
+        self.waiting[sent.opaque] = session, self.now + patience
 
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
         opaque = data.draw(st.sampled_from([*self.waiting, 12345]))
-        peer = self.waiting.pop(opaque, (self.peers[0], 0))[0]
+        session = self.waiting.pop(opaque, (self.sessions[0], 0))[0]
         before = len(self.ended.get(opaque, []))
-        list(self.calls.answered(RemotingCommand(0, RESPONSE, opaque), peer, self.now))
+        session.answered(RemotingCommand(0, RESPONSE, opaque), self.now)
         if opaque != 12345:
             assert self.ended[opaque][before:] == [True]
 
-    @rule(peer=st.integers(0, 2))
-    def close(self, peer: int) -> None:
-        list(self.calls.closed(self.peers[peer], self.now))
-        self._expect_without_answer([key for key, (to, _) in self.waiting.items() if to is self.peers[peer]])
+    @rule(at=st.integers(0, 2))
+    def close(self, at: int) -> None:
+        self.room.closed(self.sessions[at], self.now)
+        self._expect_without_answer([key for key, (to, _) in self.waiting.items() if to is self.sessions[at]])
 
     @rule(ms=st.integers(0, 3000))
     def wait(self, ms: int) -> None:
         end = self.now + ms
-        while (due := self.calls.next_tick(self.now)) is not None and due <= end:
+        while (due := self.room.next_tick(self.now)) is not None and due <= end:
             self.now = max(due, self.now + 1)
-            list(self.calls.tick(self.now))
+            self.room.tick(self.now)
         self.now = max(end, self.now)
-        self._expect_without_answer(
-            [key for key, (_, due) in self.waiting.items() if due <= self.now - LOOK_INTERVAL_MS]
-        )
+        self._expect_without_answer([key for key, (_, due) in self.waiting.items() if due <= self.now])
         for key in [key for key in self.waiting if key in self.ended]:
             assert self.waiting.pop(key)[1] <= self.now
             assert self.ended[key] == [False]

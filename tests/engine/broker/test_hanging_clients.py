@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import mqtool
-from mqtool.engine.broker.calls import LOOK_INTERVAL_MS, MOST_WAITING
 from mqtool.engine.broker.processors.consumers import CALL_MS
+from mqtool.engine.broker.waiting_room import CALLS
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.remoting import RemotingCommand
 from tests.wire_client import PRODUCERS, Client
 
-BOUND = (CALL_MS + LOOK_INTERVAL_MS) / 1000
+BOUND = CALL_MS / 1000
 CONSUMER = ConsumerData("G", "CONSUME_PASSIVELY", "CLUSTERING", "", (Subscription("T", "*"),))
 
 Start = Callable[..., Awaitable[Client]]
@@ -134,11 +134,11 @@ def test_only_so_many_answers_of_one_client_are_waited_for() -> None:
         member: dict[str, Any] = {"consumerGroup": "G", "clientId": "hangs"}
         waiting = [
             asyncio.ensure_future(asking.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **member))
-            for _ in range(MOST_WAITING + 5)
+            for _ in range(CALLS.most_of_key + 5)
         ]
-        refused = [(await one).remark or "" for one in waiting[MOST_WAITING:]]
+        refused = [(await one).remark or "" for one in waiting[CALLS.most_of_key :]]
         assert all("has not answered 64 requests yet" in one for one in refused)
-        answers = await answered_after(clock, asking, honest, BOUND, *waiting[:MOST_WAITING])
+        answers = await answered_after(clock, asking, honest, BOUND, *waiting[: CALLS.most_of_key])
         assert {one.code for one in answers} == {ResponseCode.CONSUME_MSG_TIMEOUT}
         again = asyncio.ensure_future(asking.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **member))
         [answer] = await answered_after(clock, asking, honest, BOUND, again)

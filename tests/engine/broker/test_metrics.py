@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mqtool.engine.broker.clients import Client
 from mqtool.engine.broker.metrics import Gauge, gauges
 from mqtool.formats.bodies import ConsumerData, Subscription
 from mqtool.formats.codes import RequestCode
@@ -23,8 +22,9 @@ def _at_work(asking: Asking) -> Mapping[str, Gauge]:
         asking.append(new_message(topic, queue_id=queue_id))
     subscription = Subscription("T", "*")
     data = ConsumerData("G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", (subscription,))
-    list(broker.clients.register_consumer(data, Client(Peer(9, "192.0.2.9", 1), "c1", "JAVA", 409, NOW)))
-    broker.clients.register_producer("P", Client(Peer(8, "192.0.2.8", 1), "p1", "JAVA", 409, NOW))
+    broker.clients.register_consumer(data, asking.client_of(Peer(9, "192.0.2.9", 1), "c1"))
+    asking.door.outgoing()  # it is told of its group
+    broker.clients.register_producer("P", asking.client_of(Peer(8, "192.0.2.8", 1), "p1"))
     broker.groups.find("G", NOW)
     pull: dict[str, Any] = {
         "consumerGroup": "G",
@@ -54,7 +54,7 @@ def _at_work(asking: Asking) -> Mapping[str, Gauge]:
     }
     assert asking.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **back).code == 0
     asking.now += 60_000
-    list(broker.tick(asking.now))
+    broker.tick(asking.now)
     return {gauge.name: gauge for gauge in gauges(broker, asking.now)}
 
 

@@ -173,7 +173,8 @@ def take(asking: Asking) -> Round:
 
 
 def finish(asking: Asking, taken: Round, failed: dict[Path, MqtoolError] | None = None) -> list[Outgoing]:
-    return [*asking.broker.saves.finished(taken, failed or {}, asking.now)]
+    asking.broker.saves.finished(taken, failed or {}, asking.now)
+    return [*asking.door.outgoing()]
 
 
 def test_a_message_for_a_new_topic_waits_for_its_flush_and_for_the_table(tmp_path: Path) -> None:
@@ -187,12 +188,12 @@ def test_a_message_for_a_new_topic_waits_for_its_flush_and_for_the_table(tmp_pat
                 asking.store.flush()
             else:
                 asking.store.flush()
-                assert [*asking.broker.tick(asking.now)] == []
-            given = [*asking.broker.tick(asking.now)] if table_first else finish(asking, taken)
+                assert [*asking.door.tick(asking.now)] == []
+            given = [*asking.door.tick(asking.now)] if table_first else finish(asking, taken)
             assert [answer.code for _, answer in given] == [0]
             assert [answer for _, answer in send(asking, "New")] == []  # waits for its flush alone
             asking.store.flush()
-            assert len([*asking.broker.tick(asking.now)]) == 1
+            assert len([*asking.door.tick(asking.now)]) == 1
 
 
 def send(asking: Asking, topic: str, **more: Any) -> list[Outgoing]:
@@ -235,7 +236,7 @@ def test_a_full_disk_is_told_who_waits_and_tried_again(tmp_path: Path, caplog: p
             assert asking.broker.saves.take() is None
             assert asking.broker.saves.next_tick(asking.now) == asking.now + 1000
             asking.now += 1000
-            asking.broker.tick(asking.now)
+            asking.door.tick(asking.now)
         assert len(told) == 4
         assert len(caplog.records) == 1
         assert [answer.code for _, answer in send(asking, "One")] == [0]  # the topic is there

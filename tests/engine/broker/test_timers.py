@@ -34,7 +34,7 @@ def pass_time(asking: Asking, until: int) -> None:
     timers = asking.broker.timers
     while (due := timers.next_tick(asking.now)) is not None and due <= until:
         asking.now = max(asking.now, due)
-        list(timers.tick(asking.now))
+        timers.tick(asking.now)
     asking.now = until
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.broker.clients import Client
 from mqtool.engine.broker.transactions import GIVEN_UP_TOPIC
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import CheckTransaction, Send, build_header, parse_header
@@ -74,7 +73,7 @@ def bodies(asking: Asking, topic: str, queue_id: int = 0) -> list[str]:
 
 def register(asking: Asking, group: str = GROUP) -> None:
     """Have a producer of the group."""
-    asking.broker.clients.register_producer(group, Client(PRODUCER, "p", "JAVA", 409, asking.now))
+    asking.broker.clients.register_producer(group, asking.client_of(PRODUCER, "p"))
 
 
 def checks(asking: Asking) -> list[RemotingCommand]:
@@ -268,7 +267,7 @@ def test_the_producers_of_a_group_are_asked_in_turn(tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
         peers = [Peer(number, "192.0.2.9", number) for number in range(3)]
         for peer in peers:
-            asking.broker.clients.register_producer(GROUP, Client(peer, str(peer.id), "GO", 317, asking.now))
+            asking.broker.clients.register_producer(GROUP, asking.client_of(peer, str(peer.id), "GO", 317))
         for name in "abcdef":
             begin(asking, name)
 

@@ -4,7 +4,7 @@ Where access control is off, or what is wanted makes no sense, nothing is change
 (Rules: remoting.md 8.2. RocketMQ: ``AdminBrokerProcessor``, ``PlainPermissionManager.updateAccessConfig``.)
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.acl import AccessControl
@@ -20,11 +20,10 @@ from mqtool.formats.headers import (
     parse_header,
 )
 from mqtool.formats.plain_acl import account_members, account_of
-from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 _NOT_ENABLED = "access control is off here (aclEnable)"
 
@@ -65,24 +64,24 @@ Change = Callable[[AccessControl, "Request"], None]
 
 
 def _changing(change: Change, code: ResponseCode) -> "Processor":
-    def process(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+    def process(broker: "Broker", request: "Request") -> "Answer":
         command = request.command
         if broker.access is None:
-            return ((request.peer, command.answer(code, remark=_NOT_ENABLED)),)
+            return command.answer(code, remark=_NOT_ENABLED)
         try:
             change(broker.access, request)
         except FormatError as error:
-            return ((request.peer, command.answer(code, remark=error.reason)),)
+            return command.answer(code, remark=error.reason)
         except MqtoolError as error:
-            return ((request.peer, command.answer(code, remark=str(error))),)
-        return ((request.peer, command.answer()),)
+            return command.answer(code, remark=str(error))
+        return command.answer()
 
     return process
 
 
-def _tell_version(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _tell_version(broker: "Broker", request: "Request") -> "Answer":
     if broker.access is None:
-        return ((request.peer, request.command.answer(ResponseCode.SYSTEM_ERROR, remark=_NOT_ENABLED)),)
+        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=_NOT_ENABLED)
     counter, timestamp = broker.access.acl.version
     version = {"counter": counter, "timestamp": timestamp, "stateVersion": 0}
     settings = broker.settings
@@ -93,18 +92,18 @@ def _tell_version(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         broker.address,
         settings.cluster_name,
     )
-    return ((request.peer, request.command.answer(ext_fields=build_header(header))),)
+    return request.command.answer(ext_fields=build_header(header))
 
 
-def _tell_accounts(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _tell_accounts(broker: "Broker", request: "Request") -> "Answer":
     if broker.access is None:
-        return ((request.peer, request.command.answer(ResponseCode.SYSTEM_ERROR, remark=_NOT_ENABLED)),)
+        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=_NOT_ENABLED)
     acl = broker.access.acl
     body = {
         "globalWhiteAddrs": [*acl.white_addresses],
         "plainAccessConfigs": [account_members(account) for account in acl.accounts.values()],
     }
-    return ((request.peer, request.command.answer(body=build_body(body))),)
+    return request.command.answer(body=build_body(body))
 
 
 PROCESSORS: "dict[int, Processor]" = {

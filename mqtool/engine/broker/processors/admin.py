@@ -39,13 +39,13 @@ from mqtool.formats.headers import (
     parse_header,
 )
 from mqtool.formats.hosts import parse_message_id
-from mqtool.formats.remoting import VERSION, Outgoing
+from mqtool.formats.remoting import VERSION
 from mqtool.formats.settings import build_settings, parse_settings
 from mqtool.formats.topics import SCHEDULE_TOPIC, is_system_topic
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
     from mqtool.engine.store.live_queue import LiveQueue
 
 log = logging.getLogger(__name__)
@@ -66,27 +66,27 @@ _NOWHERE = (1 << 63) - 1
 """An offset that is behind all others."""
 
 
-def _reply(request: "Request", body: Any) -> Iterable[Outgoing]:
-    return ((request.peer, request.command.answer(body=build_body(body))),)
+def _reply(request: "Request", body: Any) -> "Answer":
+    return request.command.answer(body=build_body(body))
 
 
-def _done(request: "Request") -> Iterable[Outgoing]:
-    return ((request.peer, request.command.answer()),)
+def _done(request: "Request") -> "Answer":
+    return request.command.answer()
 
 
-def _refuse(request: "Request", code: ResponseCode, remark: str) -> Iterable[Outgoing]:
-    return ((request.peer, request.command.answer(code, remark=remark)),)
+def _refuse(request: "Request", code: ResponseCode, remark: str) -> "Answer":
+    return request.command.answer(code, remark=remark)
 
 
-def _no_topic(request: "Request", topic: str) -> Iterable[Outgoing]:
+def _no_topic(request: "Request", topic: str) -> "Answer":
     return _refuse(request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
 
 
 # The broker
 
 
-def _runtime_info(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
-    return ((request.peer, request.command.answer(body=build_kv_table(runtime_info(broker, request.now)))),)
+def _runtime_info(broker: "Broker", request: "Request") -> "Answer":
+    return request.command.answer(body=build_kv_table(runtime_info(broker, request.now)))
 
 
 def runtime_info(broker: "Broker", now: int) -> dict[str, str]:
@@ -168,13 +168,13 @@ def _settings(broker: "Broker") -> dict[str, str]:
     return {**broker.store.config.settings, **broker.settings.texts()}
 
 
-def _get_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _get_config(broker: "Broker", request: "Request") -> "Answer":
     version = build_body(version_members(DataVersion(0, broker.figures.started, 0))).decode()
     body = build_settings(_settings(broker)).encode()
-    return ((request.peer, request.command.answer(ext_fields={"version": version}, body=body)),)
+    return request.command.answer(ext_fields={"version": version}, body=body)
 
 
-def _update_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _update_config(broker: "Broker", request: "Request") -> "Answer":
     given = parse_settings(request.command.body.decode("utf-8", "replace"))
     if any(name.startswith(_PROTECTED) for name in given):
         return _refuse(request, ResponseCode.NO_PERMISSION, "Can not update config in black list.")
@@ -190,9 +190,8 @@ def _update_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     except UsageError as error:
         return _refuse(request, ResponseCode.INVALID_PARAMETER, str(error))
     broker.configure(settings)
-    log.info(
-        "%s changed %s", request.peer.address, ", ".join(_printable(f"{name}={value}") for name, value in given.items())
-    )
+    changes = ", ".join(_printable(f"{name}={value}") for name, value in given.items())
+    log.info("%s changed %s", request.session.address, changes)
     return _done(request)
 
 
@@ -201,11 +200,11 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
-def _all_consumer_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _all_consumer_offsets(broker: "Broker", request: "Request") -> "Answer":
     return _reply(request, broker.offsets.table())
 
 
-def _all_delay_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _all_delay_offsets(broker: "Broker", request: "Request") -> "Answer":
     delayed = broker.delayed
     return _reply(request, {"dataVersion": version_members(delayed.version), "offsetTable": delayed.offsets})
 
@@ -219,7 +218,7 @@ _STATS = {
 """What is counted, by RocketMQ's names; the key is a topic, or a topic and a group with ``@`` between."""
 
 
-def _view_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _view_stats(broker: "Broker", request: "Request") -> "Answer":
     name, key = parse_header(ViewBrokerStats, request.command.ext_fields)
     topic, _, group = key.partition("@")
     kind = _STATS.get(name)
@@ -238,7 +237,7 @@ def _end(broker: "Broker", topic: str, queue_id: int) -> int:
     return queue.next_offset if queue else 0
 
 
-def _topic_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _topic_stats(broker: "Broker", request: "Request") -> "Answer":
     topic = parse_header(TopicName, request.command.ext_fields).topic
     config = broker.topics.get(topic)
     if config is None:
@@ -256,7 +255,7 @@ def _topic_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     return _reply(request, {"offsetTable": table, "topicPutTps": rate})
 
 
-def _consume_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _consume_stats(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(GetConsumeStats, request.command.ext_fields)
     group = header.consumer_group
     topics = [topic for topic in (header.topic_list or header.topic or "").split(";") if topic]
@@ -293,7 +292,7 @@ def _configs(broker: "Broker", topics: Iterable[str]) -> Iterator[TopicConfig]:
             yield config
 
 
-def _broker_consume_stats(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _broker_consume_stats(broker: "Broker", request: "Request") -> "Answer":
     is_order = parse_header(GetBrokerConsumeStats, request.command.ext_fields).is_order
     listed, total_diff, total_inflight = [], 0, 0
     for group in broker.groups.table()["subscriptionGroupTable"]:
@@ -318,7 +317,7 @@ def _broker_consume_stats(broker: "Broker", request: "Request") -> Iterable[Outg
     )
 
 
-def _consume_time_span(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _consume_time_span(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(GroupAndTopic, request.command.ext_fields)
     topic, config = header.topic, broker.topics.get(header.topic)
     if config is None:
@@ -342,18 +341,18 @@ def _consume_time_span(broker: "Broker", request: "Request") -> Iterable[Outgoin
     return _reply(request, {"consumeTimeSpanSet": spans})
 
 
-def _groups_of_topic(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _groups_of_topic(broker: "Broker", request: "Request") -> "Answer":
     topic = parse_header(TopicName, request.command.ext_fields).topic
     groups = {*broker.clients.groups_of_topic(topic), *broker.offsets.groups_of(topic)}
     return _reply(request, {"groupList": sorted(groups)})
 
 
-def _topics_of_group(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _topics_of_group(broker: "Broker", request: "Request") -> "Answer":
     group = parse_header(GroupName, request.command.ext_fields).group
-    return ((request.peer, request.command.answer(body=build_topic_list(broker.offsets.topics_of(group)))),)
+    return request.command.answer(body=build_topic_list(broker.offsets.topics_of(group)))
 
 
-def _subscription(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _subscription(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(GroupAndTopic, request.command.ext_fields)
     online = broker.clients.group(header.group)
     subscription = online.subscriptions.get(header.topic) if online else None
@@ -361,7 +360,7 @@ def _subscription(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     return _reply(request, {"group": header.group, "subscriptionData": members, "topic": header.topic})
 
 
-def _clone_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _clone_offsets(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(CloneGroupOffset, request.command.ext_fields)
     topics = [header.topic] if header.topic else broker.offsets.topics_of(header.src_group)
     for config in _configs(broker, topics):
@@ -369,7 +368,7 @@ def _clone_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     return _done(request)
 
 
-def _correction_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _correction_offsets(broker: "Broker", request: "Request") -> "Answer":
     """Tell of each queue how far all groups have read it, and of those that one group is not that far in, no place."""
     header = parse_header(QueryCorrectionOffset, request.command.ext_fields)
     left_out = (header.filter_groups or "").split(",")
@@ -385,7 +384,7 @@ def _correction_offsets(broker: "Broker", request: "Request") -> Iterable[Outgoi
     return _reply(request, {"correctionOffsets": least})
 
 
-def _query_queue(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _query_queue(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(QueryConsumeQueue, request.command.ext_fields)
     topic, queue = header.topic or "", broker.store.queue(header.topic or "", header.queue_id)
     if queue is None:
@@ -422,7 +421,7 @@ def _query_queue(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
 # Messages
 
 
-def _resume_check(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _resume_check(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(ResumeCheck, request.command.ext_fields)
     try:
         status = broker.transactions.resume(parse_message_id(header.msg_id), request.now)
@@ -436,18 +435,18 @@ def _resume_check(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
 # Cleaning
 
 
-def _delete_expired_log(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _delete_expired_log(broker: "Broker", request: "Request") -> "Answer":
     broker.store.retention.ask()
     return _done(request)
 
 
-def _clean_unused_topics(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _clean_unused_topics(broker: "Broker", request: "Request") -> "Answer":
     topics = {topic for topic, _ in broker.store.queues()}
     _delete(broker, (topic for topic in topics if broker.topics.get(topic) is None))
     return _done(request)
 
 
-def _clean_expired_queues(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _clean_expired_queues(broker: "Broker", request: "Request") -> "Answer":
     queues: dict[str, list[LiveQueue]] = {}
     for topic, queue_id in broker.store.queues():
         if queue := broker.store.queue(topic, queue_id):
@@ -467,7 +466,7 @@ def _delete(broker: "Broker", topics: Iterable[str]) -> None:
             broker.store.delete_topic(topic)
 
 
-def _export_pop_records(_broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _export_pop_records(_broker: "Broker", request: "Request") -> "Answer":
     """Say that all records of pop consumers are in the store: none was ever anywhere else."""
     return _done(request)
 

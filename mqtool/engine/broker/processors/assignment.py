@@ -3,7 +3,7 @@
 (Rules: remoting.md 3.3, 6.5. RocketMQ: ``QueryAssignmentProcessor``.)
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.processors.pull import RefusedError
@@ -13,12 +13,11 @@ from mqtool.formats.allocation import share_evenly, share_in_turn
 from mqtool.formats.bodies import MessageQueue, build_body, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import Table
-from mqtool.formats.remoting import Outgoing
 from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 _BROADCASTING = ("BROADCASTING", 0)
 _ALL_QUEUES = -1
@@ -32,7 +31,7 @@ STRATEGIES: dict[str, Callable[[int, int, int], Sequence[int]]] = {
 """By the names that clients use: how many queues, how many members, which of them."""
 
 
-def query(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def query(broker: "Broker", request: "Request") -> "Answer":
     """Tell a consumer which queues of a topic are its own; no list at all has it ask again later."""
     asked = parse_body(request.command.body)
     topic, group, client_id = (_text(asked, name) for name in ("topic", "consumerGroup", "clientId"))
@@ -47,7 +46,7 @@ def query(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
             }
             for one in queues
         ]
-    return ((request.peer, request.command.answer(body=build_body(body))),)
+    return request.command.answer(body=build_body(body))
 
 
 def _assigned(
@@ -77,7 +76,7 @@ def _assigned(
     return [queues[at] for member in shared for at in strategy(len(queues), len(members), member)]
 
 
-def set_mode(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def set_mode(broker: "Broker", request: "Request") -> "Answer":
     """Set how a group consumes a topic."""
     asked = parse_body(request.command.body)
     topic, group = _text(asked, "topic"), _text(asked, "consumerGroup")
@@ -95,12 +94,12 @@ def set_mode(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         broker.request_modes.set(topic, group, RequestMode(mode, share_count or 0))
     except RefusedError as refused:
         answer = refused.answer(request.command)
-    return ((request.peer, answer),)
+    return answer
 
 
-def list_modes(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def list_modes(broker: "Broker", request: "Request") -> "Answer":
     """Tell which group consumes which topic how."""
-    return ((request.peer, request.command.answer(body=build_body(broker.request_modes.table()))),)
+    return request.command.answer(body=build_body(broker.request_modes.table()))
 
 
 def _text(table: Table, name: str) -> str:

@@ -4,7 +4,6 @@
 ``AdminBrokerProcessor``.)
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.clients import Client, size_of
@@ -17,6 +16,7 @@ from mqtool.engine.broker.limits import (
     check_room,
 )
 from mqtool.engine.broker.processors.pull import MOST_OF_FILTER, RefusedError, wanted_by_expression
+from mqtool.engine.broker.sessions import Session
 from mqtool.errors import LimitError
 from mqtool.formats.bodies import (
     Heartbeat,
@@ -31,13 +31,12 @@ from mqtool.formats.bodies import (
 )
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import ConsumerGroup, ProducerGroup, UnregisterClient, parse_header
-from mqtool.formats.remoting import Outgoing, Peer
 from mqtool.formats.signing import ACCESS_KEY
 from mqtool.formats.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 
 MOST_GROUPS = 256
@@ -46,19 +45,19 @@ MOST_SUBSCRIPTIONS = 1 << 12
 """Of all groups in a heartbeat."""
 
 
-def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def heartbeat(broker: "Broker", request: "Request") -> "Answer":
     """Take note of a client; the groups that it changes are told before it gets its answer."""
-    command, peer, now = request
+    command, session, now = request
     beat = parse_heartbeat(command.body)
     try:
-        fault = _too_much(broker, beat, peer)
+        fault = _too_much(broker, beat, session)
     except LimitError as error:
         fault = str(error)
     if fault:
-        return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=fault)),)
-    access_key = command.ext_fields.get(ACCESS_KEY, "")
-    client = Client(peer, beat.client_id, command.language, command.version, now, access_key)
-    out: list[Outgoing] = []
+        return command.answer(ResponseCode.INVALID_PARAMETER, remark=fault)
+    session.identity = command.ext_fields.get(ACCESS_KEY, "")
+    session.language, session.version = command.language, command.version
+    client = Client(session, beat.client_id, now)
     is_changed = not beat.fingerprint
     groups = broker.groups.find_all([data.group for data in beat.consumers], now)
     known = [(data, group) for data, group in zip(beat.consumers, groups, strict=True) if group]
@@ -71,20 +70,19 @@ def heartbeat(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         now,
     )
     for data, _ in known:
-        out += broker.clients.register_consumer(data, client, keeps_subscriptions=beat.without_subscriptions)
+        broker.clients.register_consumer(data, client, keeps_subscriptions=beat.without_subscriptions)
         if beat.fingerprint:
             is_changed |= broker.clients.take_fingerprint(data.group, beat.fingerprint)
     for producer_group in beat.producer_groups:
         broker.clients.register_producer(producer_group, client)
     # Clients of 5.x may leave out subscriptions that are known; "changed" has them sent again.
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_changed else "false"}
-    out.append((peer, command.answer(ext_fields=fields)))
-    return out
+    return command.answer(ext_fields=fields)
 
 
-def _too_much(broker: "Broker", beat: Heartbeat, peer: Peer) -> str | None:
+def _too_much(broker: "Broker", beat: Heartbeat, session: Session) -> str | None:
     """Return what there is too much of in a heartbeat, None where all of it is taken."""
-    producers, consumers = broker.clients.groups_of(peer)
+    producers, consumers = broker.clients.groups_of(session)
     if (
         max(len(producers | {*beat.producer_groups}), len(consumers | {one.group for one in beat.consumers}))
         > MOST_GROUPS
@@ -113,16 +111,17 @@ def _too_much(broker: "Broker", beat: Heartbeat, peer: Peer) -> str | None:
     return None
 
 
-def unregister(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def unregister(broker: "Broker", request: "Request") -> "Answer":
     """Forget a client that says good-bye."""
     header = parse_header(UnregisterClient, request.command.ext_fields)
     if header.producer_group:
-        broker.clients.unregister_producer(header.producer_group, request.peer)
-    notes = broker.clients.unregister_consumer(header.consumer_group, request.peer) if header.consumer_group else ()
-    return [*notes, (request.peer, request.command.answer())]
+        broker.clients.unregister_producer(header.producer_group, request.session)
+    if header.consumer_group:
+        broker.clients.unregister_consumer(header.consumer_group, request.session)
+    return request.command.answer()
 
 
-def check_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def check_config(broker: "Broker", request: "Request") -> "Answer":
     """Tell a consumer whether its filter will work here."""
     members = parse_body(request.command.body).get("subscriptionData")
     answer = request.command.answer()
@@ -137,10 +136,10 @@ def check_config(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
                 wanted_by_expression(kind, subscription.expression)
             except RefusedError as refused:
                 answer = refused.answer(request.command)
-    return ((request.peer, answer),)
+    return answer
 
 
-def consumer_list(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def consumer_list(broker: "Broker", request: "Request") -> "Answer":
     """Return the ids of the members of a group."""
     name = parse_header(ConsumerGroup, request.command.ext_fields).consumer_group
     group = broker.clients.group(name)
@@ -150,16 +149,16 @@ def consumer_list(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     else:
         body = build_consumer_list(dict.fromkeys(client.client_id for client in group.members.values()))
         answer = request.command.answer(body=body)
-    return ((request.peer, answer),)
+    return answer
 
 
-def consumer_connections(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def consumer_connections(broker: "Broker", request: "Request") -> "Answer":
     """Return the members of a group and what it has subscribed to."""
     name = parse_header(ConsumerGroup, request.command.ext_fields).consumer_group
     group = broker.clients.group(name)
     if group is None:
         remark = f"the consumer group[{name}] not online"
-        return ((request.peer, request.command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)),)
+        return request.command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
     body = {
         "connectionSet": [_connection(client) for client in group.members.values()],
         "consumeFromWhere": group.consume_from_where,
@@ -167,57 +166,57 @@ def consumer_connections(broker: "Broker", request: "Request") -> Iterable[Outgo
         "messageModel": group.message_model,
         "subscriptionTable": {topic: subscription_members(one) for topic, one in group.subscriptions.items()},
     }
-    return ((request.peer, request.command.answer(body=build_body(body))),)
+    return request.command.answer(body=build_body(body))
 
 
-def producer_connections(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def producer_connections(broker: "Broker", request: "Request") -> "Answer":
     """Return the members of a group of producers."""
     name = parse_header(ProducerGroup, request.command.ext_fields).producer_group
     clients = broker.clients.producers(name)
     if not clients:
         remark = f"the producer group[{name}] not exist"
-        return ((request.peer, request.command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
+        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
     body = build_body({"connectionSet": [_connection(client) for client in clients]})
-    return ((request.peer, request.command.answer(body=body)),)
+    return request.command.answer(body=body)
 
 
-def all_producers(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def all_producers(broker: "Broker", request: "Request") -> "Answer":
     """Return all producers by group."""
     producers = {
         group: [
             {
                 "clientId": client.client_id,
-                "language": client.language,
+                "language": client.session.language,
                 "lastUpdateTimestamp": client.last_heard,
-                "remoteIP": f"/{client.peer.address}",  # as Java tells an address
-                "version": client.version,
+                "remoteIP": f"/{client.session.address}",  # as Java tells an address
+                "version": client.session.version,
             }
             for client in broker.clients.producers(group)
         ]
         for group in broker.clients.producer_groups()
     }
-    return ((request.peer, request.command.answer(body=build_body({"data": producers}))),)
+    return request.command.answer(body=build_body({"data": producers}))
 
 
 def _connection(client: Client) -> dict[str, Any]:
     return {
-        "clientAddr": client.peer.address,
+        "clientAddr": client.session.address,
         "clientId": client.client_id,
-        "language": client.language,
-        "version": client.version,
+        "language": client.session.language,
+        "version": client.session.version,
     }
 
 
-def lock(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def lock(broker: "Broker", request: "Request") -> "Answer":
     """Lock queues for a consumer, those that no other holds."""
     granted = broker.locks.lock(parse_queue_locks(request.command.body), request.now)
-    return ((request.peer, request.command.answer(body=build_locked_queues(granted))),)
+    return request.command.answer(body=build_locked_queues(granted))
 
 
-def unlock(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def unlock(broker: "Broker", request: "Request") -> "Answer":
     """Let go of the queues of a consumer."""
     broker.locks.unlock(parse_queue_locks(request.command.body))
-    return ((request.peer, request.command.answer()),)
+    return request.command.answer()
 
 
 PROCESSORS: "dict[int, Processor]" = {

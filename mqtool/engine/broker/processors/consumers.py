@@ -3,11 +3,11 @@
 (Rules: remoting.md 3.2, 3.7. RocketMQ: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``, ``Broker2Client``.)
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mqtool.engine.broker.calls import Then
 from mqtool.engine.broker.consumer_offsets import UNKNOWN
+from mqtool.engine.broker.processors.session import Then, remoting_session
 from mqtool.engine.store.live_pull import is_in_memory
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.bodies import MessageQueue, build_body, by_queue, parse_body
@@ -25,11 +25,11 @@ from mqtool.formats.headers import (
     parse_header,
 )
 from mqtool.formats.hosts import parse_message_id
-from mqtool.formats.remoting import Outgoing, RemotingCommand
+from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 CALL_MS = 10_000
 """How long a consumer may take for an answer that is passed on."""
@@ -40,16 +40,16 @@ _NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 # Offsets
 
 
-def query_offset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def query_offset(broker: "Broker", request: "Request") -> "Answer":
     """Return what a group reads next of a queue."""
-    command, peer, _ = request
+    command = request.command
     header = parse_header(QueryConsumerOffset, command.ext_fields)
     offset = broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
     if offset < 0:
         offset = _first_offset(broker, header)
     if offset < 0:
-        return ((peer, command.answer(ResponseCode.QUERY_NOT_FOUND, remark=_NOT_FOUND)),)
-    return ((peer, command.answer(ext_fields=build_header(OffsetResponse(offset)))),)
+        return command.answer(ResponseCode.QUERY_NOT_FOUND, remark=_NOT_FOUND)
+    return command.answer(ext_fields=build_header(OffsetResponse(offset)))
 
 
 def _first_offset(broker: "Broker", header: QueryConsumerOffset) -> int:
@@ -61,27 +61,25 @@ def _first_offset(broker: "Broker", header: QueryConsumerOffset) -> int:
     return 0 if units and is_in_memory(broker.store, units[0].physical_offset) else UNKNOWN
 
 
-def update_offset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def update_offset(broker: "Broker", request: "Request") -> "Answer":
     """Take what a group reads next of a queue."""
-    command, peer, _ = request
+    command = request.command
     group, topic, queue_id, offset = parse_header(UpdateConsumerOffset, command.ext_fields)
     if broker.groups.get(group) is None:
         remark = f"Group {group} not exist!"
-        return ((peer, command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)),)
+        return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
     if (config := broker.topics.get(topic)) is None:
-        return ((peer, command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {topic} not exist!")),)
+        return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {topic} not exist!")
     # RocketMQ takes any number; made-up ones would fill the table. A topic may have had more queues before.
     if not 0 <= queue_id < max(config.read_queue_count, config.write_queue_count) and (
         broker.offsets.get(group, topic, queue_id) == UNKNOWN
     ):
-        return (
-            (peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=f"Topic {topic} has no queue {queue_id}")),
-        )
+        return command.answer(ResponseCode.INVALID_PARAMETER, remark=f"Topic {topic} has no queue {queue_id}")
     if broker.offsets.has_reset(group, topic, queue_id):
-        return ((peer, command.answer(remark="Offset has been previously reset")),)
+        return command.answer(remark="Offset has been previously reset")
     broker.offsets.check_room(group, topic, queue_id)
     broker.offsets.commit(group, topic, queue_id, offset)
-    return ((peer, command.answer()),)
+    return command.answer()
 
 
 # Resets
@@ -91,33 +89,33 @@ class _ResetError(Exception):
     """A reset that cannot be; its text becomes the remark of the answer."""
 
 
-def reset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def reset(broker: "Broker", request: "Request") -> "Answer":
     """Set what a group reads next of one queue or all queues of a topic.
 
     The next pull of each queue is told so, one that waits at once; where ``useServerSideResetOffset`` is false, the
     consumers are told to do it themselves, as brokers before 5.0 have it.
     """
-    command, peer, _ = request
+    command = request.command
     header = parse_header(ResetOffset, command.ext_fields)
     topic = broker.topics.get(header.topic)
     if topic is None:
         remark = f"Topic {header.topic} does not exist"
-        return ((peer, command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=remark)),)
+        return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
     if broker.groups.get(header.group) is None:
         remark = f"Group {header.group} does not exist"
-        return ((peer, command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)),)
+        return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
     try:
         if broker.settings.server_side_reset:
             targets = _targets(broker, header, topic)
             broker.offsets.check_room(header.group, header.topic)
             for queue_id, offset in targets.items():
                 broker.offsets.reset(header.group, header.topic, queue_id, offset)
-                broker.parked_pulls.wake(header.topic, queue_id)
+                broker.room.wake((header.topic, queue_id))
             body = build_body({"offsetTable": _by_queue(broker, header.topic, targets)})
-            return ((peer, command.answer(body=body)),)
+            return command.answer(body=body)
         return _reset_by_consumers(broker, request, header, topic)
     except _ResetError as error:
-        return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))),)
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
 
 def _targets(broker: "Broker", header: ResetOffset, topic: TopicConfig) -> dict[int, int]:
@@ -137,9 +135,7 @@ def _targets(broker: "Broker", header: ResetOffset, topic: TopicConfig) -> dict[
     return targets
 
 
-def _reset_by_consumers(
-    broker: "Broker", request: "Request", header: ResetOffset, topic: TopicConfig
-) -> list[Outgoing]:
+def _reset_by_consumers(broker: "Broker", request: "Request", header: ResetOffset, topic: TopicConfig) -> "Answer":
     targets = {}
     for queue_id in range(topic.write_queue_count):
         committed = broker.offsets.get(header.group, header.topic, queue_id)
@@ -150,16 +146,14 @@ def _reset_by_consumers(
     online = broker.clients.group(header.group)
     if online is None:
         remark = f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic}"
-        return [(request.peer, request.command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark))]
+        return request.command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
     queues = _by_queue(broker, header.topic, targets)
     fields = build_header(header._replace(queue_id=-1, offset=None))
-    out: list[Outgoing] = []
     for client in online.members.values():
-        if client.version >= Version.V3_0_7:
-            body = build_body({"offsetTable": _for_cpp(queues) if client.language == "CPP" else queues})
-            out.append((client.peer, broker.calls.oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)))
-    out.append((request.peer, request.command.answer(body=build_body({"offsetTable": queues}))))
-    return out
+        if client.session.version >= Version.V3_0_7:
+            body = build_body({"offsetTable": _for_cpp(queues) if client.session.language == "CPP" else queues})
+            remoting_session(client.session).tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
+    return request.command.answer(body=build_body({"offsetTable": queues}))
 
 
 def _offset_at(broker: "Broker", topic: str, queue_id: int, timestamp: int) -> int:
@@ -190,86 +184,85 @@ def _for_cpp(queues: Mapping[MessageQueue, int]) -> list[Table]:
 # Questions that are passed on
 
 
-def running_info(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def running_info(broker: "Broker", request: "Request") -> "Answer":
     """Let a consumer tell how it is doing."""
     header = parse_header(GetRunningInfo, request.command.ext_fields)
     return _pass_on(broker, request, header.consumer_group, header.client_id)
 
 
-def consume_directly(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def consume_directly(broker: "Broker", request: "Request") -> "Answer":
     """Let a consumer consume one message now."""
     command = request.command
     header = parse_header(ConsumeDirectly, command.ext_fields)
     try:
         record = bytes(broker.store.log.record(parse_message_id(header.msg_id or "")))
     except (NotFoundError, FormatError) as error:
-        return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))),)
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
     return _pass_on(broker, request, header.consumer_group, header.client_id or "", record)
 
 
-def _pass_on(broker: "Broker", request: "Request", group: str, client_id: str, body: bytes = b"") -> Iterable[Outgoing]:
+def _pass_on(broker: "Broker", request: "Request", group: str, client_id: str, body: bytes = b"") -> "Answer":
     """Send a request on to a consumer, and its answer back to who asked."""
-    command, peer, now = request
+    command, session, now = request
     client = broker.clients.consumer(group, client_id)
     if client is None:
         remark = f"The Consumer <{group}> <{client_id}> not online"
-        return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
-    if client.version < Version.V3_1_8:
-        remark = f"The Consumer <{client_id}> Version <{client.version}> too low to finish, please upgrade it"
-        return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
+    if client.session.version < Version.V3_1_8:
+        remark = f"The Consumer <{client_id}> Version <{client.session.version}> too low to finish, please upgrade it"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
 
-    def pass_back(answer: RemotingCommand | None, now: int) -> Iterable[Outgoing]:  # noqa: ARG001
+    def pass_back(answer: RemotingCommand | None, now: int) -> None:
         if answer is None:
             remark = f"consumer <{group}> <{client_id}> Timeout"
-            return ((peer, command.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)),)
-        return ((peer, command.answer(answer.code, answer.ext_fields, answer.body, answer.remark)),)
+            passed = command.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
+        else:
+            passed = command.answer(answer.code, answer.ext_fields, answer.body, answer.remark)
+        session.reply(passed, now)
 
     asked = RemotingCommand(command.code, ext_fields=command.ext_fields, body=body)
-    return (broker.calls.call(client.peer, asked, now + CALL_MS, pass_back),)
+    remoting_session(client.session).call(asked, now + CALL_MS, pass_back)
+    return None
 
 
-def consumer_status(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def consumer_status(broker: "Broker", request: "Request") -> "Answer":
     """Ask the consumers of a group, or the one with a client id, how far they have read a topic."""
-    command, peer, now = request
+    command, session, now = request
     header = parse_header(GetConsumerStatus, command.ext_fields)
     online = broker.clients.group(header.group)
     if online is None:
         remark = f"No Any Consumer online in the consumer group: [{header.group}]"
-        return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
     clients = [
         client
         for client in online.members.values()
-        if client.version >= Version.V3_0_7 and header.client_addr in (None, "", client.client_id)
+        if client.session.version >= Version.V3_0_7 and header.client_addr in (None, "", client.client_id)
     ]
     fields = build_header(GetConsumerStatus(header.topic, header.group))
     found: dict[str, Any] = {}
     waiting = len(clients)
 
     def collect(client_id: str) -> Then:
-        def take(answer: RemotingCommand | None, now: int) -> Iterable[Outgoing]:  # noqa: ARG001
+        def take(answer: RemotingCommand | None, now: int) -> None:
             nonlocal waiting
             waiting -= 1
             if answer is not None and answer.code == 0:
                 table = parse_body(answer.body).get("messageQueueTable") or {}
                 found[client_id] = by_queue(table, "messageQueueTable")
-            return () if waiting else finish()
+            if not waiting:
+                session.reply(finish(), now)
 
         return take
 
-    def finish() -> Iterable[Outgoing]:
-        return ((peer, command.answer(body=build_body({"consumerTable": found}))),)
+    def finish() -> RemotingCommand:
+        return command.answer(body=build_body({"consumerTable": found}))
 
     if not clients:
         return finish()
-    return [
-        broker.calls.call(
-            client.peer,
-            RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=dict(fields)),
-            now + CALL_MS,
-            collect(client.client_id),
-        )
-        for client in clients
-    ]
+    for client in clients:
+        asked = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=dict(fields))
+        remoting_session(client.session).call(asked, now + CALL_MS, collect(client.client_id))
+    return None
 
 
 PROCESSORS: "dict[int, Processor]" = {

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.limits import check_name
-from mqtool.engine.broker.parked_pops import Key, ParkedPop
 from mqtool.engine.broker.pops import Taken
 from mqtool.engine.broker.processors.pull import RefusedError, checked_group, wanted_by_expression
-from mqtool.engine.broker.processors.send import acknowledged
+from mqtool.engine.broker.processors.send import acknowledged, when_flushed
+from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, Kind, Waiting
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.live_pull import EVERYTHING, Wanted, fetch
 from mqtool.errors import FormatError
@@ -33,11 +33,11 @@ from mqtool.formats.headers import (
     parse_header,
 )
 from mqtool.formats.pop import ORDER_QUEUE_ID, Acknowledgement, flagged_topic, parse_bits, parse_receipt
-from mqtool.formats.remoting import Outgoing, RemotingCommand
+from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 MOST_MESSAGES = 32
 _LATE_MS = 500
@@ -49,9 +49,9 @@ _FOUND, _NOTHING = "FOUND", "NO_MESSAGE_IN_QUEUE"
 # Taking messages
 
 
-def pop(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def pop(broker: "Broker", request: "Request") -> "Answer":
     """Answer with messages, or let the request wait for some."""
-    command, peer, now = request
+    command, now = request.command, request.now
     header = parse_header(Pop, command.ext_fields)
     until = (header.born_time or now) + header.poll_time
     try:
@@ -65,7 +65,7 @@ def pop(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         _check(broker, header.consumer_group, header.topic, header.queue_id, now)
         wanted = _wanted(header)
     except RefusedError as refused:
-        return ((peer, _refused(command, refused, PopResponse(0, 0, 0, 0))),)
+        return _refused(command, refused, PopResponse(0, 0, 0, 0))
     broker.offsets.check_room(header.consumer_group, header.topic)
     check_name(header.attempt_id or "", "attempt id")
     once = _Pop(broker, request, header, wanted)
@@ -80,41 +80,46 @@ class _Pop:
         self._request = request
         self._header = header
         self._wanted = wanted
-        self._key: Key = header.topic, header.consumer_group, header.queue_id
+        self._key = key_of(POPS, header)
 
-    def answer_or_wait(self, until: int) -> Iterable[Outgoing]:
+    def answer_or_wait(self, until: int) -> "Answer":
         """Return the answer if there are messages, or if this cannot wait for some until a time (ms)."""
-        broker, header, (_, peer, now) = self._broker, self._header, self._request
+        broker, header, (_, session, now) = self._broker, self._header, self._request
         taken = broker.pops.take(header, self._wanted, now)
-        parked = broker.pops.parked
+        room = broker.room
         if taken.parts or header.poll_time <= 0 or until <= now:
             if taken.rest:
-                parked.wake(self._key)
+                room.wake(self._key)
             return self._answer(taken, ResponseCode.POLLING_TIMEOUT)
-        if not parked.has_room(self._key):
+        if not room.has_room(POPS, self._key):
             return self._answer(taken, ResponseCode.POLLING_FULL)
         topics = (header.topic, *broker.pops.retry_topics(header.topic, header.consumer_group))
         self._request.command.shed()
-        parked.park(ParkedPop(self._key, topics, self._wanted, peer, until, self._answer_parked))
-        self._look_again(taken)
-        return ()
-
-    def _answer_parked(self, is_due: bool, now: int) -> Iterable[Outgoing] | None:
-        taken = self._broker.pops.take(self._header, self._wanted, now)
-        if taken.parts or is_due:
-            return self._answer(taken, ResponseCode.POLLING_TIMEOUT)
+        room.add(Waiting(POPS, self._key, session, until, self._look, self._give, topics=topics, wanted=self._wanted))
         self._look_again(taken)
         return None
+
+    def _look(self, is_due: bool, now: int) -> Taken | None:
+        taken = self._broker.pops.take(self._header, self._wanted, now)
+        if taken.parts or is_due:
+            return taken
+        self._look_again(taken)
+        return None
+
+    def _give(self, taken: Taken, now: int) -> None:
+        answer = self._answer(taken, ResponseCode.POLLING_TIMEOUT)
+        if answer is not None:
+            self._request.session.reply(answer, now)
 
     def _look_again(self, taken: Taken) -> None:
         """See to it that a pop that waits is tried again where its filter stopped, or when a queue is free."""
         if taken.rest:
-            self._broker.pops.parked.wake(self._key)
+            self._broker.room.wake(self._key)
         if taken.free_at:
-            self._broker.pops.parked.wake_at(taken.free_at, self._key)
+            self._broker.room.wake_at(taken.free_at, self._key)
 
-    def _answer(self, taken: Taken, code_of_nothing: ResponseCode) -> Iterable[Outgoing]:
-        header, (command, peer, _) = self._header, self._request
+    def _answer(self, taken: Taken, code_of_nothing: ResponseCode) -> "Answer":
+        header, command = self._header, self._request.command
         fields = build_header(
             PopResponse(
                 taken.pop_time,
@@ -127,13 +132,13 @@ class _Pop:
             )
         )
         if not taken.parts:
-            return ((peer, command.answer(code_of_nothing, fields, remark=_NOTHING)),)
+            return command.answer(code_of_nothing, fields, remark=_NOTHING)
         answer = command.answer(0, fields, remark=_FOUND)
         answer.parts = taken.parts
         if taken.flush_offset > self._broker.store.flushed_offset:
-            self._broker.awaited_flushes.put(taken.flush_offset, peer, answer, taken.pop_time)
-            return ()
-        return ((peer, answer),)
+            when_flushed(self._broker, self._request._replace(now=taken.pop_time), answer, taken.flush_offset)
+            return None
+        return answer
 
 
 def _wanted(header: Pop) -> Wanted:
@@ -147,14 +152,14 @@ def _wanted(header: Pop) -> Wanted:
         raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
 
 
-def peek(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def peek(broker: "Broker", request: "Request") -> "Answer":
     """Answer with messages that stay where they are."""
-    command, peer, now = request
+    command, now = request.command, request.now
     topic, queue_id, most, group = header = parse_header(Peek, command.ext_fields)
     try:
         _check(broker, group, topic, queue_id, now)
     except RefusedError as refused:
-        return ((peer, _refused(command, refused, PopResponse(0, 0, 0, 0))),)
+        return _refused(command, refused, PopResponse(0, 0, 0, 0))
     parts: list[bytes] = []
     rest = count = 0
     for name, one in _places(broker, header):
@@ -167,10 +172,10 @@ def peek(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         rest += max(0, fetched.max_offset - offset)
     fields = build_header(PopResponse(0, 0, 0, rest))
     if not parts:
-        return ((peer, command.answer(ResponseCode.PULL_NOT_FOUND, fields, remark=_NOTHING)),)
+        return command.answer(ResponseCode.PULL_NOT_FOUND, fields, remark=_NOTHING)
     answer = command.answer(0, fields, remark=_FOUND)
     answer.parts = parts
-    return ((peer, answer),)
+    return answer
 
 
 def _places(broker: "Broker", header: Peek | Notification) -> Iterable[tuple[str, int]]:
@@ -183,35 +188,40 @@ def _places(broker: "Broker", header: Peek | Notification) -> Iterable[tuple[str
     yield from ((topic, 0) for topic in broker.pops.retry_topics(header.topic, header.consumer_group))
 
 
+def key_of(kind: Kind, header: Pop | Notification) -> tuple[str, str, str, int]:
+    """Return what those have in common who wait for the same; a queue id of -1 is all queues."""
+    return kind.name, header.topic, header.consumer_group, header.queue_id
+
+
 # Asking for news
 
 
-def notification(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def notification(broker: "Broker", request: "Request") -> "Answer":
     """Tell whether there are messages, as soon as there are any."""
-    command, peer, now = request
+    command, session, now = request
     header = parse_header(Notification, command.ext_fields)
     try:
         _check(broker, header.consumer_group, header.topic, header.queue_id, now)
     except RefusedError as refused:
-        return ((peer, _refused(command, refused, NotificationResponse(False, False))),)
-    curious, key = broker.pops.curious, (header.topic, header.consumer_group, header.queue_id)
+        return _refused(command, refused, NotificationResponse(False, False))
+    room, key = broker.room, key_of(NOTIFICATIONS, header)
 
-    def tell(is_due: bool, now: int) -> Iterable[Outgoing] | None:
+    def tell(is_due: bool, now: int) -> RemotingCommand | None:
         has_messages = _has_messages(broker, header, now)
         if not has_messages and not is_due:
             return None
-        return ((peer, command.answer(0, build_header(NotificationResponse(has_messages, False)))),)
+        return command.answer(0, build_header(NotificationResponse(has_messages, False)))
 
     until = (header.born_time or now) + header.poll_time
     answer = tell(until <= now, now)
     if answer is not None:
         return answer
-    if not curious.has_room(key):
-        return ((peer, command.answer(0, build_header(NotificationResponse(False, True)))),)
+    if not room.has_room(NOTIFICATIONS, key):
+        return command.answer(0, build_header(NotificationResponse(False, True)))
     topics = (header.topic, *broker.pops.retry_topics(header.topic, header.consumer_group))
     command.shed()
-    curious.park(ParkedPop(key, topics, EVERYTHING, peer, until, tell))
-    return ()
+    room.add(Waiting(NOTIFICATIONS, key, session, until, tell, session.reply, topics=topics))
+    return None
 
 
 def _has_messages(broker: "Broker", header: Notification, now: int) -> bool:
@@ -219,30 +229,30 @@ def _has_messages(broker: "Broker", header: Notification, now: int) -> bool:
     for topic, queue_id in _places(broker, header):
         key = topic, group, queue_id
         if header.order and (free_at := broker.pops.orders.blocked_until(key, header.attempt_id, now)):
-            broker.pops.curious.wake_at(free_at, (header.topic, group, header.queue_id))
+            broker.room.wake_at(free_at, key_of(NOTIFICATIONS, header))
         elif broker.pops.has_messages(topic, group, queue_id):
             return True
     return False
 
 
-def polling_info(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def polling_info(broker: "Broker", request: "Request") -> "Answer":
     """Tell how many pops wait."""
-    command, peer, now = request
+    command, now = request.command, request.now
     group, topic, queue_id = parse_header(PollingInfo, command.ext_fields)
     try:
         _check(broker, group, topic, queue_id, now)
     except RefusedError as refused:
-        return ((peer, _refused(command, refused, PollingInfoResponse(0))),)
-    count = broker.pops.parked.count((topic, group, queue_id))
-    return ((peer, command.answer(0, build_header(PollingInfoResponse(count)))),)
+        return _refused(command, refused, PollingInfoResponse(0))
+    count = broker.room.count(POPS, (POPS.name, topic, group, queue_id))
+    return command.answer(0, build_header(PollingInfoResponse(count)))
 
 
 # Being done with messages
 
 
-def ack(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def ack(broker: "Broker", request: "Request") -> "Answer":
     """Take note that a consumer is done with a message."""
-    command, peer, now = request
+    command, now = request.command, request.now
     header = parse_header(Ack, command.ext_fields)
     group, topic, queue_id, extra_info, offset = header
     try:
@@ -254,13 +264,13 @@ def ack(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         done = receipt.acknowledgement(group, topic, queue_id, offset)
         result = _acknowledge(broker, done, receipt.revive_queue_id, receipt.revive_time, now)
     except RefusedError as refused:
-        return ((peer, refused.answer(command)),)
+        return refused.answer(command)
     return _stored(broker, request, result)
 
 
-def batch_ack(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def batch_ack(broker: "Broker", request: "Request") -> "Answer":
     """Take note that a consumer is done with messages of several pops."""
-    command, peer, now = request
+    command, now = request.command, request.now
     body = parse_body(command.body) if command.body else {}
     result: AppendResult | None = None
     listed = body.get("acks") or []
@@ -268,7 +278,7 @@ def batch_ack(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         raise FormatError("acks is no list of acknowledgements", offset=0)
     acks = [_parse_batch(members, str(body.get("brokerName") or "")) for members in listed]
     if not acks:
-        return ((peer, command.answer(ResponseCode.NO_MESSAGE)),)
+        return command.answer(ResponseCode.NO_MESSAGE)
     try:
         for done, revive_queue_id, revive_time in acks:
             queue = broker.store.queue(done.topic, done.queue_id)
@@ -277,7 +287,7 @@ def batch_ack(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
             if done.offsets:
                 result = _acknowledge(broker, done, revive_queue_id, revive_time, now) or result
     except RefusedError as refused:
-        return ((peer, refused.answer(command)),)
+        return refused.answer(command)
     return _stored(broker, request, result)
 
 
@@ -307,23 +317,23 @@ def _acknowledge(
     return None
 
 
-def change_invisible_time(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def change_invisible_time(broker: "Broker", request: "Request") -> "Answer":
     """Hide a message for another time."""
-    command, peer, now = request
+    command, now = request.command, request.now
     header = parse_header(ChangeInvisibleTime, command.ext_fields)
     try:
         low, high = _kept(broker, header.topic, header.queue_id)
         if not low <= header.offset < high:
             raise RefusedError(ResponseCode.NO_MESSAGE, f"there is no message {header.offset}")
     except RefusedError as refused:
-        return ((peer, _refused(command, refused, ChangeInvisibleTimeResponse(0, 0, 0))),)
+        return _refused(command, refused, ChangeInvisibleTimeResponse(0, 0, 0))
     receipt = parse_receipt(header.extra_info)
     if receipt.revive_queue_id == ORDER_QUEUE_ID:
         until = broker.pops.hide_in_order(header, receipt, now)
         changed = ChangeInvisibleTimeResponse(0, 0, 0)
         if until is not None:
             changed = ChangeInvisibleTimeResponse(receipt.pop_time, until - receipt.pop_time, ORDER_QUEUE_ID)
-        return ((peer, command.answer(0, build_header(changed))),)
+        return command.answer(0, build_header(changed))
     result = broker.pops.hide(header, receipt, now)
     changed = ChangeInvisibleTimeResponse(now, header.invisible_time, receipt.revive_queue_id)
     return _stored(broker, request, result, build_header(changed))
@@ -331,15 +341,15 @@ def change_invisible_time(broker: "Broker", request: "Request") -> Iterable[Outg
 
 def _stored(
     broker: "Broker", request: "Request", result: AppendResult | None, fields: dict[str, str] | None = None
-) -> Iterable[Outgoing]:
+) -> "Answer":
     """Return the answer to what may have been written down."""
-    command, peer, _ = request
+    command = request.command
     answer = command.answer(0, fields)
     if result is None:
-        return ((peer, answer),)
+        return answer
     if result.status is not PutStatus.PUT_OK:
         remark = broker.store.refusal or f"the revive log does not take it: {result.status}"
-        return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
     return acknowledged(broker, request, answer, result)
 
 

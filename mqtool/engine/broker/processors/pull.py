@@ -4,10 +4,9 @@
 """
 
 import functools
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.parked_pulls import ParkedPull
+from mqtool.engine.broker.waiting_room import PULLS, Waiting
 from mqtool.engine.store.live_pull import Fetched, Wanted, fetch
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.errors import FilterError
@@ -16,11 +15,11 @@ from mqtool.formats.codes import Perm, PullSysFlag, RequestCode, ResponseCode
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
 from mqtool.formats.filters import compile_sql92, parse_tags
 from mqtool.formats.headers import Pull, parse_header
-from mqtool.formats.remoting import RESPONSE, Outgoing, RemotingCommand
+from mqtool.formats.remoting import RESPONSE, RemotingCommand
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = range(1, 6)
 """Who forbids a pull (RocketMQ: ``ForbiddenType``)."""
@@ -63,15 +62,15 @@ class RefusedError(Exception):
         return command.answer(self.code, fields, remark=self.remark)
 
 
-def pull(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def pull(broker: "Broker", request: "Request") -> "Answer":
     """Answer with messages, or let the request wait for some."""
-    command, peer, now = request
+    command, session, now = request
     header = parse_header(Pull, command.ext_fields)
     try:
         group, topic = _checked(broker, header, command, now)
         wanted = _wanted(broker, header, group)
     except RefusedError as refused:
-        return ((peer, refused.answer(command)),)
+        return refused.answer(command)
     flags, key = header.sys_flag, (header.consumer_group, header.topic, header.queue_id)
     if flags & _COMMIT_OFFSET and not broker.offsets.has_reset(*key):
         broker.offsets.check_room(*key)
@@ -79,15 +78,24 @@ def pull(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     once = _Pull(broker, header, command, group, topic, wanted)
     if flags & _SUSPEND and header.suspend_timeout_millis > 0 and broker.settings.long_polling_enabled:
         answer = once.answer_or_wait()
-        if answer is None:
+        if answer is not None:
+            return answer
+        if broker.room.has_room(PULLS, key[1:]):
             deadline = now + min(header.suspend_timeout_millis, _LONGEST_WAIT_MS)
-            waiting = ParkedPull(key[1:], header.queue_offset, wanted, peer, deadline, once.answer_parked)
-            if broker.parked_pulls.park(waiting):
-                command.shed()
-                return ()
-        else:
-            return ((peer, answer),)
-    return ((peer, once.answer()),)
+            waiting = Waiting(
+                PULLS,
+                key[1:],
+                session,
+                deadline,
+                once.answer_parked,
+                session.reply,
+                wanted=wanted,
+                offset=header.queue_offset,
+            )
+            broker.room.add(waiting)
+            command.shed()
+            return None
+    return once.answer()
 
 
 _LONGEST_WAIT_MS = 600_000
@@ -121,7 +129,7 @@ class _Pull:
         fetched = self._fetch()
         return None if self._code(fetched) == ResponseCode.PULL_NOT_FOUND else self._answer(fetched)
 
-    def answer_parked(self, is_due: bool) -> RemotingCommand | None:
+    def answer_parked(self, is_due: bool, now: int) -> RemotingCommand | None:  # noqa: ARG002
         """Return the answer to a pull that has waited, None while there is nothing for it yet."""
         if is_due or self._has_reset():
             return self.answer()

@@ -3,7 +3,7 @@
 (Rules: remoting.md 3.2, changes_5_5.md. RocketMQ: ``QueryMessageProcessor``, ``AdminBrokerProcessor``.)
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqtool.engine.store.time_search import Boundary
@@ -22,12 +22,12 @@ from mqtool.formats.headers import (
     parse_header,
 )
 from mqtool.formats.properties import find_property, probe_of
-from mqtool.formats.remoting import MAX_FRAME, Outgoing
+from mqtool.formats.remoting import MAX_FRAME
 from mqtool.formats.stored_message import parse_stored
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 MOST_BY_UNIQUE_KEY = 32
 MOST_BY_KEY = 64
@@ -38,7 +38,7 @@ _MOST_BYTES = MAX_FRAME - (1 << 16)
 _UNIQ_KEY, _KEYS, _TAGS = probe_of("UNIQ_KEY"), probe_of("KEYS"), probe_of("TAGS")
 
 
-def _query_message(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _query_message(broker: "Broker", request: "Request") -> "Answer":
     command = request.command
     header = parse_header(QueryMessage, command.ext_fields)
     by_unique_key = command.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true"
@@ -47,11 +47,11 @@ def _query_message(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
     records = [*_find(broker, header, kind, most)]
     if not records:
         remark = "can not find message, maybe time range not correct"
-        return ((request.peer, command.answer(ResponseCode.QUERY_NOT_FOUND, remark=remark)),)
+        return command.answer(ResponseCode.QUERY_NOT_FOUND, remark=remark)
     index = broker.store.index
     answer = command.answer(ext_fields=build_header(QueryMessageResponse(index.end_timestamp, index.end_offset)))
     answer.parts = records
-    return ((request.peer, answer),)
+    return answer
 
 
 def _find(broker: "Broker", header: QueryMessage, kind: str, most: int) -> Iterator[memoryview]:
@@ -83,7 +83,7 @@ def _has_key(properties: bytes, kind: str, key: bytes) -> bool:
     return kind != "U" and key in find_property(properties, _KEYS).split(b" ")
 
 
-def _view_message(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _view_message(broker: "Broker", request: "Request") -> "Answer":
     command = request.command
     offset = parse_header(ViewMessage, command.ext_fields).offset
     try:
@@ -91,36 +91,36 @@ def _view_message(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         parse_stored(record)
     except (NotFoundError, FormatError):
         remark = f"can not find message by the offset, {offset}"
-        return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
     answer = command.answer()
     answer.parts = (record,)
-    return ((request.peer, answer),)
+    return answer
 
 
-def _search_offset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _search_offset(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(SearchOffset, request.command.ext_fields)
     boundary = Boundary.UPPER if (header.boundary_type or "").lower() == "upper" else Boundary.LOWER
     queue = broker.store.queue(header.topic, header.queue_id)
     return _offset(request, broker.store.offset_at(queue, header.timestamp, boundary) if queue else 0)
 
 
-def _max_offset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _max_offset(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(Queue, request.command.ext_fields)
     queue = broker.store.queue(header.topic, header.queue_id)
     return _offset(request, queue.next_offset if queue else 0)
 
 
-def _min_offset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _min_offset(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(Queue, request.command.ext_fields)
     queue = broker.store.queue(header.topic, header.queue_id)
     return _offset(request, queue.min_offset(broker.store.log.min_offset) if queue else 0)
 
 
-def _offset(request: "Request", offset: int) -> Iterable[Outgoing]:
-    return ((request.peer, request.command.answer(ext_fields=build_header(OffsetResponse(offset)))),)
+def _offset(request: "Request", offset: int) -> "Answer":
+    return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
 
 
-def _earliest_timestamp(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _earliest_timestamp(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(Queue, request.command.ext_fields)
     queue = broker.store.queue(header.topic, header.queue_id)
     timestamp = (
@@ -128,7 +128,7 @@ def _earliest_timestamp(broker: "Broker", request: "Request") -> Iterable[Outgoi
         if queue
         else -1
     )
-    return ((request.peer, request.command.answer(ext_fields=build_header(TimestampResponse(timestamp)))),)
+    return request.command.answer(ext_fields=build_header(TimestampResponse(timestamp)))
 
 
 def store_timestamp(broker: "Broker", topic: str, queue_id: int, queue_offset: int) -> int:

@@ -3,7 +3,6 @@
 (Rules: remoting.md 3.2. RocketMQ: ``RecallMessageProcessor``.)
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.processors.pull import RefusedError
@@ -13,28 +12,26 @@ from mqtool.engine.store.append_result import PutStatus
 from mqtool.errors import FormatError
 from mqtool.formats.codes import Perm, RequestCode, ResponseCode
 from mqtool.formats.headers import RecallMessage, RecallMessageResponse, build_header, parse_header
-from mqtool.formats.hosts import parse_host
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import build_properties
 from mqtool.formats.recall import RecallHandle, parse_handle
-from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 _BODY, _TAG = b"0", "_RECALL_TAG_"
 
 
-def recall(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def recall(broker: "Broker", request: "Request") -> "Answer":
     """Have a message not be delivered: what says so waits in the timer topic as it does."""
-    command, peer, now = request
+    command, session, now = request
     header = parse_header(RecallMessage, command.ext_fields)
     marks = {"MSG_REGION": broker.settings.region}
     try:
         handle = _checked(broker, header, now)
     except RefusedError as refused:
-        return ((peer, command.answer(refused.code, marks, remark=f"recall failed, {refused.remark}")),)
+        return command.answer(refused.code, marks, remark=f"recall failed, {refused.remark}")
     pairs = {
         "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique_key}",  # as 5.3 has it; later ones leave the topic out
         "UNIQ_KEY": handle.unique_key,
@@ -48,13 +45,13 @@ def recall(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         _BODY,
         build_properties(pairs),
         born_timestamp=now,
-        born_host=parse_host(peer.address),
+        born_host=session.born_host,
         store_host=broker.store_host,
     )
     result = broker.intake.put(message, now)
     if result.status is not PutStatus.PUT_OK:
         remark = f"recall failed, {broker.store.refusal or 'execute error'}"
-        return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, marks, remark=remark)),)
+        return command.answer(ResponseCode.SYSTEM_ERROR, marks, remark=remark)
     answer = command.answer(ext_fields=build_header(RecallMessageResponse(handle.unique_key)) | marks)
     return acknowledged(broker, request, answer, result)
 

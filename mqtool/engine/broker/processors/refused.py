@@ -4,11 +4,11 @@ A broker of RocketMQ refuses what it does not know with REQUEST_CODE_NOT_SUPPORT
 every master without a controller refuses in words of its own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.remoting import Outgoing
+from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.processors.request import Request
@@ -155,13 +155,13 @@ REFUSED: Mapping[int, Refusal] = {
 """By request code; a processor of the same code comes first."""
 
 
-def refuse(request: "Request") -> Iterable[Outgoing]:
+def refuse(request: "Request") -> RemotingCommand:
     """Return the answer to a request that no processor serves."""
     command = request.command
     reason, code = REFUSED.get(command.code, _UNKNOWN)
     if code is ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         reason = f" request type {command.code} not supported" + (f": {reason}" if reason else "")
-    return ((request.peer, command.answer(code, remark=reason)),)
+    return command.answer(code, remark=reason)
 
 
 _UNKNOWN = Refusal("")

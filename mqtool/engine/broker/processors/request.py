@@ -1,19 +1,23 @@
 """What a processor gets and what it returns."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from mqtool.engine.broker.broker import Broker
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.engine.broker.processors.session import RemotingSession
+from mqtool.formats.remoting import RemotingCommand
 
 
 class Request(NamedTuple):
     """A command from a client, and when it came."""
 
     command: RemotingCommand
-    peer: Peer
+    session: RemotingSession
     now: int
 
 
-Processor = Callable[[Broker, Request], Iterable[Outgoing]]
-"""Serves requests; returns what to send to whom."""
+Answer = RemotingCommand | None
+"""None: it comes later, by ``RemotingSession.reply``, or not at all."""
+
+Processor = Callable[[Broker, Request], Answer]
+"""Serves requests."""

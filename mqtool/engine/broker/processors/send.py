@@ -5,19 +5,19 @@
 
 import functools
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.delayed import DELAY
 from mqtool.engine.broker.limits import MOST_QUEUES_IN_ALL, MOST_TIMERS, MOST_TOPICS, check_room
+from mqtool.engine.broker.processors.session import remoting_session
 from mqtool.engine.broker.topics import fault_of_name, may_be_sent_to
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.codes import Perm, RequestCode, ResponseCode, SysFlag, Version
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
 from mqtool.formats.headers import PushReply, Send, SendBack, build_header, parse_header
-from mqtool.formats.hosts import host_text, offset_message_id, parse_host
-from mqtool.formats.new_message import Host, NewMessage, split_batch
+from mqtool.formats.hosts import host_text, offset_message_id
+from mqtool.formats.new_message import NewMessage, split_batch
 from mqtool.formats.properties import (
     add_property,
     build_properties,
@@ -26,13 +26,13 @@ from mqtool.formats.properties import (
     probe_of,
 )
 from mqtool.formats.recall import RecallHandle, build_handle
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 UNIQUE_KEY = "UNIQ_KEY"
 _UNIQUE_KEY, _TRANSACTION = probe_of(UNIQUE_KEY), probe_of("TRAN_MSG")
@@ -47,7 +47,6 @@ _FIRST_RETRY_LEVEL = 3
 _REPLY_TO, _TIMER_OUT = probe_of("REPLY_TO_CLIENT"), probe_of("TIMER_OUT_MS")
 _PUSH_MS = 10_000
 """How long a client may take to acknowledge a reply."""
-_NOBODY: Host = (bytes(4), 0)
 _WRITE = int(Perm.WRITE)  # an operator of an enum takes a microsecond
 
 _CODES = {
@@ -75,15 +74,14 @@ class _RefusedError(Exception):
 # Sending
 
 
-def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outgoing]:
+def _send(broker: "Broker", request: "Request", *, short: bool) -> "Answer":
     command = request.command
     header = parse_header(Send, command.ext_fields, short=short)
     try:
         config = _topic_of(broker, header, request.now)
         message = _message(broker, header, config, request)
     except _RefusedError as refused:
-        answer = command.answer(refused.code, _marks(broker), remark=str(refused))
-        return ((request.peer, answer),)
+        return command.answer(refused.code, _marks(broker), remark=str(refused))
     queue_id, store = message.queue_id, broker.store
     if store.queue(header.topic, queue_id) is None:
         check_room(store.queue_count, 1, MOST_QUEUES_IN_ALL, "queues")
@@ -103,7 +101,7 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outg
             try:
                 _retry_or_bury(broker, header, message, request)
             except _RefusedError as refused:
-                return ((request.peer, command.answer(refused.code, _marks(broker), remark=str(refused))),)
+                return command.answer(refused.code, _marks(broker), remark=str(refused))
         result = broker.intake.put(message, request.now)
         if message.topic == TIMER_TOPIC and result.status is PutStatus.PUT_OK:
             more = _recall_handle(broker, header.topic, message, key)
@@ -172,17 +170,10 @@ def _message(broker: "Broker", header: Send, config: TopicConfig, request: "Requ
         header.flag,
         sys_flag,
         header.born_timestamp,
-        _host_of(request.peer),
+        request.session.born_host,
         broker.store_host,
         header.reconsume_times,
     )
-
-
-def _host_of(peer: Peer) -> Host:
-    try:
-        return parse_host(peer.address)
-    except ValueError:  # a client that had gone before anybody looked has no address
-        return _NOBODY
 
 
 def _marked(broker: "Broker", properties: bytes) -> bytes:
@@ -227,13 +218,13 @@ def _answer(
     queue_id: int,
     key: bytes,
     more: dict[str, str] | None = None,
-) -> Iterable[Outgoing]:
+) -> "Answer":
     """Return the answer to a send, unless it must wait for the disk."""
     command = request.command
     fields = _marks(broker)
     if result.status is not PutStatus.PUT_OK:
         remark = _REMARKS.get(result.status) or broker.store.refusal or "service not available now"
-        return ((request.peer, command.answer(_CODES[result.status], fields, remark=remark)),)
+        return command.answer(_CODES[result.status], fields, remark=remark)
     fields["msgId"] = result.message_id
     fields["queueId"] = str(queue_id)
     fields["queueOffset"] = str(result.queue_offset)
@@ -244,14 +235,24 @@ def _answer(
     return acknowledged(broker, request, command.answer(ext_fields=fields), result)
 
 
-def acknowledged(
-    broker: "Broker", request: "Request", answer: RemotingCommand, result: AppendResult
-) -> Iterable[Outgoing]:
+def acknowledged(broker: "Broker", request: "Request", answer: RemotingCommand, result: AppendResult) -> "Answer":
     """Return the answer to a request that has stored a message, nothing yet where it must wait for the disk."""
     if result.flush_offset and result.flush_offset > broker.store.flushed_offset:
-        broker.awaited_flushes.put(result.flush_offset, request.peer, answer, request.now)
-        return ()
-    return ((request.peer, answer),)
+        when_flushed(broker, request, answer, result.flush_offset)
+        return None
+    return answer
+
+
+def when_flushed(broker: "Broker", request: "Request", answer: RemotingCommand, flush_offset: int) -> None:
+    """Have a request answered when the log is flushed up to an address, or that takes too long."""
+    session, changes = request.session, broker.saves.changes_of_request
+
+    def then(is_flushed: bool, now: int) -> None:
+        if not is_flushed:
+            answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+        session.reply_when_saved(broker.saves, request.command, answer, changes, now)
+
+    broker.awaited_flushes.wait(flush_offset, session, then, request.now)
 
 
 def _marks(broker: "Broker") -> dict[str, str]:
@@ -262,28 +263,32 @@ def _marks(broker: "Broker") -> dict[str, str]:
 # Replies
 
 
-def _reply(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Outgoing]:
+def _reply(broker: "Broker", request: "Request", *, short: bool) -> "Answer":
     """Push a reply to the client that has asked; keep it, and answer who replies, when that client has it."""
     command, now = request.command, request.now
     header = parse_header(Send, command.ext_fields, short=short)
     try:
         message = _message(broker, header, _topic_of(broker, header, now), request)
     except _RefusedError as refused:
-        return ((request.peer, command.answer(refused.code, _marks(broker), remark=str(refused))),)
+        return command.answer(refused.code, _marks(broker), remark=str(refused))
     asking = find_property(message.properties, _REPLY_TO).decode("utf-8", "replace")
     client = broker.clients.producer(asking)
     if client is None:
         remark = f"push reply message fail, channel of <{asking}> not found."
-        return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)),)
+        return command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)
 
-    def pushed(answer: RemotingCommand | None, now: int) -> Iterable[Outgoing]:
+    def pushed(answer: RemotingCommand | None, now: int) -> None:
+        if (told := told_of(answer, now)) is not None:
+            request.session.reply(told, now)
+
+    def told_of(answer: RemotingCommand | None, now: int) -> "Answer":
         result = broker.intake.put(message, now) if broker.settings.store_replies else None
         if answer is None or answer.code:
             remark = f"push reply message to <{asking}> fail."
-            return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)),)
+            return command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)
         if result is None or result.status is not PutStatus.PUT_OK:
             fields = {**_marks(broker), "msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"}
-            return ((request.peer, command.answer(ext_fields=fields)),)
+            return command.answer(ext_fields=fields)
         return _answer(broker, request._replace(now=now), result, message.queue_id, b"")
 
     push = RemotingCommand(
@@ -291,7 +296,8 @@ def _reply(broker: "Broker", request: "Request", *, short: bool) -> Iterable[Out
         ext_fields=build_header(_push(broker, header, message, now)),
         body=message.body,
     )
-    return (broker.calls.call(client.peer, push, now + _PUSH_MS, pushed),)
+    remoting_session(client.session).call(push, now + _PUSH_MS, pushed)
+    return None
 
 
 def _push(broker: "Broker", header: Send, message: NewMessage, now: int) -> PushReply:
@@ -331,7 +337,7 @@ def _retry_or_bury(broker: "Broker", header: Send, message: NewMessage, request:
         message.properties = build_properties(pairs | {DELAY: "-1"})
 
 
-def _send_back(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _send_back(broker: "Broker", request: "Request") -> "Answer":
     command, now = request.command, request.now
     header = parse_header(SendBack, command.ext_fields)
     try:
@@ -341,13 +347,13 @@ def _send_back(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
                 ResponseCode.NO_PERMISSION, f"the broker[{broker.address}] sending message is forbidden"
             )
         if group.retry_queue_count <= 0:
-            return ((request.peer, command.answer()),)
+            return command.answer()
         message = _to_be_retried(broker, header, group, request)
     except _RefusedError as refused:
-        return ((request.peer, command.answer(refused.code, remark=str(refused))),)
+        return command.answer(refused.code, remark=str(refused))
     result = broker.intake.put(message, now)
     if result.status is not PutStatus.PUT_OK:
-        return ((request.peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=result.status)),)
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark=result.status)
     broker.figures.sent_back(find_property(message.properties, _RETRY_TOPIC).decode("utf-8", "replace"), header.group)
     return acknowledged(broker, request, command.answer(), result)
 

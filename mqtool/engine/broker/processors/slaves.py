@@ -3,16 +3,14 @@
 (Rules: remoting.md 3.8. RocketMQ: ``AdminBrokerProcessor``, ``HAService``.)
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode
-from mqtool.formats.remoting import Outgoing
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 _NO_CLIENT = {
     "lastReadTimestamp": 0,
@@ -23,7 +21,7 @@ _NO_CLIENT = {
 }
 
 
-def ha_status(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def ha_status(broker: "Broker", request: "Request") -> "Answer":
     """Tell how far the slaves are: there are none."""
     body = {
         "haClientRuntimeInfo": _NO_CLIENT,  # what a slave would tell of its own connection
@@ -32,12 +30,12 @@ def ha_status(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         "master": True,
         "masterCommitLogMaxOffset": broker.store.log.end_offset,
     }
-    return ((request.peer, request.command.answer(body=build_body(body))),)
+    return request.command.answer(body=build_body(body))
 
 
-def reset_flush_offset(broker: "Broker", request: "Request") -> Iterable[Outgoing]:  # noqa: ARG001
+def reset_flush_offset(broker: "Broker", request: "Request") -> "Answer":  # noqa: ARG001
     """Forget up to where the master has flushed: a master knows that itself, and changes nothing."""
-    return ((request.peer, request.command.answer()),)
+    return request.command.answer()
 
 
 PROCESSORS: "dict[int, Processor]" = {

@@ -13,14 +13,14 @@ from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.config_tables import topics as parse_topics
 from mqtool.formats.headers import CreateTopic, TopicName, parse_header
-from mqtool.formats.remoting import Outgoing, RemotingCommand
+from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.processors.request import Processor, Request
+    from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
 
-def _create(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _create(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(CreateTopic, request.command.ext_fields)
     known = broker.topics.get(header.topic)
     config = TopicConfig(
@@ -53,7 +53,7 @@ def _changed(attributes: dict[str, str], changes: str) -> dict[str, str]:
     return attributes
 
 
-def _create_some(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _create_some(broker: "Broker", request: "Request") -> "Answer":
     listed = parse_body(request.command.body).get("topicConfigList") or []
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise FormatError("topicConfigList is no list of topics", offset=0)
@@ -86,15 +86,15 @@ def _fault(broker: "Broker", topic: str) -> str | None:
     return fault_of_name(topic)
 
 
-def _delete(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _delete(broker: "Broker", request: "Request") -> "Answer":
     return _delete_each(broker, request, [parse_header(TopicName, request.command.ext_fields).topic])
 
 
-def _delete_some(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _delete_some(broker: "Broker", request: "Request") -> "Answer":
     return _delete_each(broker, request, names_in(request.command.body, "topicList"))
 
 
-def _delete_each(broker: "Broker", request: "Request", topics: list[str]) -> Iterable[Outgoing]:
+def _delete_each(broker: "Broker", request: "Request", topics: list[str]) -> "Answer":
     """Delete topics, none of them if one may not be deleted."""
     for topic in topics:
         if not topic.strip():
@@ -119,12 +119,12 @@ def names_in(body: bytes, member: str) -> list[str]:
     return listed
 
 
-def _answer(request: "Request", fault: str | None) -> Iterable[Outgoing]:
+def _answer(request: "Request", fault: str | None) -> "Answer":
     code = ResponseCode.SUCCESS if fault is None else ResponseCode.INVALID_PARAMETER
-    return ((request.peer, request.command.answer(code, remark=fault)),)
+    return request.command.answer(code, remark=fault)
 
 
-def _list(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _list(broker: "Broker", request: "Request") -> "Answer":
     topics = broker.topics
     body = build_body(
         {
@@ -133,10 +133,10 @@ def _list(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         }
     )
     fields = {"totalTopicNum": str(len(topics.configs))}
-    return ((request.peer, request.command.answer(ext_fields=fields, body=body)),)
+    return request.command.answer(ext_fields=fields, body=body)
 
 
-def _get(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _get(broker: "Broker", request: "Request") -> "Answer":
     topic = parse_header(TopicName, request.command.ext_fields).topic
     config = broker.topics.get(topic)
     answer: RemotingCommand
@@ -145,12 +145,12 @@ def _get(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
         answer = request.command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
     else:
         answer = request.command.answer(body=build_body(topic_members(config)))
-    return ((request.peer, answer),)
+    return answer
 
 
-def _list_system(broker: "Broker", request: "Request") -> Iterable[Outgoing]:
+def _list_system(broker: "Broker", request: "Request") -> "Answer":
     names = [name for name in broker.topics.configs if broker.topics.is_system(name)]
-    return ((request.peer, request.command.answer(body=build_topic_list(names))),)
+    return request.command.answer(body=build_topic_list(names))
 
 
 PROCESSORS: "dict[int, Processor]" = {

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.broker.clients import Client
 from mqtool.engine.broker.settings import AT_START
 from mqtool.errors import FormatError
 from mqtool.formats.bodies import ConsumerData, MessageQueue, Subscription, by_queue, parse_body
@@ -178,8 +177,9 @@ def _subscribe(asking: Asking, group: str, topic: str) -> None:
     data = ConsumerData(
         group, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", (Subscription(topic, "A"),)
     )
-    client = Client(Peer(9, "192.0.2.9", 1), "c", "JAVA", 409, asking.now)
-    list(asking.broker.clients.register_consumer(data, client))
+    client = asking.client_of(Peer(9, "192.0.2.9", 1), "c")
+    asking.broker.clients.register_consumer(data, client)
+    asking.door.outgoing()  # it is told of its group
 
 
 def test_who_reads_a_topic_and_what_a_group_reads(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_producers_come_and_go(asking: Asking) -> None:
     }
     found = asking.broker.clients.producer("p1")
     assert found is not None
-    assert found.peer is FIRST
+    assert found.session is asking.door.session(FIRST)
     everyone = orjson.loads(asking.ask(RequestCode.GET_ALL_PRODUCER_INFO).body)["data"]
     assert [one["clientId"] for one in everyone["P"]] == ["p1"]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.broker.parked_pulls import LOOK_INTERVAL_MS
+from mqtool.engine.broker.waiting_room import PULLS
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat
 from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
@@ -244,11 +244,11 @@ def test_a_held_pull_is_answered_at_its_deadline(asking: Asking) -> None:
     asking.now += HOLD_MS - 1
     assert [*asking.door.tick(asking.now)] == []
 
-    asking.now += LOOK_INTERVAL_MS
+    asking.now += 1
     [(_, answer)] = asking.door.tick(asking.now)
 
     assert (answer.code, *offsets(answer)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 1, 0, 1)
-    assert len(asking.broker.parked_pulls) == 0
+    assert asking.broker.room.count(PULLS) == 0
 
 
 def test_only_pulls_that_say_so_are_held_and_only_for_what_is_to_come(asking: Asking) -> None:
@@ -256,7 +256,7 @@ def test_only_pulls_that_say_so_are_held_and_only_for_what_is_to_come(asking: As
     assert pull(asking).code == ResponseCode.PULL_NOT_FOUND
     assert pull(asking, sysFlag=PullSysFlag.SUSPEND, suspendTimeoutMillis=0).code == ResponseCode.PULL_NOT_FOUND
     assert pull(asking, sysFlag=PullSysFlag.SUSPEND, queueOffset=4).code == ResponseCode.PULL_OFFSET_MOVED
-    assert len(asking.broker.parked_pulls) == 0
+    assert asking.broker.room.count(PULLS) == 0
 
 
 def test_pulls_of_a_connection_that_has_ended_are_forgotten(asking: Asking) -> None:

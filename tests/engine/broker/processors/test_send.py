@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.broker.clients import Client
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.formats.bodies import MessageQueue, QueueLocks
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -350,7 +349,7 @@ def test_a_recorded_reply_is_pushed_to_who_asked_kept_and_answered(tmp_path: Pat
     with broker_at_work(tmp_path) as asking:
         broker = asking.broker
         broker.listens_at("127.0.0.1:30911")
-        broker.clients.register_producer("G", Client(asks, "192.0.2.2@asking", "JAVA", 400, NOW))
+        broker.clients.register_producer("G", asking.client_of(asks, "192.0.2.2@asking", "JAVA", 400))
 
         [(to, push)] = asking.door.handle(reply.request.command, asking.client, NOW)
         received = RemotingCommand(0, RESPONSE, push.opaque)
@@ -380,7 +379,7 @@ def test_a_reply_that_nobody_takes_is_an_error_for_who_replies(is_there: bool, t
         broker = asking.broker
         if is_there:
             asks = Peer(2, "192.0.2.2", 4001)
-            broker.clients.register_producer("G", Client(asks, "192.0.2.2@asking", "JAVA", 400, NOW))
+            broker.clients.register_producer("G", asking.client_of(asks, "192.0.2.2@asking", "JAVA", 400))
             [_] = asking.door.handle(reply.request.command, asking.client, NOW)
             [(to, answer)] = [one for one in asking.door.tick(NOW + 10_000) if one[0] is asking.client]
         else:

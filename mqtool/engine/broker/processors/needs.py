@@ -9,8 +9,8 @@ for messages by their address, for pops and for locks; all of those have rows he
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
+from mqtool.engine.broker.acl import Need, TopicAt
 from mqtool.errors import FormatError
 from mqtool.formats.bodies import parse_body, parse_heartbeat, parse_queue_locks
 from mqtool.formats.codes import RequestCode
@@ -22,17 +22,7 @@ from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.topics import RETRY_PREFIX
 
-TopicAt = Callable[[int], str | None]
-"""Returns the topic that a message at an address of the log is for, None where there is no message."""
-
 _RECALLED = probe_of("TIMER_DEL_UNIQKEY")
-
-
-class Need(NamedTuple):
-    """Something that the sender of a request must be allowed to do; ``ANY`` is met by either permission."""
-
-    topic: str  # or the retry topic of a group, which means the group
-    permission: int
 
 
 Row = Callable[[RemotingCommand, TopicAt], Iterable[Need]]

@@ -1,0 +1,143 @@
+"""Sessions of those who speak the remoting protocol, and the requests that a broker makes to them."""
+
+from collections.abc import Callable, Mapping
+
+from mqtool.engine.broker.saves import Saves
+from mqtool.engine.broker.sessions import ConsumersChanged, Notice, Session, TransactionCheck
+from mqtool.engine.broker.waiting_room import CALLS, Waiting, WaitingRoom
+from mqtool.errors import MqtoolError, UnavailableError
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.headers import CheckTransaction, ConsumerGroup, build_header
+from mqtool.formats.hosts import parse_host
+from mqtool.formats.new_message import Host, build_record, record_size, topic_field
+from mqtool.formats.remoting import ONEWAY, Outgoing, Peer, RemotingCommand
+from mqtool.formats.topics import HALF_TOPIC
+
+Then = Callable[[RemotingCommand | None, int], None]
+"""What to do with an answer, None where none has come in time, and the time in ms."""
+
+_NOBODY: Host = (bytes(4), 0)
+_NO_ANSWER = object()
+
+
+class Outbox:
+    """What is to be sent, in its order; and the numbers of the requests among that."""
+
+    def __init__(self, room: WaitingRoom, broker_name: Callable[[], str]) -> None:
+        self.room = room
+        self.broker_name = broker_name
+        self.waiting: list[Outgoing] = []
+        self._opaque = 0
+
+    def take(self) -> list[Outgoing]:
+        """Return what is to be sent."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    def next_opaque(self) -> int:
+        """Return a number for another request."""
+        self._opaque = self._opaque % 0x7FFFFFFF + 1  # some clients take 0 for none
+        return self._opaque
+
+
+class RemotingSession(Session):
+    """A connection of a client."""
+
+    __slots__ = ("_outbox", "born_host", "peer")
+
+    def __init__(self, peer: Peer, outbox: Outbox) -> None:
+        super().__init__(peer.host, peer.address)
+        self.peer = peer
+        self._outbox = outbox
+        try:
+            self.born_host = parse_host(peer.address)
+        except ValueError:  # a client that had gone before anybody looked has no address
+            self.born_host = _NOBODY
+
+    def reply(self, answer: RemotingCommand, now: int) -> None:  # noqa: ARG002 - a ``Then`` of the waiting room
+        """Send an answer that comes later."""
+        self._outbox.waiting.append((self.peer, answer))
+
+    def reply_when_saved(
+        self, saves: Saves, command: RemotingCommand, answer: RemotingCommand, changes: int, now: int
+    ) -> None:
+        """Send the answer to a command when the first ``changes`` of tables are on the disk, or say that they are not.
+
+        Args:
+            saves: knows.
+            command: is answered.
+            answer: is sent where all is well.
+            changes: how many; 0 for none.
+            now: the time, in ms.
+        """
+
+        def then(failure: MqtoolError | None, now: int) -> None:
+            failed = command.answer(ResponseCode.SYSTEM_ERROR, remark=str(failure)) if failure else None
+            self.reply(failed or answer, now)
+
+        saves.wait(changes, self, then, now)
+
+    def tell(self, code: int, ext_fields: Mapping[str, str], body: bytes = b"") -> None:
+        """Send a request that wants no answer."""
+        request = RemotingCommand(code, ONEWAY, self._outbox.next_opaque(), dict(ext_fields), body)
+        self._outbox.waiting.append((self.peer, request))
+
+    def call(self, request: RemotingCommand, due: int, then: Then) -> None:
+        """Send a request; ``then`` gets its answer, or None when it has not come by ``due`` (ms).
+
+        Raises:
+            UnavailableError: too many answers of this client are expected already.
+        """
+        key, room = ("call", self), self._outbox.room
+        if not room.has_room(CALLS, key):
+            raise UnavailableError(f"{self.address} has not answered {CALLS.most_of_key} requests yet: try again later")
+        request.opaque = self._outbox.next_opaque()
+
+        def ended(answer: object, now: int) -> None:
+            then(answer if isinstance(answer, RemotingCommand) else None, now)
+
+        room.add(Waiting(CALLS, key, self, due, _give_up, ended, offset=request.opaque))
+        self._outbox.waiting.append((self.peer, request))
+
+    def answered(self, answer: RemotingCommand, now: int) -> None:
+        """Take the answer to a request; one that nobody waits for is dropped."""
+        waiting = self._outbox.room.take(("call", self), answer.opaque)
+        if waiting is not None and waiting.then is not None:
+            waiting.then(answer, now)
+
+    def notify(self, notice: Notice) -> None:
+        """Tell something."""
+        if isinstance(notice, ConsumersChanged):
+            self.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, build_header(ConsumerGroup(notice.group)))
+        else:
+            fields = {**build_header(_check_header(notice)), "bname": self._outbox.broker_name()}
+            self.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, _check_body(notice))
+
+
+def remoting_session(session: Session) -> RemotingSession:
+    """Return a session as one of this protocol.
+
+    Raises:
+        UnavailableError: that client speaks another.
+    """
+    if not isinstance(session, RemotingSession):
+        raise UnavailableError(f"{session.address} cannot be asked: it does not speak the remoting protocol")
+    return session
+
+
+def _give_up(is_due: bool, now: int) -> object:  # noqa: ARG001
+    return _NO_ANSWER if is_due else None
+
+
+def _check_header(check: TransactionCheck) -> CheckTransaction:
+    half = check.half
+    return CheckTransaction(
+        half.queue_offset, half.physical_offset, HALF_TOPIC, check.unique_key, check.transaction_id, check.message_id
+    )
+
+
+def _check_body(check: TransactionCheck) -> bytes:
+    message, _, queue_offset, physical_offset, store_timestamp = check.half
+    topic, properties = topic_field(message.topic), message.properties
+    size = record_size(message, topic, len(properties))
+    return build_record(message, topic, properties, size, queue_offset, physical_offset, store_timestamp)

@@ -1,0 +1,139 @@
+"""The waiting room: whatever waits is told once, of what came, at its deadline or not at all, and leaves nothing."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from mqtool.engine.broker.sessions import Session
+from mqtool.engine.broker.waiting_room import CALLS, FLUSHES, NOTIFICATIONS, POPS, PULLS, Kind, Waiting, WaitingRoom
+from mqtool.engine.store.live_pull import Wanted
+
+KINDS = (PULLS, POPS, NOTIFICATIONS, FLUSHES, CALLS)
+FILTERS = (Wanted(), Wanted(frozenset({1})), Wanted(frozenset({2})))
+TOPIC, RETRY = "T", "%RETRY%G"
+
+
+class One:
+    """Something that waits, as the test knows it."""
+
+    def __init__(self, kind: Kind, session: Session, deadline: int, wanted: Wanted, queue_id: int, now: int) -> None:
+        self.kind = kind
+        self.wanted = wanted
+        self.queue_id = queue_id
+        self.came = now
+        self.has_something = False
+        self.told: list[tuple[object, int]] = []
+        key = {
+            PULLS: (TOPIC, max(queue_id, 0)),
+            POPS: ("pops", TOPIC, "G", queue_id),
+            NOTIFICATIONS: ("notifications", TOPIC, "G", queue_id),
+            FLUSHES: "flush",
+            CALLS: ("call", session),
+        }[kind]
+        topics = (TOPIC, RETRY) if kind.is_in_turn else ()
+        self.waiting = Waiting(
+            kind,
+            key,
+            session,
+            deadline,
+            self.look,
+            lambda result, now: self.told.append((result, now)),
+            topics=topics,
+            wanted=wanted,
+            offset=now,
+        )
+
+    def look(self, is_due: bool, now: int) -> str | None:  # noqa: ARG002
+        return "something" if self.has_something else "nothing" if is_due else None
+
+
+class RoomOverTime(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = WaitingRoom()
+        self.now = 1
+        self.sessions = [Session("192.0.2.1", f"192.0.2.1:{port}") for port in (1, 2)]
+        self.all: list[One] = []
+
+    def here(self) -> list[One]:
+        return [one for one in self.all if not one.told]
+
+    @rule(
+        kind=st.sampled_from(KINDS),
+        session=st.integers(0, 1),
+        patience=st.integers(0, 50),
+        wanted=st.sampled_from(FILTERS),
+        queue_id=st.sampled_from([-1, 0, 1]),
+    )
+    def come(self, kind: Kind, session: int, patience: int, wanted: Wanted, queue_id: int) -> None:
+        one = One(kind, self.sessions[session], self.now + patience, wanted, queue_id, self.now)
+        assert self.room.has_room(kind, one.waiting.key)
+        self.room.add(one.waiting)
+        self.all.append(one)
+
+    @rule(topic=st.sampled_from([TOPIC, RETRY]), queue_id=st.integers(0, 1), tags_code=st.integers(0, 2))
+    def arrive(self, topic: str, queue_id: int, tags_code: int) -> None:
+        """A message comes: all whom it concerns have something, and are told by the next tick."""
+        concerned = [one for one in self.here() if self.is_concerned(one, topic, queue_id, tags_code)]
+        for one in concerned:
+            one.has_something = True
+        self.room.arrived(topic, queue_id, self.now + 1, tags_code, self.now)
+        if concerned:
+            assert self.room.next_tick(self.now) == self.now
+        self.room.tick(self.now)
+        assert [one.told for one in concerned] == [[("something", self.now)]] * len(concerned)
+
+    @staticmethod
+    def is_concerned(one: One, topic: str, queue_id: int, tags_code: int) -> bool:
+        if not one.wanted.matches_code(tags_code):
+            return False
+        if one.kind is PULLS:
+            return topic == TOPIC and max(one.queue_id, 0) == queue_id
+        return one.kind.is_in_turn and (topic == RETRY or one.queue_id in (-1, queue_id))
+
+    @rule(after=st.integers(0, 60))
+    def flush(self, after: int) -> None:
+        """All that were there before a time are told, in their order, and none of the others."""
+        offset = self.now - after
+        self.room.release("flush", offset, "flushed", self.now)
+        for one in self.all:
+            if one.kind is FLUSHES and one.came <= offset:
+                assert one.told
+
+    @rule(session=st.integers(0, 1))
+    def close(self, session: int) -> None:
+        ended = [one for one in self.here() if one.waiting.session is self.sessions[session]]
+        self.room.closed(self.sessions[session], self.now)
+        for one in ended:
+            assert bool(one.told) == (one.kind is CALLS)
+        self.all = [one for one in self.all if one not in ended]
+
+    @rule(ms=st.integers(0, 40))
+    def wait(self, ms: int) -> None:
+        end = self.now + ms
+        while (due := self.room.next_tick(self.now)) is not None and due <= end:
+            self.now = max(due, self.now)
+            self.room.tick(self.now)
+        self.now = end
+        for one in self.all:
+            deadline = one.waiting.deadline
+            assert deadline is not None
+            assert one.told or deadline > self.now
+            assert not one.told or one.told[0][0] != "nothing" or one.told[0][1] == deadline
+
+    @invariant()
+    def none_is_told_twice_and_all_are_counted(self) -> None:
+        assert all(len(one.told) <= 1 for one in self.all)
+        for kind in KINDS:
+            assert self.room.count(kind) == sum(one.kind is kind for one in self.here())
+
+    def teardown(self) -> None:
+        for session in self.sessions:
+            self.room.closed(session, self.now)
+        left = {name: table for name, table in vars(self.room).items() if name.startswith("_by") and name != "_by_time"}
+        assert not any(left.values()), left
+        assert not any(self.room._by_time.values())
+        assert not self.room._keys_of_topic
+        assert self.room.next_tick(self.now) in (None, self.now)  # a key that was woken is looked at in vain
+
+
+TestWaitingRoom = RoomOverTime.TestCase
