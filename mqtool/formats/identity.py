@@ -36,7 +36,6 @@ Bodies count as they are stored, and by size and CRC. Cost of ``record_identitie
 """
 
 import hashlib
-import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -61,7 +60,6 @@ _WORD = 8
 _KEY_WORDS = 8
 _LANES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)  # what a hash begins with, and by what each of its halves multiplies
 _FACTORS = (0xD6E8FEB86659FD93, 0xA0761D6478BD642F)
-_MASK = (1 << 64) - 1
 _LOW_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], np.uint64)
 
 
@@ -101,38 +99,6 @@ def record_identities(table: MessageTable) -> Words:
     return np.ascontiguousarray(lanes.T)
 
 
-def record_identity(
-    topic: bytes,
-    sys_flag: int,
-    reconsume_times: int,
-    born_timestamp: int,
-    body_size: int,
-    body_crc: int,
-    properties: bytes,
-) -> tuple[int, int]:
-    """Return the identity of one record, as ``record_identities`` does of many."""
-    key = first_key(properties)
-    is_whole = topic.startswith(_OF_BROKERS) or not key
-    padded = key if len(key) <= _KEY_WORDS * _WORD else _digest(key)
-    padded = padded.ljust(_KEY_WORDS * _WORD, b"\0")
-    words = [
-        *_halves(topic),
-        (sys_flag & commit_log.TRANSACTION_MASK) << 32 | reconsume_times & 0xFFFFFFFF,
-        (body_size & 0xFFFFFFFF) << 32 | body_crc & 0xFFFFFFFF,
-        born_timestamp & _MASK if is_whole else 0,
-        _crc(_without_crc(properties)) if is_whole else 0,
-        len(key),
-        *(int.from_bytes(padded[at : at + _WORD], "little") for at in range(0, len(padded), _WORD)),
-    ]
-    first, second = _LANES
-    for word in words:
-        first = (first ^ word) * _FACTORS[0] & _MASK
-        first ^= first >> 32
-        second = (second ^ word) * _FACTORS[1] & _MASK
-        second ^= second >> 32
-    return first, second
-
-
 def first_key(properties: bytes) -> bytes:
     r"""Return the key that a message was given before its batch was, empty without any.
 
@@ -152,16 +118,6 @@ def _halves(data: bytes) -> tuple[int, int]:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=_KEY_WORDS * _WORD).digest()
-
-
-def _crc(data: bytes) -> int:
-    return zlib.crc32(data) & 0x7FFFFFFF
-
-
-def _without_crc(properties: bytes) -> bytes:
-    """Leave out the CRC property, which covers the address."""
-    has_crc = len(properties) >= CRC_SIZE and properties.startswith(_CRC_HEAD, len(properties) - CRC_SIZE)
-    return properties[:-CRC_SIZE] if has_crc else properties
 
 
 def _pair(high: npt.NDArray[np.int32], low: npt.NDArray[np.int32]) -> Words:

@@ -1,18 +1,16 @@
 """Processes: ``serve`` is one, which maps nothing of its store; a kill of any leaves no other behind."""
 
 import os
-import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.remoting import RemotingCommand
-from tests.commands.test_serve import ROOT, ask, send, serving_both
+from tests.commands.test_serve import ask, in_session, send, serving_both
 from tests.golden import copy_of
 
 MOMENTS = [1, 30, 60, 90, 120, 150, 180, 210]
@@ -29,24 +27,6 @@ def of_session(session: int) -> list[int]:
                 if int(its_session) == session and state not in "ZX":
                     found.append(int(entry.name))
     return found
-
-
-@contextmanager
-def in_session(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    """Run mqtool in a session of its own, of which nothing is left in the end; nobody reads what it writes."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "mqtool", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 def has_maps(pid: int, count: int) -> bool:
@@ -72,7 +52,7 @@ def kill_and_see(process: "subprocess.Popen[str]", is_time: Callable[[], bool]) 
 @pytest.mark.parametrize("maps", MOMENTS)
 def test_serve_that_is_killed_while_it_starts_leaves_nothing_that_runs(maps: int, tmp_path: Path) -> None:
     ports = "--port", "0", "--namesrv-port", "0"
-    with in_session("serve", "-s", tmp_path / "store", *ports) as process:
+    with in_session("-m", "mqtool", "serve", "-s", tmp_path / "store", *ports) as process:
         abort = tmp_path / "store" / "abort"
         kill_and_see(process, lambda: has_maps(process.pid, maps) or abort.exists())
 
@@ -86,9 +66,8 @@ def test_a_command_that_is_killed_takes_the_process_that_reads_the_store_with_it
             maps < 60 or len(of_session(process.pid)) > 1
         )
 
-    with in_session(
-        "dump", "commitlog", "-s", store, "-o", "jsonl"
-    ) as process:  # it waits for somebody to read its rows
+    words = "-m", "mqtool", "dump", "commitlog", "-s", store, "-o", "jsonl"
+    with in_session(*words) as process:  # it waits for somebody to read its rows
         kill_and_see(process, is_time)
 
 

@@ -57,9 +57,16 @@ def started(
     *arguments: object, program: Sequence[str] = ("-m", "mqtool")
 ) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Start ``mqtool serve`` and give the process and its first line."""
-    command = [sys.executable, *program, "serve", "--namesrv-port", "0", *map(str, arguments)]
+    with in_session(*program, "serve", "--namesrv-port", "0", *arguments) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline()
+
+
+@contextmanager
+def in_session(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
+    """Run Python in a session of its own, of which nothing is left in the end."""
     with subprocess.Popen(
-        command,
+        [sys.executable, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -67,8 +74,7 @@ def started(
         start_new_session=True,
     ) as process:
         try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline()
+            yield process
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

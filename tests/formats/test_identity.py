@@ -2,6 +2,7 @@
 
 import collections
 import json
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.formats import commit_log, scan
+from mqtool.formats import commit_log, identity, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.identity import (
     Delivered,
@@ -18,13 +19,14 @@ from mqtool.formats.identity import (
     first_key,
     not_seen,
     record_identities,
-    record_identity,
 )
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR
 from mqtool.formats.stored_message import parse_stored
 from tests import builders
 from tests.formats.golden_bytes import records
 from tests.golden import GOLDEN_NAMES
 
+_MASK = (1 << 64) - 1
 KEY, BATCH_KEY = "7F000001000718B4AAC247B760000003", "7F000001000718B4AAC247B760000017"
 
 
@@ -43,18 +45,35 @@ def identities(whole: Iterable[bytes], kernels: Any = plain) -> list[tuple[int, 
     return [(first, second) for first, second in record_identities(table_of(whole, kernels)).tolist()]
 
 
+def without_crc(properties: bytes) -> bytes:
+    """Return properties without the one that 5.x writes over the others, last of all."""
+    head = f"{CRC_NAME}{NAME_SEPARATOR}".encode()
+    has_crc = len(properties) >= CRC_SIZE and properties[-CRC_SIZE:].startswith(head)
+    return properties[:-CRC_SIZE] if has_crc else properties
+
+
 def one_by_one(record: bytes) -> tuple[int, int]:
     """Return the identity of one record, of fields that the schema reads."""
     parsed = commit_log.MESSAGE.parse(record)
-    return record_identity(
-        parsed.topic,
-        parsed.sys_flag,
-        parsed.reconsume_times,
-        parsed.born_timestamp,
-        parsed.body_size,
-        parsed.body_crc,
-        parsed.properties,
-    )
+    key = first_key(parsed.properties)
+    is_whole = parsed.topic.startswith(identity._OF_BROKERS) or not key
+    room = identity._KEY_WORDS * identity._WORD
+    padded = (key if len(key) <= room else identity._digest(key)).ljust(room, b"\0")
+    words = [
+        *identity._halves(parsed.topic),
+        (parsed.sys_flag & commit_log.TRANSACTION_MASK) << 32 | parsed.reconsume_times & 0xFFFFFFFF,
+        (parsed.body_size & 0xFFFFFFFF) << 32 | parsed.body_crc & 0xFFFFFFFF,
+        parsed.born_timestamp & _MASK if is_whole else 0,
+        zlib.crc32(without_crc(parsed.properties)) & 0x7FFFFFFF if is_whole else 0,
+        len(key),
+        *(int.from_bytes(padded[at : at + 8], "little") for at in range(0, room, 8)),
+    ]
+    lanes = list(identity._LANES)
+    for word in words:
+        for number, factor in enumerate(identity._FACTORS):
+            mixed = (lanes[number] ^ word) * factor & _MASK
+            lanes[number] = mixed ^ mixed >> 32
+    return lanes[0], lanes[1]
 
 
 # Records.
