@@ -619,7 +619,8 @@ class _Builder:
         lost = find_lost(self.reader, plan.holes, self.order)
         editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
         editor.take_batches(self.mended)
-        lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, list(self.alone.values()))
+        alone = list(self.alone.values())
+        lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next)
         plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.edited
         editor.mend_flags(self.flags)
         self._mend_times(editor)

@@ -7,7 +7,7 @@ Cost: n log n in gaps and in messages that do not fit.
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from mqtool.formats.properties import (
 )
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
+_UNITS_AT_ONCE = 1 << 18
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
 
@@ -88,7 +89,14 @@ class RecordEditor:
 
     # Places in queues
 
-    def put_right(self, gaps: list[QueueGap], holes: list[Hole], odd: list[Span], alone: list[Span]) -> list[QueueGap]:
+    def put_right(
+        self,
+        gaps: list[QueueGap],
+        holes: list[Hole],
+        odd: list[Span],
+        alone: list[Span],
+        ends: Mapping[QueueKey, tuple[int, int]],
+    ) -> list[QueueGap]:
         """Give messages the place that is missing where they lie; return the gaps that are left.
 
         Args:
@@ -96,10 +104,12 @@ class RecordEditor:
             holes: where no message lies.
             odd: messages that do not fit where they say they belong.
             alone: the only messages of their queues.
+            ends: one past the last message of each queue, and its address.
         """
         fixed: dict[QueueKey, dict[int, int]] = collections.defaultdict(dict)  # address by queue offset
         by_position: dict[int, list[tuple[QueueKey, int]]] = collections.defaultdict(list)
-        for queue, offset, position in self._units_of(gaps, holes):
+        behind = list(self._led_to(frozenset(span.physical_offset for span in (*odd, *alone)), ends))
+        for queue, offset, position in self._units_of([*gaps, *behind], holes):
             by_position[position].append((queue, offset))
         for position, places in by_position.items():
             for queue, offset in self._follow_units(position, places):
@@ -117,6 +127,20 @@ class RecordEditor:
         for position in unfit:
             self._tell("unfit", f"the message at {position:,} {text}")
         return list(_without(gaps, fixed))
+
+    def _led_to(self, odd: Collection[int], ends: Mapping[QueueKey, tuple[int, int]]) -> Iterator[QueueGap]:
+        """Yield the places behind the last message of its queue whose units lead to a message that does not fit."""
+        if not odd:
+            return
+        wanted = np.array(list(odd), np.int64)
+        for key, queue in self.reader.consume_queues.items():
+            after, address = ends.get(key, (queue.first_offset, -1))
+            stop = 0 if key[0].startswith(LIGHT_QUEUE_PREFIX) else queue.max_offset()
+            for low in range(max(after, queue.first_offset), stop, _UNITS_AT_ONCE):
+                units = queue.units(low, min(low + _UNITS_AT_ONCE, stop))
+                positions = units["physical_offset"].astype(np.int64)
+                for row in np.flatnonzero(np.isin(positions, wanted) & (positions > address)).tolist():
+                    yield QueueGap(key, low + row, low + row + 1, address, self.end_offset)
 
     def _units_of(self, gaps: list[QueueGap], holes: list[Hole]) -> Iterator[tuple[QueueKey, int, int]]:
         """Yield queue, queue offset and address of units in gaps that point to a place beside the holes."""

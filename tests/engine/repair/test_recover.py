@@ -274,6 +274,28 @@ def test_a_message_of_which_two_properties_are_one_stays(tmp_path: Path) -> None
     assert wrong_in(store) == []
 
 
+@pytest.mark.parametrize("place", [0, 5, -1], ids=["the first", "one in the middle", "the last"])
+@pytest.mark.parametrize("is_topic", [True, False], ids=["topic", "queue id"])
+def test_a_message_whose_topic_or_queue_is_damaged_becomes_what_it_was(
+    place: int, is_topic: bool, tmp_path: Path
+) -> None:
+    name, key = "txn-533-kill", ("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+    store = copy_of(name, tmp_path)
+    before = {file: data for file, (data, _) in bytes_of(store).items() if file != "abort"}
+    units = StoreReader(store).consume_queues[key].units(0, StoreReader(store).consume_queues[key].max_offset())
+    position = int(units["physical_offset"][place])
+    data = (store / f"commitlog/{0:020}").read_bytes()
+    at = data.index(key[0].encode(), position) + 2 if is_topic else position + 15
+    damage.apply_ops(store, [{"op": "write", "file": f"commitlog/{0:020}", "at": at, "hex": "50"}])
+
+    plan = recover(store, mode="abnormal")
+
+    assert not plan.losses
+    assert {file: data for file, (data, _) in bytes_of(store).items() if file != "checkpoint"} == {
+        file: data for file, data in before.items() if file != "checkpoint"
+    }
+
+
 def test_a_message_in_a_topic_that_no_broker_can_have_is_bridged_in_its_queue(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     log = store / f"commitlog/{0:020}"
