@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._output import Format, Output
-from mqtool.errors import NotFoundError, UsageError
+from mqtool.errors import NotFoundError, UsageError, WriteError
 
 if TYPE_CHECKING:
     from mqtool.engine.store.paths import StoreConfig
@@ -290,6 +290,26 @@ def tell_left_over(into: Path, output: Output) -> None:
 
     if is_unfinished(into):
         output.remark(f"{into} holds what a run that was killed has left: that is removed first")
+
+
+def write_new(into: Path, lines: Iterable[bytes]) -> None:
+    """Write a new file, whole or not at all.
+
+    Raises:
+        UsageError: there is a file of that name.
+        WriteError: the disk is full, or fails.
+    """
+    part = into.with_name(f"{into.name}.part")
+    try:
+        if into.exists():
+            raise UsageError(f"{into} is there already: give another name")
+        with part.open("wb") as file:
+            file.writelines(lines)
+        part.rename(into)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise WriteError(f"{into} cannot be written: {error.strerror}") from error
 
 
 def check_has_log(store: "StoreReader") -> None:

@@ -19,11 +19,12 @@ from mqtool.commands._options import (
     output_option,
     tag_filter,
     time_options,
+    write_new,
 )
-from mqtool.commands._output import Output
+from mqtool.commands._output import Output, to_json, with_times
 from mqtool.commands._rows import message_row
 from mqtool.commands._wire import Brokers, source_options
-from mqtool.errors import AccessDeniedError, MqtoolError, NotFoundError, Status, UsageError, WriteError
+from mqtool.errors import AccessDeniedError, MqtoolError, NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_changes import Changes
@@ -208,20 +209,8 @@ def show(chosen: Chosen, body: str, source: "Brokers | StoreReader", output: Out
 @output_option
 def export(chosen: Chosen, into: Path, source: "Brokers | StoreReader", output: Output) -> int:
     """Write the dead letters of a group to a file of JSON lines, as `mqtool send --jsonl` takes them."""
-    from mqtool.commands._output import to_json, with_times
-
     rows = _rows(source, chosen, "base64", output)
-    part = into.with_name(f"{into.name}.part")
-    try:
-        if into.exists():
-            raise UsageError(f"{into} is there already: give another name")
-        with part.open("wb") as file:
-            for row in rows:
-                file.write(to_json(with_times(row)) + b"\n")
-        part.rename(into)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise WriteError(f"{into} cannot be written: {error.strerror}") from error
+    write_new(into, (to_json(with_times(row)) + b"\n" for row in rows))
     output.remark(f"{_count(len(rows), 'dead letter')} written to {into}")
     return Status.OK
 
@@ -323,8 +312,8 @@ def resend(chosen: Chosen, where: str, rate: float | None, state: Path | None, t
     """Send the dead letters of a group again, each once, however often this is run.
 
     \b
-      mqtool dlq resend -n localhost:9876 --group billing --dry-run
-      mqtool dlq resend -n localhost:9876 --group billing --since 2h --rate 50 --yes
+      mqtool dlq resend --group billing --dry-run
+      mqtool dlq resend --group billing --since 2h --rate 50 --yes
 
     Each copy is read back, and carries the address of its dead letter in the property MQTOOL_ORIGIN: by that, and by a
     file, a later run knows what was sent. Dead letters stay where they are: see purge. A run that was ended goes on

@@ -1,17 +1,22 @@
 """``mqtool offset``."""
 
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqtool.commands._admin import OFFSET_COLUMNS, offset_row, stored_offsets
 from mqtool.commands._change import Target, broker_option, target_options
-from mqtool.commands._options import TIME, group_filter, matching, output_option, topic_filter
-from mqtool.commands._output import Output
-from mqtool.commands._wire import Brokers, source_options
-from mqtool.errors import Status, UsageError
+from mqtool.commands._options import SPAN, TIME, group_filter, matching, output_option, topic_filter, write_new
+from mqtool.commands._output import Output, to_json, with_times
+from mqtool.commands._wire import Brokers, source_options, wire_options
+from mqtool.errors import BadDataError, Status, UsageError
 
 if TYPE_CHECKING:
+    from mqtool.engine.client_runtime.admin_changes import Changes
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.offset_moves import KeptOffset
     from mqtool.engine.store.reader import StoreReader
 
 
@@ -100,3 +105,149 @@ def reset(
         broker_name,
         lambda admin: admin.reset_offsets(group, topics, timestamp, broker_name=broker_name, dry_run=True),
     )
+
+
+def _online(target: Target) -> None:
+    """Refuse a store: what follows goes by what brokers tell.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if target.brokers is None:
+        raise UsageError("this goes by what brokers tell: give -n (`mqtool offset set` changes a store)")
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+@command.command(short_help="Have a group go on where another is.")
+@click.option("--from-group", required=True, metavar="NAME", help="The group whose offsets are taken.")
+@click.option("--to-group", required=True, metavar="NAME", help="The group that goes on there.")
+@topic_filter
+@broker_option
+@target_options
+def copy(from_group: str, to_group: str, topics: tuple[str, ...], broker_name: str | None, target: Target) -> int:
+    """Have a group go on where another is, in all topics that it has read, or in some. Retries stay with the first.
+
+    \b
+      mqtool offset copy --from-group billing --to-group billing-v2
+    """  # noqa: D301
+    _online(target)
+
+    async def plan(admin: "AdminClient") -> "Changes":
+        chosen = await _chosen(admin, from_group, topics)
+        return await admin.copy_offsets(from_group, to_group, chosen, broker_name=broker_name, dry_run=True)
+
+    return target.run("offset set", {}, broker_name, plan)
+
+
+async def _chosen(admin: "AdminClient", group: str, patterns: tuple[str, ...]) -> set[str] | None:
+    if not patterns:
+        return None
+    return matching(patterns, {one.topic for one in await admin.offsets(group)}, "topic")
+
+
+class _SignedSpan(click.ParamType):  # type: ignore[type-arg]
+    """A span of time with a sign: ``-2h`` back, ``2h`` forward."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return milliseconds."""
+        if isinstance(value, int):
+            return value
+        span: int = SPAN.convert(value.lstrip("+-") if value[:2] not in ("--", "++") else value, param, ctx)
+        return -span if value.startswith("-") else span
+
+
+@command.command(short_help="Move a group back or forward.")
+@click.option("--group", required=True, metavar="NAME", help="The group.")
+@topic_filter
+@click.option("--by", type=int, metavar="N", help="Messages of each queue: -1000 is back, 1000 forward.")
+@click.option("--by-time", "by_ms", type=_SignedSpan(), metavar="SPAN", help="A span of time: -2h is back, 2h forward.")
+@broker_option
+@target_options
+def shift(
+    group: str, topics: tuple[str, ...], by: int | None, by_ms: int | None, broker_name: str | None, target: Target
+) -> int:
+    """Move a group back or forward in all topics that it has read, or in some, within what their queues hold.
+
+    \b
+      mqtool offset shift --group billing --by -1000
+      mqtool offset shift --group billing --topic Orders --by-time -2h
+
+    A span counts from the message that is next, or from now in a queue that is read to its end.
+    """  # noqa: D301
+    _online(target)
+    if (by is None) == (by_ms is None):
+        raise UsageError("give one of --by and --by-time")
+
+    async def plan(admin: "AdminClient") -> "Changes":
+        chosen = await _chosen(admin, group, topics)
+        return await admin.shift_offsets(
+            group, chosen, by=by, by_ms=by_ms, now=_now(), broker_name=broker_name, dry_run=True
+        )
+
+    return target.run("offset set", {}, broker_name, plan)
+
+
+@command.command(short_help="Write how far groups have read to a file.")
+@group_filter
+@click.option(
+    "--into", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="A new file."
+)
+@wire_options
+@output_option
+def export(groups: tuple[str, ...], into: Path, brokers: Brokers, output: Output) -> int:
+    """Write how far groups have read to a file of JSON lines, with the store time of what is next, for `import`."""
+
+    async def kept(admin: "AdminClient") -> "list[KeptOffset]":
+        names = matching(groups, {one.group for one in await admin.offsets()}, "group") if groups else None
+        return await admin.export_offsets(_now(), names)
+
+    rows = [one._asdict() for one in brokers.admin(kept)]
+    write_new(into, (to_json(with_times(row)) + b"\n" for row in rows))
+    output.remark(f"{len(rows):,} offsets written to {into}")
+    return Status.OK
+
+
+@command.command("import", short_help="Have groups go on where a file says.")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, readable=False))
+@broker_option
+@target_options
+def import_(file: Path, broker_name: str | None, target: Target) -> int:
+    """Have groups go on where a file of `offset export` says, in this cluster or in another.
+
+    A topic whose queues still have what was next goes on there exactly. Elsewhere all queues of the topic go on at the
+    first message stored at that time or later: none is left out, some may come again. The plan says which.
+    """
+    _online(target)
+    offsets = _read_offsets(file)
+    return target.run(
+        "offset set",
+        {},
+        broker_name,
+        lambda admin: admin.import_offsets(offsets, _now(), broker_name=broker_name, dry_run=True),
+    )
+
+
+def _read_offsets(file: Path) -> "list[KeptOffset]":
+    import orjson
+
+    from mqtool.engine.client_runtime.offset_moves import KeptOffset
+    from mqtool.engine.store.mapped_file import read_file
+
+    offsets = []
+    for number, line in enumerate(read_file(file).splitlines(), 1):
+        try:
+            row = orjson.loads(line)
+            kept = KeptOffset(*(row[name] for name in KeptOffset._fields))
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadDataError(f"{file} line {number:,} is no offset as `mqtool offset export` writes them") from error
+        if [type(one) for one in kept] != [str, str, str, int, int, int, bool]:
+            raise BadDataError(f"{file} line {number:,} is no offset as `mqtool offset export` writes them")
+        offsets.append(kept)
+    if not offsets:
+        raise BadDataError(f"{file} holds no offset")
+    return offsets

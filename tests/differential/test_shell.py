@@ -221,3 +221,84 @@ def test_dead_letters_are_sent_again_each_once(target: Target, tmp_path: Path, m
     assert len(run(target, "dlq", "show", "--group", "Dead", "--passed").rows) == 6
     run(target, "dlq", "purge", "--group", "Dead", "--delete-topic", "--yes")
     run(target, "dlq", "show", "--group", "Dead", status=Status.NO_INPUT)
+
+
+def offsets_of(target: Target, group: str, topic: str) -> list[int | None]:
+    rows = run(target, "offset", "list", "--group", group, "--topic", topic).rows
+    return [row["consumer_offset"] for row in sorted(rows, key=lambda row: row["queue_id"])]
+
+
+def wait(seconds: float) -> None:
+    """Return when so much time has gone by: messages differ in it."""
+    end = time.monotonic() + seconds
+    until(lambda: time.monotonic() > end)
+
+
+def test_offsets_are_copied_shifted_and_taken_elsewhere(target: Target, tmp_path: Path) -> None:
+    run(target, "topic", "create", "Moves", "--queues", "2", "--yes")
+    for group in ("Moves-a", "Moves-b"):
+        run(target, "group", "create", group, "--yes")
+    with producer(target) as sending, mqtool.Broker() as other:
+        until(lambda: _is_ready(sending))
+        elsewhere = Target(other.name_server_address, "ours")
+        run(elsewhere, "topic", "create", "Moves", "--queues", "3", "--yes")
+        run(elsewhere, "group", "create", "Moves-a", "--yes")
+        until(lambda: len(sending.queues("Moves")) == 2)
+        for number in range(20):
+            for queue in sending.queues("Moves"):
+                sending.send(ProducerMessage("Moves", f"{number}"), queue)
+            if number in (6, 15):  # before and after what is next, which is 13
+                with producer(elsewhere) as sending_there:
+                    for queue in sending_there.queues("Moves"):
+                        sending_there.send(ProducerMessage("Moves", f"after {number}"), queue)
+                wait(1.2)
+        for queue_id, offset in ((0, 13), (1, 20)):
+            where = ("--topic", "Moves", "--queue", queue_id, "--offset", offset)
+            run(target, "offset", "set", "--group", "Moves-a", *where, "--yes")
+        until(lambda: offsets_of(target, "Moves-a", "Moves") == [13, 20])
+
+        run(target, "offset", "copy", "--from-group", "Moves-a", "--to-group", "Moves-b", "--yes")
+        until(lambda: offsets_of(target, "Moves-b", "Moves") == [13, 20])
+        plan = run(target, "offset", "shift", "--group", "Moves-b", "--by", "-15", "--dry-run", status=Status.DAMAGE)
+        assert [(row["new_offset"], row["reason"]) for row in plan.rows] == [
+            (0, "the queue reaches from 0 to 20"),
+            (5, ""),
+        ]
+        run(target, "offset", "shift", "--group", "Moves-b", "--by", "-4", "--topic", "Mo*", "--yes")
+        until(lambda: offsets_of(target, "Moves-b", "Moves") == [9, 16])
+        run(target, "offset", "shift", "--group", "Moves-b", "--by-time", "1h", "--yes")
+        until(lambda: offsets_of(target, "Moves-b", "Moves")[0] in (19, 20))  # 4.x: the nearest
+        run(target, "offset", "shift", "--group", "Moves-b", "--by-time", "-1h", "--yes")
+        until(lambda: offsets_of(target, "Moves-b", "Moves") == [0, 0])
+
+        into = tmp_path / "offsets.jsonl"
+        run(target, "offset", "export", "--group", "Moves-a", "--into", into)
+        run(target, "offset", "reset", "--group", "Moves-a", "--topic", "Moves", "--earliest", "--yes")
+        until(lambda: offsets_of(target, "Moves-a", "Moves") == [0, 0])
+        back = run(target, "offset", "import", into, "--yes")
+        assert {row["reason"] for row in back.rows} == {"as it was"}
+        until(lambda: offsets_of(target, "Moves-a", "Moves") == [13, 20])
+        there = run(elsewhere, "offset", "import", into, "--yes")
+        assert [(row["queue_id"], row["new_offset"], row["reason"]) for row in there.rows] == [
+            (queue_id, 1, "by time") for queue_id in range(3)
+        ]
+
+
+def test_offsets_that_cannot_be_moved_are_refused(target: Target, tmp_path: Path) -> None:
+    run(target, "group", "create", "Refused", "--yes")
+    bad = tmp_path / "bad"
+    bad.write_text('{"group": 1}\n')
+    empty = tmp_path / "empty"
+    empty.touch()
+    for arguments, status, sentence in (
+        (("copy", "--from-group", "Nobody", "--to-group", "Refused"), Status.NO_INPUT, "no group matches Nobody"),
+        (("copy", "--from-group", "Refused", "--to-group", "Nobody"), Status.NO_INPUT, "no group matches Nobody"),
+        (("shift", "--group", "Refused", "--by", "-1"), Status.NO_INPUT, "Refused has committed no offset"),
+        (("shift", "--group", "Refused"), Status.USAGE, "give one of --by and --by-time"),
+        (("shift", "--group", "Refused", "--by-time", "x"), Status.USAGE, "is no span of time"),
+        (("import", bad), Status.BAD_DATA, "line 1 is no offset as `mqtool offset export` writes them"),
+        (("import", empty), Status.BAD_DATA, "holds no offset"),
+        (("import", tmp_path / "none"), Status.NO_INPUT, "none"),
+    ):
+        ran = run(target, "offset", *arguments, "--yes", status=status)
+        assert (ran.output, sentence in ran.remarks) == ("", True), ran.remarks

@@ -316,6 +316,14 @@ def offset_at(topic: str, queue_id: int, timestamp: int) -> Question[int]:
     return _ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, _offset, SearchOffset(topic, queue_id, timestamp))
 
 
+def offset_from(topic: str, queue_id: int, timestamp: int) -> Question[int]:
+    """The offset of the first message of a time in ms or later, or of one before it: none of them is left out.
+
+    Brokers of 4.x find the nearest message, and of several of the same millisecond any.
+    """
+    return offset_at(topic, queue_id, max(timestamp - 1, 0))
+
+
 def set_offset(group: str, topic: str, queue_id: int, offset: int) -> Question[None]:
     """Set what a group reads next of a queue, as its consumers do; those that are online know nothing of it."""
     header = UpdateConsumerOffset(group, topic, queue_id, offset)

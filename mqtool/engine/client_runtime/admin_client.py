@@ -9,10 +9,11 @@ from typing import NamedTuple, TypeVar
 from mqtool.engine.client import questions
 from mqtool.engine.client.questions import Members, Question
 from mqtool.engine.client.routes import MASTER
-from mqtool.engine.client_runtime import admin_changes
+from mqtool.engine.client_runtime import admin_changes, offset_moves
 from mqtool.engine.client_runtime.admin_changes import Changes, Master, Wanted, check_known
 from mqtool.engine.client_runtime.client import Running
 from mqtool.engine.client_runtime.instance import ClientOptions, wire_of
+from mqtool.engine.client_runtime.offset_moves import KeptOffset, Position
 from mqtool.engine.client_runtime.wire import ANSWER_MS, Wire, together
 from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import MessageQueue
@@ -409,6 +410,74 @@ class AdminClient(Running):
         changes = await admin_changes.plan_offsets(self, brokers, group, topics, Wanted(timestamp))
         return await self._done(changes, dry_run)
 
+    async def copy_offsets(
+        self,
+        from_group: str,
+        to_group: str,
+        topics: Collection[str] | None = None,
+        *,
+        broker_name: str | None = None,
+        dry_run: bool = False,
+    ) -> Changes:
+        """Have a group go on where another is, in all topics of that but its retries, or in those named.
+
+        Raises:
+            NotFoundError: there is no such group, or the first has committed nothing there.
+            UsageError: consumers of the second are online, and a broker of 4.x would have to move them.
+        """
+        positions = await offset_moves.copied(self, from_group, to_group, _among(topics))
+        return await self._moved(positions, broker_name, dry_run)
+
+    async def shift_offsets(
+        self,
+        group: str,
+        topics: Collection[str] | None = None,
+        *,
+        by: int | None = None,
+        by_ms: int | None = None,
+        now: int,
+        broker_name: str | None = None,
+        dry_run: bool = False,
+    ) -> Changes:
+        """Move a group back (negative) or forward, within what its queues hold.
+
+        Args:
+            group: its name.
+            topics: where; by default in all but its retries.
+            by: so many messages of each queue, or None for ..
+            by_ms: .. so much time, from what is next, or from now where a queue is read to its end.
+            now: ms since 1970.
+            broker_name: the one broker that is meant, in place of all.
+            dry_run: plan it, and change nothing.
+
+        Raises:
+            NotFoundError: there is no such group, or it has committed nothing there.
+            UsageError: consumers are online, and a broker of 4.x would have to move them.
+        """
+        if (by is None) == (by_ms is None):
+            raise UsageError("give one of by and by_ms")
+        positions = await offset_moves.shifted(self, group, _among(topics), by, by_ms, now)
+        return await self._moved(positions, broker_name, dry_run)
+
+    async def export_offsets(self, now: int, groups: Collection[str] | None = None) -> list[KeptOffset]:
+        """Return what groups have committed, as ``import_offsets`` takes it; ``now`` is in ms since 1970."""
+        is_wanted = _among(groups)
+        return await offset_moves.kept(self, [one for one in await self.offsets() if is_wanted(one.group)], now)
+
+    async def import_offsets(
+        self, offsets: Sequence[KeptOffset], now: int, *, broker_name: str | None = None, dry_run: bool = False
+    ) -> Changes:
+        """Have groups go on where they were, exactly where the queues are the same ones, else by time.
+
+        Raises:
+            NotFoundError: there is no such group or topic here.
+        """
+        return await self._moved(await offset_moves.translated(self, offsets, now), broker_name, dry_run)
+
+    async def _moved(self, positions: Collection[Position], broker_name: str | None, dry_run: bool) -> Changes:
+        brokers = await self.masters(broker_name)
+        return await self._done(await offset_moves.plan_positions(self, brokers, positions), dry_run)
+
     # Changing
 
     async def apply(self, changes: Changes) -> None:
@@ -427,6 +496,10 @@ class AdminClient(Running):
         if not dry_run:
             await self.apply(changes)
         return changes
+
+
+def _among(names: Collection[str] | None) -> Callable[[str], bool]:
+    return lambda name: names is None or name in names
 
 
 def _of_one(changes: Changes, broker_name: str | None) -> Changes:

@@ -197,12 +197,11 @@ class Browser:
         kept = [place for place in places if place.max_offset > place.min_offset]
         if since is not None:
             offsets = await together(
-                self._admin.ask(place.broker.address, questions.offset_at(place.topic, place.queue_id, since))
+                self._admin.ask(place.broker.address, questions.offset_from(place.topic, place.queue_id, since))
                 for place in kept
             )
-            # 4.x takes the nearest message, which may be the one before.
             kept = [
-                place._replace(min_offset=max(place.min_offset, offset - 1))
+                place._replace(min_offset=max(place.min_offset, offset))
                 for place, offset in zip(kept, offsets, strict=True)
             ]
         return [place for place in kept if place.max_offset > place.min_offset]

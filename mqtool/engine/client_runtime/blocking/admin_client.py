@@ -28,4 +28,8 @@ class AdminClient(BlockingClient[aio.AdminClient]):
     offsets = blocking(aio.AdminClient.offsets)
     set_offset = blocking(aio.AdminClient.set_offset)
     reset_offsets = blocking(aio.AdminClient.reset_offsets)
+    copy_offsets = blocking(aio.AdminClient.copy_offsets)
+    shift_offsets = blocking(aio.AdminClient.shift_offsets)
+    export_offsets = blocking(aio.AdminClient.export_offsets)
+    import_offsets = blocking(aio.AdminClient.import_offsets)
     apply = blocking(aio.AdminClient.apply)
