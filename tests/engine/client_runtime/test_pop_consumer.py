@@ -128,7 +128,9 @@ def test_iterating_acknowledges_each_message_when_the_next_is_asked_for(
     send(broker, BODIES)
 
     async def some(most: int, fails: bool = False) -> list[bytes]:
-        made = mqtool.aio.PopConsumer("G", broker.name_server_address, PopConsumerOptions(), clock=clock)
+        made = mqtool.aio.PopConsumer(
+            "G", broker.name_server_address, PopConsumerOptions(poll_timeout_millis=0), clock=clock
+        )
         made.subscribe("Orders")
         found = []
         async with made:
@@ -173,7 +175,9 @@ def test_a_batch_is_acknowledged_when_its_block_ends(broker: mqtool.Broker, cloc
     send(broker, BODIES)
 
     async def run() -> list[bytes]:
-        made = mqtool.aio.PopConsumer("G", broker.name_server_address, PopConsumerOptions(), clock=clock)
+        made = mqtool.aio.PopConsumer(
+            "G", broker.name_server_address, PopConsumerOptions(poll_timeout_millis=0), clock=clock
+        )
         made.subscribe("Orders")
         async with made:
             with pytest.raises(KeyError):
