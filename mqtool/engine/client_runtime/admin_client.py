@@ -3,8 +3,8 @@
 Cost: every call asks each master that is registered, sixteen requests at a time; nothing is remembered between calls.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from mqtool.engine.client import questions
 from mqtool.engine.client.questions import Members, Question
@@ -12,6 +12,7 @@ from mqtool.engine.client.routes import MASTER
 from mqtool.engine.client_runtime import admin_changes, offset_moves
 from mqtool.engine.client_runtime.admin_changes import Changes, Master, Wanted, check_known
 from mqtool.engine.client_runtime.client import Running
+from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions, wire_of
 from mqtool.engine.client_runtime.offset_moves import KeptOffset, Position
 from mqtool.engine.client_runtime.wire import ANSWER_MS, Wire, together
@@ -107,17 +108,23 @@ class AdminClient(Running):
 
     _kind = "admin client"
 
-    def __init__(self, name_servers: str | Sequence[str] | None = None, options: ClientOptions | None = None) -> None:
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] | None = None,
+        options: "ClientOptions | Mapping[str, Any] | None" = None,
+        **more: Any,
+    ) -> None:
         """Make a client; nothing is asked yet.
 
         Args:
             name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
             options: how it connects.
+            **more: options by name.
 
         Raises:
             UsageError: the addresses or the options make no sense.
         """
-        self._wire: Wire = wire_of(name_servers, options or ClientOptions())
+        self._wire: Wire = wire_of(name_servers, options_of(ClientOptions, options, more))
 
     def __repr__(self) -> str:
         state = "running" if self._is_running else "not running"

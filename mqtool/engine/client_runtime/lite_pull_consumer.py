@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mqtool.engine.client import consuming, fetching
 from mqtool.engine.client.incoming import ConsumerMessage
@@ -20,6 +20,7 @@ from mqtool.engine.client.names import check_topic, with_namespace, without_name
 from mqtool.engine.client.questions import Question
 from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.consumer import Consumer, ConsumerOptions, HeldQueue
+from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
@@ -94,8 +95,9 @@ class LitePullConsumer(Consumer):
         self,
         group: str,
         name_servers: str | Sequence[str] | None = None,
-        options: LitePullConsumerOptions | None = None,
+        options: "LitePullConsumerOptions | Mapping[str, Any] | None" = None,
         clock: Callable[[], int] = wall_clock,
+        **more: Any,
     ) -> None:
         """Make a consumer; ``subscribe`` or ``assign``, and start it.
 
@@ -104,11 +106,12 @@ class LitePullConsumer(Consumer):
             name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
             options: how it consumes.
             clock: tells the time in ms since 1970.
+            **more: options by name.
 
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        super().__init__(group, name_servers, options or LitePullConsumerOptions(), clock)
+        super().__init__(group, name_servers, options_of(LitePullConsumerOptions, options, more), clock)
         self._assigned: dict[MessageQueue, Subscription] | None = None
         self._paused: set[MessageQueue] = set()
         self._sought: dict[MessageQueue, int] = {}  # of queues that are not held yet

@@ -8,14 +8,16 @@ import contextlib
 import dataclasses
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from mqtool.engine.client import consuming, popping
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.routes import masters
+from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.clock import wall_clock
@@ -56,8 +58,9 @@ class PopConsumer(Subscriber):
         self,
         group: str,
         name_servers: str | Sequence[str] | None = None,
-        options: PopConsumerOptions | None = None,
+        options: "PopConsumerOptions | Mapping[str, Any] | None" = None,
         clock: Callable[[], int] = wall_clock,
+        **more: Any,
     ) -> None:
         """Make a consumer; ``subscribe`` it to a topic, then start it.
 
@@ -66,11 +69,12 @@ class PopConsumer(Subscriber):
             name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
             options: how it pops.
             clock: tells the time in ms since 1970.
+            **more: options by name.
 
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        super().__init__(group, name_servers, options or PopConsumerOptions(), clock)
+        super().__init__(group, name_servers, options_of(PopConsumerOptions, options, more), clock)
         if not 1 <= self.options.pop_batch_nums <= 32:
             raise UsageError(f"pop_batch_nums={self.options.pop_batch_nums}: a pop gives 1 to 32 messages")
         self._instance.heartbeat = self._heartbeat

@@ -8,7 +8,7 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,6 +32,7 @@ from mqtool.engine.client.sending import SendResult, SendStatus, TransactionStat
 from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.auto_batch import AnyFuture, AutoBatch, LaneKey, Waiting
 from mqtool.engine.client_runtime.client import Client
+from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.listener_threads import is_coroutine
 from mqtool.engine.remoting.clock import wall_clock
@@ -115,8 +116,9 @@ class Producer(Client):
         self,
         group: str,
         name_servers: str | Sequence[str] | None = None,
-        options: ProducerOptions | None = None,
+        options: "ProducerOptions | Mapping[str, Any] | None" = None,
         clock: Callable[[], int] = wall_clock,
+        **more: Any,
     ) -> None:
         """Make a producer; nothing is sent yet.
 
@@ -125,11 +127,12 @@ class Producer(Client):
             name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
             options: how it sends.
             clock: tells the time in ms since 1970.
+            **more: options by name.
 
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        super().__init__(group, name_servers, options or ProducerOptions(), clock)
+        super().__init__(group, name_servers, options_of(ProducerOptions, options, more), clock)
         self._instance.heartbeat = lambda: Heartbeat(self.client_id, (self.group,))
         faults = FaultLatency(self.options.latency_max, self.options.not_available_duration)
         self._faults = faults if self.options.send_latency_fault_enable else None
@@ -625,11 +628,12 @@ class TransactionProducer(Producer):
         group: str,
         listener: TransactionListener,
         name_servers: str | Sequence[str] | None = None,
-        options: ProducerOptions | None = None,
+        options: "ProducerOptions | Mapping[str, Any] | None" = None,
         clock: Callable[[], int] = wall_clock,
+        **more: Any,
     ) -> None:
         """Make a producer; ``listener`` does the local side, for all else see ``Producer``."""
-        super().__init__(group, name_servers, options, clock)
+        super().__init__(group, name_servers, options, clock, **more)
         self._listener = listener
         self._instance.on_request[RequestCode.CHECK_TRANSACTION_STATE] = self._asked
 

@@ -3,13 +3,15 @@
 (Rules: remoting.md 3.3, 5. RocketMQ: ``DefaultMQPullConsumer``.)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mqtool.engine.client import consuming, fetching, questions
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import DEFAULT_CONSUMER
 from mqtool.engine.client.routes import MASTER
+from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.reader import Reader
 from mqtool.engine.remoting.clock import wall_clock
@@ -65,8 +67,9 @@ class PullConsumer(Reader):
         self,
         group: str,
         name_servers: str | Sequence[str] | None = None,
-        options: PullConsumerOptions | None = None,
+        options: "PullConsumerOptions | Mapping[str, Any] | None" = None,
         clock: Callable[[], int] = wall_clock,
+        **more: Any,
     ) -> None:
         """Make a consumer; start it, then pull.
 
@@ -75,11 +78,12 @@ class PullConsumer(Reader):
             name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
             options: how it pulls.
             clock: tells the time in ms since 1970.
+            **more: options by name.
 
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        super().__init__(group, name_servers, options or PullConsumerOptions(), clock)
+        super().__init__(group, name_servers, options_of(PullConsumerOptions, options, more), clock)
         self._instance.producers_only = False
         self._instance.heartbeat = self._heartbeat
         self._wished: dict[MessageQueue, int] = {}  # the id of the broker that a queue is to be pulled from

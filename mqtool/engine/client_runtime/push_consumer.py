@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from mqtool.engine.client import consuming, fetching, introspection
@@ -21,6 +21,7 @@ from mqtool.engine.client_runtime.consume_services import (
     PushConsumerOptions,
 )
 from mqtool.engine.client_runtime.consumer import LISTENERS_END_S, Consumer, HeldQueue
+from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.reader import ANSWER_MS
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UsageError
@@ -46,8 +47,9 @@ class PushConsumer(Consumer):
         group: str,
         listener: Listener,
         name_servers: str | Sequence[str] | None = None,
-        options: PushConsumerOptions | None = None,
+        options: "PushConsumerOptions | Mapping[str, Any] | None" = None,
         clock: Callable[[], int] = wall_clock,
+        **more: Any,
     ) -> None:
         """Make a consumer; ``subscribe`` it to topics, then start it.
 
@@ -57,11 +59,12 @@ class PushConsumer(Consumer):
             name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
             options: how it consumes.
             clock: tells the time in ms since 1970.
+            **more: options by name.
 
         Raises:
             UsageError: the group's name, the addresses or the options make no sense.
         """
-        super().__init__(group, name_servers, options or PushConsumerOptions(), clock)
+        super().__init__(group, name_servers, options_of(PushConsumerOptions, options, more), clock)
         self._instance.on_request[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self._consume_directly
         self._listener = listener
         self._service: ConsumeService

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime import lite_pull_consumer, pop_consumer, pull_consumer, push_consumer
@@ -65,10 +65,11 @@ class PushConsumer(_Consuming[push_consumer.PushConsumer]):
         group: str,
         listener: Listener,
         name_servers: str | Sequence[str] | None = None,
-        options: PushConsumerOptions | None = None,
+        options: "PushConsumerOptions | Mapping[str, Any] | None" = None,
+        **more: Any,
     ) -> None:
         """Make a consumer; ``subscribe`` it to topics, then start it. Listeners run in threads of their own."""
-        super().__init__(lambda: push_consumer.PushConsumer(group, listener, name_servers, options))
+        super().__init__(lambda: push_consumer.PushConsumer(group, listener, name_servers, options, **more))
 
     def suspend(self) -> None:
         """Give the listener nothing more for now."""
@@ -86,10 +87,11 @@ class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
         self,
         group: str,
         name_servers: str | Sequence[str] | None = None,
-        options: LitePullConsumerOptions | None = None,
+        options: "LitePullConsumerOptions | Mapping[str, Any] | None" = None,
+        **more: Any,
     ) -> None:
         """Make a consumer; ``subscribe`` or ``assign``, and start it."""
-        super().__init__(lambda: lite_pull_consumer.LitePullConsumer(group, name_servers, options))
+        super().__init__(lambda: lite_pull_consumer.LitePullConsumer(group, name_servers, options, **more))
 
     def assign(self, queues: Collection[MessageQueue], expression: str = "*", *, is_sql92: bool = False) -> None:
         """Consume these queues and no others, whoever else does."""
@@ -173,10 +175,11 @@ class PullConsumer(_Reading[pull_consumer.PullConsumer]):
         self,
         group: str,
         name_servers: str | Sequence[str] | None = None,
-        options: PullConsumerOptions | None = None,
+        options: "PullConsumerOptions | Mapping[str, Any] | None" = None,
+        **more: Any,
     ) -> None:
         """Make a consumer; start it, then pull."""
-        super().__init__(lambda: pull_consumer.PullConsumer(group, name_servers, options))
+        super().__init__(lambda: pull_consumer.PullConsumer(group, name_servers, options, **more))
 
     def pull(
         self, queue: MessageQueue, offset: int, max_nums: int = 32, expression: str = "*", *, is_sql92: bool = False
@@ -208,10 +211,11 @@ class PopConsumer(BlockingMember[pop_consumer.PopConsumer]):
         self,
         group: str,
         name_servers: str | Sequence[str] | None = None,
-        options: PopConsumerOptions | None = None,
+        options: "PopConsumerOptions | Mapping[str, Any] | None" = None,
+        **more: Any,
     ) -> None:
         """Make a consumer; ``subscribe`` it to a topic, then start it."""
-        super().__init__(lambda: pop_consumer.PopConsumer(group, name_servers, options))
+        super().__init__(lambda: pop_consumer.PopConsumer(group, name_servers, options, **more))
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
         """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92."""

@@ -1,7 +1,7 @@
 """Producers for programs without an event loop."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -122,10 +122,11 @@ class Producer(_Producing[aio.Producer]):
         self,
         group: str,
         name_servers: str | Sequence[str] | None = None,
-        options: ProducerOptions | None = None,
+        options: "ProducerOptions | Mapping[str, Any] | None" = None,
+        **more: Any,
     ) -> None:
         """Make a producer; nothing is sent yet. See ``aio.Producer``."""
-        super().__init__(lambda: aio.Producer(group, name_servers, options))
+        super().__init__(lambda: aio.Producer(group, name_servers, options, **more))
 
 
 class TransactionProducer(_Producing[aio.TransactionProducer]):
@@ -136,10 +137,11 @@ class TransactionProducer(_Producing[aio.TransactionProducer]):
         group: str,
         listener: TransactionListener,
         name_servers: str | Sequence[str] | None = None,
-        options: ProducerOptions | None = None,
+        options: "ProducerOptions | Mapping[str, Any] | None" = None,
+        **more: Any,
     ) -> None:
         """Make a producer; see ``aio.TransactionProducer``."""
-        super().__init__(lambda: aio.TransactionProducer(group, listener, name_servers, options))
+        super().__init__(lambda: aio.TransactionProducer(group, listener, name_servers, options, **more))
 
     def send_in_transaction(self, message: ProducerMessage, arg: Any = None) -> SendResult:
         """Send a message, hidden; run the local transaction; and tell the broker how that ended."""

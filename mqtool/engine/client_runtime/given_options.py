@@ -1,0 +1,89 @@
+"""Options of a client, however they are given: as an object, a mapping, keywords, or variables of the environment."""
+
+import dataclasses
+import difflib
+import enum
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mqtool.engine.client_runtime.instance import ClientOptions
+from mqtool.errors import UsageError
+
+O = TypeVar("O", bound=ClientOptions)  # noqa: E741
+_PREFIX = "MQTOOL_"
+_NAMES = {bool: "True or False", int: "a whole number", str: "text"}
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def options_of(
+    kind: type[O],
+    given: "O | Mapping[str, Any] | None",
+    more: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
+) -> O:
+    """Return the options of a client.
+
+    Args:
+        kind: of the client.
+        given: an object, which says everything; or some by name, the others by the environment.
+        more: some by name, before all others.
+        environment: ``MQTOOL_`` and the name in capitals, for what is text, a number, a flag, a path or an enumeration.
+
+    Raises:
+        UsageError: there is no such option, or it cannot have this value.
+    """
+    if isinstance(given, ClientOptions):
+        if not isinstance(given, kind):
+            raise UsageError(f"the options of this client are {kind.__name__}, not {type(given).__name__}")
+        return dataclasses.replace(given, **_checked(kind, more)) if more else given
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"options are {kind.__name__} or a mapping, not {given!r}")
+    return kind(**{**_from_environment(kind, environment), **_checked(kind, {**(given or {}), **more})})
+
+
+def _checked(kind: type[ClientOptions], values: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    for name, value in values.items():
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1)
+            hint = f": {near[0]} is" if near else f", see help(mqtool.{kind.__name__})"
+            raise UsageError(f"{name} is not an option of this client{hint}")
+        wanted = _kind_of(fields[name])
+        if value is None and fields[name].default is None:
+            continue
+        if wanted in _NAMES and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
+            raise UsageError(f"{name} is {_NAMES[wanted]}, not {value!r}")
+    return dict(values)
+
+
+def _from_environment(kind: type[ClientOptions], environment: Mapping[str, str]) -> dict[str, Any]:
+    found = {}
+    for field in dataclasses.fields(kind):
+        name = _PREFIX + field.name.upper()
+        if (text := environment.get(name)) and (wanted := _kind_of(field)):
+            found[field.name] = _read(name, text, wanted)
+    return found
+
+
+def _kind_of(field: "dataclasses.Field[Any]") -> Any:
+    """Return the type of what can be told by a text, None of other options."""
+    if isinstance(field.default, bool | int | str | enum.Enum):
+        return type(field.default)
+    return {"Path | None": Path, "pathlib.Path | None": Path, "int | None": int}.get(str(field.type))
+
+
+def _read(name: str, text: str, wanted: Any) -> Any:
+    if wanted is bool:
+        if text.lower() in (*_TRUE, *_FALSE):
+            return text.lower() in _TRUE
+        raise UsageError(f"{name} is true or false, not {text!r}")
+    if issubclass(wanted, enum.Enum):
+        if text.upper() in wanted.__members__:
+            return wanted[text.upper()]
+        raise UsageError(f"{name} is one of {', '.join(wanted.__members__)}, not {text!r}")
+    try:
+        return wanted(text)
+    except ValueError:
+        raise UsageError(f"{name} is {_NAMES[wanted]}, not {text!r}") from None

@@ -1,0 +1,90 @@
+"""Options of clients, however they are given: what is misspelt or of a wrong kind is refused with a word."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import mqtool
+from mqtool import LitePullConsumerOptions, MessageModel, ProducerOptions, UsageError
+from mqtool.engine.client_runtime.given_options import options_of
+
+SERVER = "127.0.0.1:9"
+
+
+def test_options_are_given_as_an_object_a_mapping_or_by_name() -> None:
+    wanted = ProducerOptions(send_msg_timeout=500, namespace="shop")
+    for given, more in (
+        (wanted, {}),
+        ({"send_msg_timeout": 500, "namespace": "shop"}, {}),
+        (None, {"send_msg_timeout": 500, "namespace": "shop"}),
+        (ProducerOptions(send_msg_timeout=1, namespace="shop"), {"send_msg_timeout": 500}),
+        ({"send_msg_timeout": 1, "namespace": "shop"}, {"send_msg_timeout": 500}),
+    ):
+        assert options_of(ProducerOptions, given, more, {}) == wanted
+
+
+def test_the_environment_gives_what_nobody_else_does() -> None:
+    environment = {
+        "MQTOOL_NAMESPACE": "shop",
+        "MQTOOL_TLS": "true",
+        "MQTOOL_AUTHORITIES": "ca.pem",
+        "MQTOOL_CONSUME_TIMESTAMP": "5",
+        "MQTOOL_MESSAGE_MODEL": "broadcasting",
+        "MQTOOL_SEND_MSG_TIMEOUT": "of a producer",
+        "OTHER": "x",
+    }
+    found = options_of(LitePullConsumerOptions, None, {"namespace": "own"}, environment)
+    assert found == LitePullConsumerOptions(
+        namespace="own",
+        tls=True,
+        authorities=Path("ca.pem"),
+        consume_timestamp=5,
+        message_model=MessageModel.BROADCASTING,
+    )
+    assert options_of(LitePullConsumerOptions, LitePullConsumerOptions(), {}, environment) == LitePullConsumerOptions()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"send_timeout": 1}, "send_timeout is not an option of this client: send_msg_timeout is"),
+        ({"xyzzy": 1}, "xyzzy is not an option of this client, see help(mqtool.ProducerOptions)"),
+        ({"send_msg_timeout": "500"}, "send_msg_timeout is a whole number, not '500'"),
+        ({"send_msg_timeout": True}, "send_msg_timeout is a whole number, not True"),
+        ({"tls": 1}, "tls is True or False, not 1"),
+        ({"namespace": b"shop"}, "namespace is text, not b'shop'"),
+        ({"options": LitePullConsumerOptions()}, "are ProducerOptions, not LitePullConsumerOptions"),
+        ({"options": "fast"}, "options are ProducerOptions or a mapping, not 'fast'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(more: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        mqtool.Producer("G", SERVER, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("MQTOOL_TLS", "maybe", "MQTOOL_TLS is true or false, not 'maybe'"),
+        ("MQTOOL_SEND_MSG_TIMEOUT", "3 s", "MQTOOL_SEND_MSG_TIMEOUT is a whole number, not '3 s'"),
+        ("MQTOOL_COMPRESS_TYPE", "rar", "MQTOOL_COMPRESS_TYPE is one of LZ4, ZSTD, ZLIB, not 'rar'"),
+    ],
+)
+def test_a_variable_that_makes_no_sense_is_named(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        mqtool.aio.Producer("G", SERVER)
+
+
+def test_every_client_takes_options_by_name() -> None:
+    for module in (mqtool, mqtool.aio):
+        assert "running" in repr(module.Producer("G", SERVER, namespace="n"))
+        assert "running" in repr(module.PushConsumer("G", lambda *_: None, SERVER, namespace="n"))
+        assert "running" in repr(module.LitePullConsumer("G", SERVER, namespace="n"))
+        assert "running" in repr(module.PullConsumer("G", SERVER, namespace="n"))
+        assert "running" in repr(module.PopConsumer("G", SERVER, namespace="n"))
+        assert "running" in repr(module.TransactionProducer("G", object(), SERVER, namespace="n"))
+        assert "running" in repr(module.AdminClient(SERVER, namespace="n"))
