@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_the_environment_gives_what_nobody_else_does() -> None:
         ({"options": "fast"}, "options are ProducerOptions or a mapping, not 'fast'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(more: dict[str, object], said: str) -> None:
+def test_what_makes_no_sense_is_refused_at_once(more: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         mqtool.Producer("G", SERVER, **more)
 
