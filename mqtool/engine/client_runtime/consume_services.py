@@ -22,7 +22,7 @@ from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.consumer import ConsumerOptions, HeldQueue
 from mqtool.engine.client_runtime.instance import Instance
-from mqtool.engine.client_runtime.listener_threads import ListenerThreads, is_coroutine
+from mqtool.engine.client_runtime.listener_threads import ListenerThreads
 from mqtool.engine.client_runtime.offset_store import OffsetStore
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import MessageQueue
@@ -106,7 +106,9 @@ class ConsumeService(ABC):
         self._offsets = offsets
         self._clock = instance.clock
         self._is_broadcasting = options.message_model is MessageModel.BROADCASTING
-        self._threads = None if is_coroutine(listener) else ListenerThreads(listener, options.consume_thread_max, group)
+        self._threads = (
+            None if user_code.is_coroutine(listener) else ListenerThreads(listener, options.consume_thread_max, group)
+        )
         self.may_consume = asyncio.Event()
         self.may_consume.set()
         self.counts: dict[str, Counts] = {}

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from mqtool.engine.client import consuming, fetching, introspection, questions
 from mqtool.engine.client.consuming import ConsumeFrom, MessageModel, Start, Thresholds
 from mqtool.engine.client.incoming import ConsumerMessage
-from mqtool.engine.client.names import with_namespace
+from mqtool.engine.client.names import with_namespace, without_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.engine.client.rebalance import Strategy, allocate, averagely
 from mqtool.engine.client.routes import MASTER
@@ -61,6 +61,9 @@ class ConsumerOptions(ClientOptions):
         pull_batch_size: messages pulled at a time.
         thresholds: how much is pulled ahead.
         offsets_folder: of broadcasting consumers; by default ``.rocketmq_offsets`` in the home of the user.
+        on_assigned: is told the queues that this consumer has taken over, before it reads them; ..
+        on_revoked: .. and those that it gives away, or leaves at its end, while it can still commit their offsets.
+            A coroutine, or a function that runs in a thread; no queue changes hands until it returns.
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
@@ -70,6 +73,12 @@ class ConsumerOptions(ClientOptions):
     pull_batch_size: int = 32
     thresholds: Thresholds = field(default_factory=Thresholds)
     offsets_folder: Path | None = None
+    on_assigned: "OnShare | None" = None
+    on_revoked: "OnShare | None" = None
+
+
+OnShare = Callable[[list[MessageQueue]], Any]
+"""Is told queues that come to a consumer, or leave it."""
 
 
 class HeldQueue:
@@ -146,6 +155,7 @@ class Consumer(Subscriber, Reader):
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._tell_all,
         }
         self._held: dict[MessageQueue, HeldQueue] = {}
+        self._shared: set[MessageQueue] = set()  # those that the application was told of
         self._offsets: OffsetStore
         self._rebalance_wanted: asyncio.Event
         self._rebalancing: asyncio.Task[None]
@@ -264,7 +274,9 @@ class Consumer(Subscriber, Reader):
         lost, new = consuming.changes(held, due)
         now = self._clock()
         lost += [queue for queue, one in self._held.items() if queue in held and one.waiting.is_stuck(now)]
-        for queue in dict.fromkeys(lost):
+        lost = [*dict.fromkeys(lost)]
+        await self._tell_revoked([queue for queue in self._shared if queue.topic == topic and queue not in due])
+        for queue in lost:
             await self._let_go(queue)
         begun = []
         for queue in await self._may_take(new):
@@ -272,6 +284,7 @@ class Consumer(Subscriber, Reader):
                 begun.append(await self._take_over(queue))
             except MqtoolError as error:  # next time; those that are begun go on
                 log.warning("%s is not taken over now: %s", queue, error)
+        await self._tell_assigned([one.queue for one in begun if one.queue not in self._shared])
         if lost or new:
             # By a newer version the broker sees that its subscription is that of this share.
             if subscription := self._subscriptions.get(topic):
@@ -279,6 +292,23 @@ class Consumer(Subscriber, Reader):
             await self._instance.send_heartbeats()
         for one in begun:
             one.pulling = self._instance.keep_on(f"pulling {one.queue}", functools.partial(self._pull_on, one))
+
+    async def _tell_assigned(self, queues: Collection[MessageQueue]) -> None:
+        self._shared |= {*queues}
+        await self._tell(self.options.on_assigned, queues)
+
+    async def _tell_revoked(self, queues: Collection[MessageQueue]) -> None:
+        self._shared -= {*queues}
+        await self._tell(self.options.on_revoked, queues)
+
+    async def _tell(self, listener: "OnShare | None", queues: Collection[MessageQueue]) -> None:
+        names = {queue: without_namespace(queue.topic, self.options.namespace) for queue in queues}
+        shown = [queue._replace(topic=name) for queue, name in names.items() if not name.startswith(RETRY_PREFIX)]
+        if listener and shown:
+            try:
+                await user_code.called("queue listener", listener, sorted(shown))
+            except Exception:
+                log.exception("the listener failed with queues of %s", self.group)
 
     async def _due(self, topic: str) -> list[MessageQueue] | None:
         """Return this member's share of a topic, None where that cannot be told now."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import inspect
 import queue
 import threading
 from collections import deque
@@ -10,12 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from mqtool.engine.client_runtime.user_code import contained
-
-
-def is_coroutine(function: Callable[..., Any]) -> bool:
-    """Tell whether calling this gives a coroutine; objects count by their ``__call__``."""
-    return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
-
 
 _Call = tuple["asyncio.Future[Any]", tuple[Any, ...]]
 

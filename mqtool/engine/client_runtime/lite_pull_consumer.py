@@ -203,6 +203,7 @@ class LitePullConsumer(Consumer):
         """
         if not self._is_running:
             return
+        await self._tell_revoked([*self._shared])
         self._is_running = False
         self._has_come.set()  # who waits for messages goes without
         await self._keep_share()
@@ -370,7 +371,12 @@ class LitePullConsumer(Consumer):
         self._given_up_to[queue] = self._sought[queue] = offset
         if self._given and self._given.held.queue == queue:
             self._given = None
-        if held := self._held.pop(queue, None):
+        held = self._held.get(queue)
+        if held and held.pulling is None:  # it was just taken over
+            held.next_offset = self._sought.pop(queue)
+            return
+        if held:
+            del self._held[queue]
             held.drop()
         self._rebalance_wanted.set()
 

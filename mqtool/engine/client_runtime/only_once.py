@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, Listener
-from mqtool.engine.client_runtime.listener_threads import is_coroutine
+from mqtool.engine.client_runtime.user_code import is_coroutine
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import ReadError, WriteError
 from mqtool.formats.identity import Delivered, Seen, delivered_identity, not_seen

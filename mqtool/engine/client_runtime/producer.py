@@ -34,7 +34,6 @@ from mqtool.engine.client_runtime.auto_batch import AnyFuture, AutoBatch, LaneKe
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
-from mqtool.engine.client_runtime.listener_threads import is_coroutine
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import AnswerTimeoutError, MqtoolError, RefusedError, SendError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue
@@ -53,6 +52,7 @@ log = logging.getLogger(__name__)
 FLUSH_MS = 30_000
 """How long who leaves waits for what is under way: longer than any send takes by default."""
 
+_LISTENER = "transaction listener"
 Choose = Callable[[Sequence[MessageQueue], str | None], MessageQueue]
 
 
@@ -661,7 +661,7 @@ class TransactionProducer(Producer):
         if sent.status is not SendStatus.SEND_OK:  # it may be lost with the broker
             return await self._end(sent, TransactionState.ROLLBACK)
         try:
-            state = await _call(self._listener.execute_local_transaction, message, arg)
+            state = await user_code.called(_LISTENER, self._listener.execute_local_transaction, message, arg)
         except Exception:
             await self._end(sent, TransactionState.UNKNOWN)
             raise
@@ -684,7 +684,7 @@ class TransactionProducer(Producer):
         asked = parse_header(CheckTransaction, command.ext_fields)
         message = parse_message(command.body)
         try:
-            state = _state(await _call(self._listener.check_local_transaction, message))
+            state = _state(await user_code.called(_LISTENER, self._listener.check_local_transaction, message))
         except Exception:
             log.exception("the listener cannot tell the state of %s", message.message_id)
             state = TransactionState.UNKNOWN
@@ -692,12 +692,6 @@ class TransactionProducer(Producer):
             await self._instance.wire.tell(address, sending.answer_check(self.group, asked, message.message_id, state))
         except UnavailableError as error:  # it asks again
             log.warning("the state of %s: %s", message.message_id, error)
-
-
-async def _call(function: Callable[..., Any], *args: Any) -> Any:
-    if is_coroutine(function):
-        return await user_code.awaited("transaction listener", function(*args))
-    return await asyncio.to_thread(user_code.call, "transaction listener", function, *args)
 
 
 def _chosen(selector: Selector, queues: Sequence[MessageQueue], message: ProducerMessage, arg: Any) -> MessageQueue:

@@ -5,6 +5,7 @@ the task that meets it. Raised by a listener, a strategy or a selector they mean
 """
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -41,6 +42,19 @@ async def awaited(what: str, work: Awaitable[Any]) -> Any:
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             raise
         raise contained(what, error)  # noqa: B904  it knows its cause
+
+
+def is_coroutine(function: Callable[..., Any]) -> bool:
+    """Tell whether calling this gives a coroutine; objects count by their ``__call__``."""
+    return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
+
+
+async def called(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call code of the application, in a thread unless it is a coroutine; raises what ``call`` and ``awaited`` do."""
+    result = (
+        call(what, function, *args) if is_coroutine(function) else await asyncio.to_thread(call, what, function, *args)
+    )
+    return await awaited(what, result) if inspect.isawaitable(result) else result
 
 
 def _is_cancelled() -> bool:

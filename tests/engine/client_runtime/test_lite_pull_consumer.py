@@ -184,3 +184,61 @@ def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
         other.subscribe("Orders")
     with other, pytest.raises(NotFoundError, match="there is no topic Nowhere"):
         other.fetch_message_queues("Nowhere")
+
+
+def test_who_wants_to_know_is_told_which_queues_come_and_go(broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    told: list[tuple[str, int, int]] = []
+    made: dict[int, LitePullConsumer] = {}
+
+    def member(number: int) -> LitePullConsumer:
+        def revoked(queues: list[MessageQueue]) -> None:
+            made[number].commit()  # it still can
+            told.extend(("revoked", number, queue.queue_id) for queue in queues)
+
+        made[number] = subscribed(
+            broker,
+            auto_commit=False,
+            on_assigned=lambda queues: told.extend(("assigned", number, queue.queue_id) for queue in queues),
+            on_revoked=revoked,
+        )
+        return made[number]
+
+    with member(1) as first:
+        seen = [*polled(first, 100)]
+        assert sorted(told) == [("assigned", 1, at) for at in range(4)]
+        with member(2):
+            until(lambda: len(told) == 8)
+            moved = {at for what, number, at in told[4:] if (what, number) == ("revoked", 1)}
+            assert len(moved) == 2
+            assert {at for what, number, at in told[4:] if (what, number) == ("assigned", 2)} == moved
+            assert committed(broker) == 100
+        until(lambda: len(told) == 12)
+        assert sorted(told[8:]) == sorted([("revoked", 2, at) for at in moved] + [("assigned", 1, at) for at in moved])
+    assert sorted(told[12:]) == [("revoked", 1, at) for at in range(4)]
+    assert sorted(seen) == sorted(BODIES)
+
+
+def test_a_consumer_may_begin_where_it_likes_when_it_gets_a_queue(broker: mqtool.Broker) -> None:
+    send(broker, BODIES)
+    made: list[LitePullConsumer] = []
+
+    def assigned(queues: list[MessageQueue]) -> None:
+        for queue in queues:
+            made[0].seek(queue, 20)
+
+    made.append(subscribed(broker, on_assigned=assigned))
+    with made[0] as one:
+        assert {int(body) // 4 for body in polled(one, 20)} == {20, 21, 22, 23, 24}
+        for queue in one.queues():
+            one.seek(queue, 24)  # of which nobody is told
+        assert {int(body) // 4 for body in polled(one, 4)} == {24}
+
+
+def test_a_listener_of_queues_that_fails_stops_nothing(broker: mqtool.Broker) -> None:
+    async def fails(_: list[MessageQueue]) -> None:
+        raise SystemExit
+
+    send(broker, BODIES)
+    with subscribed(broker, on_assigned=fails, on_revoked=fails) as one:
+        assert sorted(polled(one, 100)) == sorted(BODIES)
