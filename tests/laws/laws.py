@@ -404,12 +404,18 @@ class _Check:
                 )
 
     def as_told_by_broker(self, told: Told, after: JudgedStore) -> None:
-        """Hold what a verdict foretold against what has gone; what is only hidden keeps its bytes."""
+        """Hold what a verdict foretold against what has gone, and what is there and no unit of its queue leads to."""
         kept = after.messages()
         rows = [one for one in self.before.records.values() if one.keys and not one.is_placeholder]
         lost = [one.keys[0] for one in rows if one.digest() not in kept.get(one.keys[0], set())]
         if untold := told.lacks(lost):
             self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
+        if self.case.base.startswith("rocksdb"):
+            return
+        led_to = {(*queue, unit.physical_offset) for queue, unit in after.units()}  # at whatever offset it was put
+        hidden = [key for one in rows for key in one.keys if (*key[:2], one.position) not in led_to]
+        if untold := set(told.lacks({*hidden, *lost})) - set(lost):
+            self.broken("conservation", "hidden", f"no unit leads to, untold: {_some(sorted(untold))}")
 
     # Mends into a new store
 

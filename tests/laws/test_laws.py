@@ -9,7 +9,7 @@ from tests.laws.cases import Case, Damage, case_of
 from tests.laws.damages import BASES, KINDS
 from tests.laws.laws import Result, Violation, check, existed, state_of
 from tests.laws.laws import _Check as Check
-from tests.laws.mends import Direct
+from tests.laws.mends import Direct, Told
 from tests.laws.recipes import RECIPES
 from tests.laws.shrinking import shrink
 
@@ -67,6 +67,18 @@ def test_a_queue_offset_existed_if_its_unit_is_left_or_others_stand_around_it(tm
     assert first in existed(one.base, Check(one, tmp_path / "one", Direct()).before, 0)
     assert first not in existed(one.base, Check(both, tmp_path / "both", Direct()).before, 0)
     assert existed(one.base, whole, 0) == set(whole.messages())
+
+
+def test_messages_that_a_broker_hides_without_a_word_are_seen(tmp_path: Path) -> None:
+    gone = Damage("by hand", [{"op": "delete", "path": "consumequeue/pay_events/0"}])
+    one = Check(Case("mixed-533-clean", [gone], "recover --as-broker 5.3"), tmp_path, Direct())
+    plan = one.runner.plan(one.store, one.config, one.case.mend)
+
+    one.as_told_by_broker(Told.of(plan.losses), one.before)
+    assert one.violations == []
+
+    one.as_told_by_broker(Told(), one.before)
+    assert [(law.cause, "('pay_events', 0, 0)" in law.message) for law in one.violations] == [("hidden", True)]
 
 
 def test_a_byte_a_time_and_a_mode_that_are_not_given_back_are_seen(tmp_path: Path) -> None:
