@@ -414,8 +414,8 @@ class _Check:
             return
         led_to = {(*queue, unit.physical_offset) for queue, unit in after.units()}  # at whatever offset it was put
         hidden = [key for one in rows for key in one.keys if (*key[:2], one.position) not in led_to]
-        if untold := set(told.lacks({*hidden, *lost})) - set(lost):
-            self.broken("conservation", "hidden", f"no unit leads to, untold: {_some(sorted(untold))}")
+        if unheard := set(told.lacks({*hidden, *lost})) - set(lost):
+            self.broken("conservation", "hidden", f"no unit leads to, untold: {_some(sorted(unheard))}")
 
     # Mends into a new store
 

@@ -245,6 +245,20 @@ _ROWS = {
         "doctor",
         [{"op": "write", "file": "commitlog/00000000000000196608", "at": 53390, "hex": "000000000000001c"}],
     ),
+    "a damaged topic that is too long for a folder's name is no reason to stop": (
+        "special-533-clean",
+        "doctor",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000065536",
+                "at": 5200,
+                "len": 16,
+                "to": "commitlog/00000000000000032768",
+                "to_at": 22592,
+            }
+        ],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

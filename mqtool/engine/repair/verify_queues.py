@@ -2,6 +2,7 @@
 
 import bisect
 import collections
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -323,7 +324,8 @@ class QueueChecker:
         """Return the highest folder of a missing queue that is missing too."""
         root = self.reader.paths.consume_queue
         topic = root / key[0]
-        folder = topic / str(key[1]) if topic.is_dir() else topic if root.is_dir() else root
+        # A damaged name may be longer than any file system takes.
+        folder = topic / str(key[1]) if os.path.isdir(topic) else topic if root.is_dir() else root  # noqa: PTH112
         return self.reader.paths.relative(folder)
 
     def _unclaimed(self, queue: ConsumeQueue, start: int, stop: int, log_start: int, log_end: int) -> Iterator[Finding]:
