@@ -22,6 +22,7 @@ import gc
 import hashlib
 import importlib
 import itertools
+import json
 import mmap
 import os
 import pkgutil
@@ -44,6 +45,14 @@ from tests.damage import cases
 from tests.golden import copy_of, copy_store
 
 SWAPPED = "mixed-533-clean/names-swapped"
+GROUP_SET = "mixed-533-clean/a-group-has-read"
+FOLDERS = "multipath-533-clean/middle-segment-missing"
+BATCHES = "batchcq-533-clean/body-byte-and-queue-deleted"
+NO_TABLES = "mixed-533-clean/tables-deleted"
+HALF_ZEROS = "mixed-533-clean/half-a-segment-zeros"
+PLAN = "recover --abnormal --save-plan {beside}/plan"
+APPLY = "apply {beside}/plan"
+SALVAGE = "salvage --into {beside}/new"
 CASES = [
     (SWAPPED, "recover"),
     ("mixed-533-clean/middle-segment-missing", "recover"),
@@ -57,6 +66,19 @@ CASES = [
     ("mixed-533-clean/index-deleted", "rebuild index --set maxHashSlotNum=100 --set maxIndexNum=250"),
     ("mixed-533-clean/control", "topic delete OrderEvents"),
     ("mixed-533-clean/control", "topic create Killed --queues 2"),
+    (NO_TABLES, "rebuild config"),
+    (GROUP_SET, "group create Killed --retries 3"),
+    (GROUP_SET, "group delete Billing"),
+    (GROUP_SET, "offset set --group Billing --topic OrderEvents --queue 0 --offset 5"),
+    (GROUP_SET, "offset reset --group Billing --topic OrderEvents --earliest"),
+    (FOLDERS, "recover --abnormal --set storePathCommitLog={store}/commitlog-a,{store}/commitlog-b"),
+    (FOLDERS, "rebuild all --survey --set storePathCommitLog={store}/commitlog-a,{store}/commitlog-b"),
+    (BATCHES, "recover --abnormal"),
+    (BATCHES, "rebuild queues --survey"),
+    (SWAPPED, APPLY),
+    (HALF_ZEROS, APPLY),
+    (HALF_ZEROS, SALVAGE),
+    (BATCHES, SALVAGE),
 ]
 _CHANGES = ("create", "write", "truncate", "rename", "remove", "make_folder", "remove_folder", "set_times")
 _SYNCS = ("sync", "sync_folder")
@@ -216,57 +238,119 @@ class Trial:
     """One command on one damaged store: what there was, what it leaves undisturbed, and when it can be killed."""
 
     name: str
-    words: list[str]
+    command: str
     store: Path
     before: State
     after: dict[str, Any]
     status: int
     calls: range  # from the first that changes the store
-    undo_calls: range
+    undo_calls: range  # none where the store stays as it is
 
     @classmethod
     def of(cls, name: str, command: str, place: Path) -> "Trial":
         """Try it undisturbed, and undo."""
-        store = _damaged(name, place / "damaged" / f"{command.replace(' ', '-')}-{name.replace('/', '-')}")
-        before = look(store)
+        number = len(list(place.glob("damaged/*")))
+        store = _damaged(name, place / "damaged" / str(number))
+        shown = " ".join(command.split()[: 1 if command in (APPLY, SALVAGE) else 2])
+        if name in (FOLDERS, BATCHES):
+            shown += f" ({name.partition('-')[0]})"
+        trial = cls(shown, command, store, look(store), {}, 0, range(0), range(0))
         with _copy(store, place) as root:
-            words = [*command.split(), "-s", str(root), "--yes"]
-            if words[0] in ("recover", "rebuild"):
-                words += ["-j", "1"]
-            status, errors = run(words, _home(root), Kill())
-            assert status in (0, 5), errors
+            trial.prepare(root)
+            trial.status, errors = trial.run(root, Kill())
+            assert trial.status in (0, 3, 5), errors
             calls, first, _ = COUNTS.all
-            after = content(look(root))
-            assert after != content(before)
-            run(["undo", "-s", str(root), "--yes"], _home(root), Kill())
-            undo_calls, undo_first, _ = COUNTS.all
-            assert look(root) == before
-        return cls(
-            f"{' '.join(command.split()[:2])}",
-            command.split(),
-            store,
-            before,
-            after,
-            status,
-            range(first, calls + 1),
-            range(undo_first, undo_calls + 1),
-        )
+            trial.calls = range(first, calls + 1)
+            trial.after = content(look(trial.made(root)))
+            assert trial.after != content(trial.before)
+            if trial.is_undone:
+                run(["undo", "-s", str(root), "--yes"], _home(root), Kill())
+                undo_calls, undo_first, _ = COUNTS.all
+                trial.undo_calls = range(undo_first, undo_calls + 1)
+            assert look(root) == trial.before
+        return trial
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether it changes the store, so that there is something to undo."""
+        return self.command != SALVAGE
+
+    def made(self, root: Path) -> Path:
+        """Return the folder that it changes."""
+        return root if self.is_undone else root.parent / "new"
+
+    def prepare(self, root: Path) -> None:
+        """Make the plan that is to be carried out."""
+        if self.command == APPLY:
+            words = _words(PLAN, root)
+            status, errors = run([*words, "-s", str(root), "--dry-run"], _home(root), Kill())
+            assert status == 3, errors
 
     def run(self, root: Path, kill: Kill) -> tuple[int, str]:
         """Run the command."""
-        jobs = ["-j", "1"] if self.words[0] in ("recover", "rebuild") else []
-        return run([*self.words, "-s", str(root), "--yes", *jobs], _home(root), kill)
+        words = [*_words(self.command, root), "-s", str(root)]
+        words += [] if self.command == SALVAGE else ["--yes"]
+        if words[0] in ("recover", "rebuild", "apply", "salvage"):
+            words += ["-j", "1"]
+        return run(words, _home(root), kill)
+
+
+def _words(command: str, root: Path) -> list[str]:
+    return [word.format(store=root, beside=root.parent) for word in command.split()]
 
 
 def _damaged(name: str, into: Path) -> Path:
-    if name != SWAPPED:
+    if name not in _DAMAGES:
         return next(case for case in cases() if case.name == name).store(into)
     store = copy_of(name.partition("/")[0], into)
-    one, two, *_ = sorted((store / "commitlog").iterdir())
+    _DAMAGES[name](store)
+    return store
+
+
+def _segments(store: Path) -> list[Path]:
+    return sorted(store.glob("commitlog*/*"), key=lambda path: path.name)
+
+
+def _swap(store: Path) -> None:
+    one, two, *_ = _segments(store)
     one.rename(store / "one")
     two.rename(one)
     (store / "one").rename(two)
-    return store
+
+
+def _let_a_group_read(store: Path) -> None:
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        table = {"OrderEvents@Billing": {"0": 3, "1": 2}}
+        (store / "config" / name).write_text(json.dumps({"offsetTable": table}))
+
+
+def _damage_batches(store: Path) -> None:
+    shutil.rmtree(store / "batchconsumequeue" / "Inner2")
+    segment = _segments(store)[0]
+    data = bytearray(segment.read_bytes())
+    data[20_000:20_400] = bytes(400)
+    segment.write_bytes(data)
+
+
+def _zero_half(store: Path) -> None:
+    segment = _segments(store)[1]
+    data = segment.read_bytes()
+    segment.write_bytes(data[: len(data) // 4] + bytes(len(data) // 2) + data[-len(data) // 4 :])
+
+
+def _delete_tables(store: Path) -> None:
+    for path in (store / "config").glob("topics.json*"):
+        path.unlink()
+
+
+_DAMAGES: dict[str, Callable[[Path], None]] = {
+    SWAPPED: _swap,
+    GROUP_SET: _let_a_group_read,
+    FOLDERS: lambda store: _segments(store)[1].unlink(),
+    BATCHES: _damage_batches,
+    HALF_ZEROS: _zero_half,
+    NO_TABLES: _delete_tables,
+}
 
 
 def _home(root: Path) -> Path:
@@ -300,8 +384,9 @@ def _difference(one: State, other: State) -> list[Any]:
 class Campaign:
     """Kills, and what came of them."""
 
-    def __init__(self, place: Path, seed: int) -> None:
+    def __init__(self, place: Path, seed: int, cases: list[tuple[str, str]]) -> None:
         self.place = place
+        self.cases = cases
         self.chance = random.Random(seed)
         self.counts: Counter[tuple[str, str, str]] = Counter()
         self.followed: Counter[str] = Counter()
@@ -320,9 +405,9 @@ class Campaign:
                 return
             if number and number % _TOLD == 0:
                 print(f"{number:,} trials, {self.kills:,} kills", flush=True)
-            which = number % len(CASES)
-            if number < len(CASES):
-                trial = Trial.of(*CASES[which], self.place)
+            which = number % len(self.cases)
+            if number < len(self.cases):
+                trial = Trial.of(*self.cases[which], self.place)
                 self.trials.append(trial)
                 self._turns.append(itertools.cycle(self.chance.sample(trial.calls, len(trial.calls))))
             try:
@@ -332,17 +417,18 @@ class Campaign:
                 raise
 
     def _try(self, trial: Trial, call: int, number: int) -> None:
-        whom = "parent" if (number // len(CASES) + number) % 2 else "child"
+        whom = "parent" if (number // len(self.cases) + number) % 2 else "child"
         kill = Kill(call, whom, self.chance.choice(["before", "half", "behind"]))
         with _copy(trial.store, self.place) as root:
+            trial.prepare(root)
             status, errors = trial.run(root, kill)
             self._count(trial, whom, "at work")
             if whom == "child":
                 assert status == 70, (status, errors)
-                assert "`mqtool undo`" in errors.splitlines()[-1], errors
+                assert not trial.is_undone or "`mqtool undo`" in errors.splitlines()[-1], errors
             else:
                 assert status == -signal.SIGKILL, (status, errors)
-            follow = self.chance.choice(["undo", "again"])
+            follow = self.chance.choice(["undo", "again"]) if trial.is_undone else "again"
             for _ in range(self.chance.choice([0, 1, 2, 4])):
                 self._kill_again(trial, root, self.chance.choice(["undo", "undo", "again"]))
             self.followed[follow] += 1
@@ -350,14 +436,19 @@ class Campaign:
                 _undo(root, trial.before)
                 return
             status, errors = trial.run(root, Kill())
-            assert status in (trial.status, 0, 66), errors  # 0, 66: it was done, but for the status
+            # 0, 65, 66: it was done, but for the status.
+            assert status in (trial.status, 0, 65, 66), errors
+            now = content(look(trial.made(root)))
+            assert now == trial.after, _difference(trial.after, now)
+            if trial.is_undone:
+                _undo(root, trial.before)
             now = look(root)
-            assert content(now) == trial.after, _difference(trial.after, content(now))
-            _undo(root, trial.before)
+            assert now == trial.before, _difference(trial.before, now)
 
     def _kill_again(self, trial: Trial, root: Path, what: str) -> None:
         """Kill what follows as well, if it comes so far."""
         whom = self.chance.choice(["child", "parent"])
+        what = what if trial.is_undone else "again"
         calls = trial.undo_calls if what == "undo" else range(1, len(trial.undo_calls) + trial.calls.stop)
         kill = Kill(self.chance.choice(calls), whom, self.chance.choice(["before", "half", "behind"]))
         if what == "undo":
@@ -377,6 +468,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--from", type=int, default=0, metavar="N", dest="first", help="leave out the first N cases")
     given = parser.parse_args()
     begun = time.monotonic()
     _watch()
@@ -384,7 +476,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # who loses its parent is waited for here
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="mqtool-kills-", dir=memory if memory.is_dir() else None) as name:
-        campaign = Campaign(Path(name).resolve(), given.seed)
+        campaign = Campaign(Path(name).resolve(), given.seed, CASES[given.first :])
         campaign.run(given.kills)
     windows = ("at work", "undone", "again")
     for command in dict.fromkeys(trial.name for trial in campaign.trials):
