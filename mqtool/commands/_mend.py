@@ -90,6 +90,10 @@ class Mending:
             self._save(plan, self.save_plan)
         return self.carry_out(plan, rate)
 
+    def apply(self, plan: "Plan") -> int:
+        """Show a plan that was saved, ask, carry it out; return the status."""
+        return self.carry_out(plan) if self._take_back_cut_off() else Status.DAMAGE
+
     def carry_out(self, plan: "Plan", rate: float = _READ_RATE) -> int:
         """Show a plan, ask, carry it out; return the status. ``rate``: bytes of log that were planned in a second."""
         from mqtool.engine.repair import plan as plans
@@ -133,7 +137,7 @@ class Mending:
         info = cut_off(self.root)
         if info is None:
             return True
-        self.output.remark(f"the mend {info.name} was cut off; it is taken back before another is planned")
+        self.output.remark(f"the mend {info.name} was cut off; it is taken back before another begins")
         if not self.question.is_answered_yes("Take it back?"):
             return False
         with changing() as interrupts:

@@ -30,4 +30,4 @@ def command(plan: Path, store: Path | None, jobs: int, question: Question, outpu
 
     saved = Plan.from_json(read_file(plan).decode("utf-8", "replace"))
     config = StoreConfig(saved.settings)
-    return Mending(store or Path(saved.store), config, question, None, jobs, output).carry_out(saved)
+    return Mending(store or Path(saved.store), config, question, None, jobs, output).apply(saved)

@@ -279,7 +279,7 @@ def test_a_mend_after_one_that_was_cut_off_takes_that_back_first(store: Path) ->
 
     waiting = run("everything", "-s", store)
     assert waiting.status == Status.DAMAGE
-    assert "was cut off; it is taken back before another is planned" in waiting.remarks
+    assert "was cut off; it is taken back before another begins" in waiting.remarks
     assert [info.state for info in journals(store)] == [State.CUT_OFF]
 
     done = run("everything", "-s", store, "--yes")
@@ -302,6 +302,18 @@ def test_undo_takes_back_what_was_cut_off(store: Path) -> None:
 
 
 # A plan that is saved.
+
+
+def test_a_saved_plan_is_applied_again_after_it_was_cut_off(store: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    run("everything", "-s", store, "--save-plan", plan)
+    kill(store)
+
+    done = run("apply", plan, "--yes")
+
+    assert done.status == Status.OK
+    assert "was taken back" in done.remarks
+    assert [info.state for info in journals(store)] == [State.UNDONE, State.DONE]
 
 
 def test_a_saved_plan_is_applied_later(store: Path, tmp_path: Path) -> None:
