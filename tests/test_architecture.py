@@ -322,6 +322,18 @@ def test_a_broker_knows_no_wire_but_in_its_doors() -> None:
     assert not found, "\n".join(found)
 
 
+def test_operations_know_no_headers() -> None:
+    found = [
+        f"{name}:{found.line}: {found.target}"
+        for name, source in sources().items()
+        if _below(name, ["mqtool.engine.broker.operations"])
+        for found in imports_of(name, ast.parse(source))
+        if _below(found.target, ("mqtool.formats.headers", *WIRE))
+    ]
+
+    assert not found, "\n".join(found)
+
+
 def test_a_circle_of_imports_is_seen() -> None:
     rooms = {
         "p.a": "from p.b import x",

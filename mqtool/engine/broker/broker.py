@@ -15,6 +15,7 @@ from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.intake import Intake
+from mqtool.engine.broker.operations.pull import Pulls
 from mqtool.engine.broker.pops import Pops
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.request_modes import RequestModes
@@ -98,6 +99,7 @@ class Broker:
         self.clients = Clients(groups)
         self.locks = LockTable()
         self.request_modes = RequestModes(config, saves)
+        self.pulls = Pulls(store, state, topics, groups, offsets, self.clients, self.figures, room)
         self.awaited_flushes = AwaitedFlushes(store, state, room)
         self.delayed = DelayedMessages(store, state, saves, config, now)
         self.timers = Timers(store, state, saves, config, now)

@@ -6,12 +6,13 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.processors.pull import RefusedError
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.processors.refusals import refusal
 from mqtool.engine.broker.request_modes import BY_PULL, POP, PULL, RequestMode
 from mqtool.errors import FormatError
 from mqtool.formats.allocation import share_evenly, share_in_turn
 from mqtool.formats.bodies import MessageQueue, build_body, parse_body
-from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import Table
 from mqtool.formats.topics import RETRY_PREFIX
 
@@ -83,17 +84,17 @@ def set_mode(broker: "Broker", request: "Request") -> "Answer":
     answer = request.command.answer()
     try:
         if topic.startswith(RETRY_PREFIX):
-            raise RefusedError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+            raise RefusedError(Reason.NOT_ALLOWED, "retry topic is not allowed to set mode")
         if broker.topics.get(topic) is None:
-            raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+            raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist")
         if broker.groups.find(group, request.now) is None:
-            raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] not exist")
+            raise RefusedError(Reason.NO_GROUP, f"subscription group [{group}] not exist")
         mode, share_count = asked.get("mode"), asked.get("popShareQueueNum")
         if mode not in (PULL, POP) or not isinstance(share_count or 0, int):
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, f"there is no mode {mode}, {share_count}")
+            raise RefusedError(Reason.BAD_ARGUMENT, f"there is no mode {mode}, {share_count}")
         broker.request_modes.set(topic, group, RequestMode(mode, share_count or 0))
     except RefusedError as refused:
-        answer = refused.answer(request.command)
+        answer = refusal(request.command, refused)
     return answer
 
 

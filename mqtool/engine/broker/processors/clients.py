@@ -15,7 +15,9 @@ from mqtool.engine.broker.limits import (
     check_name,
     check_room,
 )
-from mqtool.engine.broker.processors.pull import MOST_OF_FILTER, RefusedError, wanted_by_expression
+from mqtool.engine.broker.operations.filters import MOST_OF_FILTER, wanted_by_expression
+from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.processors.refusals import refusal
 from mqtool.engine.broker.sessions import Session
 from mqtool.errors import LimitError
 from mqtool.formats.bodies import (
@@ -135,7 +137,7 @@ def check_config(broker: "Broker", request: "Request") -> "Answer":
             try:
                 wanted_by_expression(kind, subscription.expression)
             except RefusedError as refused:
-                answer = refused.answer(request.command)
+                answer = refusal(request.command, refused)
     return answer
 
 

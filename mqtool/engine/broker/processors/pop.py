@@ -5,11 +5,14 @@
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.limits import check_name
+from mqtool.engine.broker.operations.checks import checked_group
+from mqtool.engine.broker.operations.filters import wanted_by_expression
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
 from mqtool.engine.broker.pops import Taken
-from mqtool.engine.broker.processors.pull import RefusedError, checked_group, wanted_by_expression
+from mqtool.engine.broker.processors.refusals import refusal
 from mqtool.engine.broker.processors.send import acknowledged, when_flushed
 from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, Kind, Waiting
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -56,16 +59,16 @@ def pop(broker: "Broker", request: "Request") -> "Answer":
     until = (header.born_time or now) + header.poll_time
     try:
         if now - until > _LATE_MS:
-            raise RefusedError(ResponseCode.POLLING_TIMEOUT, "the pop message is timeout too much")
+            raise RefusedError(Reason.TOO_LATE, "the pop message is timeout too much")
         if header.max_msg_nums > MOST_MESSAGES:
             remark = f"the broker[{broker.address}] pop message's num is greater than {MOST_MESSAGES}"
-            raise RefusedError(ResponseCode.INVALID_PARAMETER, remark)
+            raise RefusedError(Reason.BAD_ARGUMENT, remark)
         if not broker.settings.timer_enabled:
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, "pop message is forbidden because timerWheelEnable is false")
+            raise RefusedError(Reason.NOT_POSSIBLE, "pop message is forbidden because timerWheelEnable is false")
         _check(broker, header.consumer_group, header.topic, header.queue_id, now)
         wanted = _wanted(header)
     except RefusedError as refused:
-        return _refused(command, refused, PopResponse(0, 0, 0, 0))
+        return refusal(command, refused, PopResponse(0, 0, 0, 0))
     broker.offsets.check_room(header.consumer_group, header.topic)
     check_name(header.attempt_id or "", "attempt id")
     once = _Pop(broker, request, header, wanted)
@@ -149,7 +152,7 @@ def _wanted(header: Pop) -> Wanted:
         return wanted_by_expression(header.exp_type or "TAG", header.exp)
     except RefusedError:
         remark = "parse the consumer's subscription failed"
-        raise RefusedError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
+        raise RefusedError(Reason.BAD_FILTER, remark) from None
 
 
 def peek(broker: "Broker", request: "Request") -> "Answer":
@@ -159,7 +162,7 @@ def peek(broker: "Broker", request: "Request") -> "Answer":
     try:
         _check(broker, group, topic, queue_id, now)
     except RefusedError as refused:
-        return _refused(command, refused, PopResponse(0, 0, 0, 0))
+        return refusal(command, refused, PopResponse(0, 0, 0, 0))
     parts: list[bytes] = []
     rest = count = 0
     for name, one in _places(broker, header):
@@ -203,7 +206,7 @@ def notification(broker: "Broker", request: "Request") -> "Answer":
     try:
         _check(broker, header.consumer_group, header.topic, header.queue_id, now)
     except RefusedError as refused:
-        return _refused(command, refused, NotificationResponse(False, False))
+        return refusal(command, refused, NotificationResponse(False, False))
     room, key = broker.room, key_of(NOTIFICATIONS, header)
 
     def tell(is_due: bool, now: int) -> RemotingCommand | None:
@@ -242,7 +245,7 @@ def polling_info(broker: "Broker", request: "Request") -> "Answer":
     try:
         _check(broker, group, topic, queue_id, now)
     except RefusedError as refused:
-        return _refused(command, refused, PollingInfoResponse(0))
+        return refusal(command, refused, PollingInfoResponse(0))
     count = broker.room.count(POPS, (POPS.name, topic, group, queue_id))
     return command.answer(0, build_header(PollingInfoResponse(count)))
 
@@ -259,12 +262,12 @@ def ack(broker: "Broker", request: "Request") -> "Answer":
         low, high = _kept(broker, topic, queue_id)
         if not low <= offset <= high:
             remark = f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}"
-            raise RefusedError(ResponseCode.NO_MESSAGE, remark)
+            raise RefusedError(Reason.NO_MESSAGE, remark)
         receipt = parse_receipt(extra_info)
         done = receipt.acknowledgement(group, topic, queue_id, offset)
         result = _acknowledge(broker, done, receipt.revive_queue_id, receipt.revive_time, now)
     except RefusedError as refused:
-        return refused.answer(command)
+        return refusal(command, refused)
     return _stored(broker, request, result)
 
 
@@ -287,7 +290,7 @@ def batch_ack(broker: "Broker", request: "Request") -> "Answer":
             if done.offsets:
                 result = _acknowledge(broker, done, revive_queue_id, revive_time, now) or result
     except RefusedError as refused:
-        return refused.answer(command)
+        return refusal(command, refused)
     return _stored(broker, request, result)
 
 
@@ -313,7 +316,7 @@ def _acknowledge(
         broker.pops.acknowledge_in_order(done)
     except KeyError as error:
         remark = f"offset is illegal, key:{done.topic}@{done.group}@{done.queue_id}, commit:{error.args[0]}"
-        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, remark) from None
+        raise RefusedError(Reason.BAD_MESSAGE, remark) from None
     return None
 
 
@@ -324,9 +327,9 @@ def change_invisible_time(broker: "Broker", request: "Request") -> "Answer":
     try:
         low, high = _kept(broker, header.topic, header.queue_id)
         if not low <= header.offset < high:
-            raise RefusedError(ResponseCode.NO_MESSAGE, f"there is no message {header.offset}")
+            raise RefusedError(Reason.NO_MESSAGE, f"there is no message {header.offset}")
     except RefusedError as refused:
-        return _refused(command, refused, ChangeInvisibleTimeResponse(0, 0, 0))
+        return refusal(command, refused, ChangeInvisibleTimeResponse(0, 0, 0))
     receipt = parse_receipt(header.extra_info)
     if receipt.revive_queue_id == ORDER_QUEUE_ID:
         until = broker.pops.hide_in_order(header, receipt, now)
@@ -359,35 +362,30 @@ def _stored(
 def _check(broker: "Broker", group: str, topic: str, queue_id: int, now: int) -> None:
     """See whether a group may read a topic; raises ``RefusedError``."""
     if not broker.settings.perm & _READ:
-        raise RefusedError(ResponseCode.NO_PERMISSION, f"the broker[{broker.address}] pop message is forbidden")
+        raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{broker.address}] pop message is forbidden")
     config = broker.topics.get(topic)
     if config is None:
-        raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
     if not config.perm & _READ:
-        raise RefusedError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden")
+        raise RefusedError(Reason.NOT_ALLOWED, f"the topic[{topic}] peeking message is forbidden")
     if queue_id >= config.read_queue_count:
-        raise RefusedError(ResponseCode.INVALID_PARAMETER, _illegal(topic, queue_id, config.read_queue_count))
-    checked_group(broker, group, now)
+        raise RefusedError(Reason.BAD_ARGUMENT, _illegal(topic, queue_id, config.read_queue_count))
+    checked_group(broker.groups, group, now)
 
 
 def _kept(broker: "Broker", topic: str, queue_id: int) -> tuple[int, int]:
     """Return the first queue offset that is kept and the next one; raises ``RefusedError``."""
     config = broker.topics.get(topic)
     if config is None:
-        raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
     if not 0 <= queue_id < config.read_queue_count:
-        raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, _illegal(topic, queue_id, config.read_queue_count))
+        raise RefusedError(Reason.BAD_MESSAGE, _illegal(topic, queue_id, config.read_queue_count))
     queue = broker.store.queue(topic, queue_id)
     return (queue.min_offset(broker.store.log.min_offset), queue.next_offset) if queue else (0, 0)
 
 
 def _illegal(topic: str, queue_id: int, count: int) -> str:
     return f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{count}]"
-
-
-def _refused(command: RemotingCommand, refused: RefusedError, header: Any) -> RemotingCommand:
-    """Return an answer that says no, with the fields that clients expect of any."""
-    return command.answer(refused.code, build_header(header), remark=refused.remark)
 
 
 PROCESSORS: "dict[int, Processor]" = {

@@ -5,7 +5,8 @@
 
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.processors.pull import RefusedError
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.processors.refusals import CODES
 from mqtool.engine.broker.processors.send import acknowledged
 from mqtool.engine.broker.topics import may_be_sent_to
 from mqtool.engine.store.append_result import PutStatus
@@ -31,7 +32,7 @@ def recall(broker: "Broker", request: "Request") -> "Answer":
     try:
         handle = _checked(broker, header, now)
     except RefusedError as refused:
-        return command.answer(refused.code, marks, remark=f"recall failed, {refused.remark}")
+        return command.answer(CODES[refused.reason], marks, remark=f"recall failed, {refused.text}")
     pairs = {
         "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique_key}",  # as 5.3 has it; later ones leave the topic out
         "UNIQ_KEY": handle.unique_key,
@@ -60,23 +61,23 @@ def _checked(broker: "Broker", header: RecallMessage, now: int) -> RecallHandle:
     """Return the handle of a message that can be recalled; raises ``RefusedError``."""
     settings = broker.settings
     if not settings.recall_enabled:
-        raise RefusedError(ResponseCode.NO_PERMISSION, "operation is forbidden")
+        raise RefusedError(Reason.NOT_ALLOWED, "operation is forbidden")
     if not settings.perm & Perm.WRITE:
-        raise RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
+        raise RefusedError(Reason.UNAVAILABLE, "broker service not available")
     if not may_be_sent_to(header.topic):
-        raise RefusedError(ResponseCode.NO_PERMISSION, f"nothing of the topic[{header.topic}] can be recalled")
+        raise RefusedError(Reason.NOT_ALLOWED, f"nothing of the topic[{header.topic}] can be recalled")
     if broker.topics.get(header.topic) is None:
-        raise RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
+        raise RefusedError(Reason.NO_TOPIC, f"the topic[{header.topic}] not exist")
     try:
         handle = parse_handle(header.recall_handle)
     except FormatError as error:
-        raise RefusedError(ResponseCode.ILLEGAL_OPERATION, f"recall handle is invalid: {error.reason}") from None
+        raise RefusedError(Reason.BAD_HANDLE, f"recall handle is invalid: {error.reason}") from None
     if handle.topic != header.topic:
-        raise RefusedError(ResponseCode.ILLEGAL_OPERATION, "topic not match")
+        raise RefusedError(Reason.BAD_HANDLE, "topic not match")
     if handle.broker_name != settings.broker_name:
-        raise RefusedError(ResponseCode.ILLEGAL_OPERATION, "broker service not available")
+        raise RefusedError(Reason.BAD_HANDLE, "broker service not available")
     if not 0 < handle.timestamp - now < settings.timer_max_delay_seconds * 1000:
-        raise RefusedError(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid")
+        raise RefusedError(Reason.BAD_HANDLE, "timestamp invalid")
     return handle
 
 

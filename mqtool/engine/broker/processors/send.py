@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.delayed import DELAY
 from mqtool.engine.broker.limits import MOST_QUEUES_IN_ALL, MOST_TIMERS, MOST_TOPICS, check_room
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.processors.refusals import CODES, refusal
 from mqtool.engine.broker.processors.session import remoting_session
 from mqtool.engine.broker.topics import fault_of_name, may_be_sent_to
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -63,14 +65,6 @@ _REMARKS = {
 }
 
 
-class _RefusedError(Exception):
-    """A message that is not taken, and the code that says why."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        self.code = code
-        super().__init__(remark)
-
-
 # Sending
 
 
@@ -80,8 +74,8 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> "Answer":
     try:
         config = _topic_of(broker, header, request.now)
         message = _message(broker, header, config, request)
-    except _RefusedError as refused:
-        return command.answer(refused.code, _marks(broker), remark=str(refused))
+    except RefusedError as refused:
+        return command.answer(CODES[refused.reason], _marks(broker), remark=refused.text)
     queue_id, store = message.queue_id, broker.store
     if store.queue(header.topic, queue_id) is None:
         check_room(store.queue_count, 1, MOST_QUEUES_IN_ALL, "queues")
@@ -100,8 +94,8 @@ def _send(broker: "Broker", request: "Request", *, short: bool) -> "Answer":
         if header.topic.startswith(RETRY_PREFIX):
             try:
                 _retry_or_bury(broker, header, message, request)
-            except _RefusedError as refused:
-                return command.answer(refused.code, _marks(broker), remark=str(refused))
+            except RefusedError as refused:
+                return command.answer(CODES[refused.reason], _marks(broker), remark=refused.text)
         result = broker.intake.put(message, request.now)
         if message.topic == TIMER_TOPIC and result.status is PutStatus.PUT_OK:
             more = _recall_handle(broker, header.topic, message, key)
@@ -119,17 +113,17 @@ def _topic_of(broker: "Broker", header: Send, now: int) -> TopicConfig:
     """Return the topic that is sent to, made if need be.
 
     Raises:
-        _RefusedError: nothing may be sent to it.
+        RefusedError: nothing may be sent to it.
     """
     topic, settings = header.topic, broker.settings
     config = broker.topics.get(topic)
     if not settings.perm & _WRITE and config is not None and config.order:
-        raise _RefusedError(ResponseCode.NO_PERMISSION, f"the broker[{broker.address}] sending message is forbidden")
+        raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{broker.address}] sending message is forbidden")
     if not may_be_sent_to(topic):
-        raise _RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        raise RefusedError(Reason.NOT_ALLOWED, f"Sending message to topic[{topic}] is forbidden.")
     if config is None:
         if fault := fault_of_name(topic):
-            raise _RefusedError(ResponseCode.INVALID_PARAMETER, fault)
+            raise RefusedError(Reason.BAD_ARGUMENT, fault)
         config = broker.topics.create_by_sending(
             topic, header.default_topic, header.default_topic_queue_nums, header.unit_mode, now
         )
@@ -137,7 +131,7 @@ def _topic_of(broker: "Broker", header: Send, now: int) -> TopicConfig:
             check_room(len(broker.topics.configs), 1, MOST_TOPICS, "topics")
             config = broker.topics.of_group(topic, 1, header.unit_mode, now)
         if config is None:
-            raise _RefusedError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+            raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
     return config
 
 
@@ -145,20 +139,18 @@ def _message(broker: "Broker", header: Send, config: TopicConfig, request: "Requ
     """Return the message that a request sends, as it is to be stored.
 
     Raises:
-        _RefusedError: it cannot be stored so.
+        RefusedError: it cannot be stored so.
     """
     queue_id = header.queue_id
     if queue_id >= max(config.write_queue_count, config.read_queue_count):
-        raise _RefusedError(
-            ResponseCode.INVALID_PARAMETER, f"request queueId[{queue_id}] is illegal, {config.topic} has fewer queues"
+        raise RefusedError(
+            Reason.BAD_ARGUMENT, f"request queueId[{queue_id}] is illegal, {config.topic} has fewer queues"
         )
     if queue_id < 0:
         queue_id = next(broker.rotation) % max(1, config.write_queue_count)
     properties = header.properties.encode("utf-8", "replace")
     if broker.settings.refuse_transactions and find_property(properties, _TRANSACTION) == b"true":
-        raise _RefusedError(
-            ResponseCode.NO_PERMISSION, f"the broker[{broker.address}] sending transaction message is forbidden"
-        )
+        raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{broker.address}] sending transaction message is forbidden")
     sys_flag = header.sys_flag
     if config.filter_type == _MULTI_TAG:
         sys_flag |= SysFlag.MULTI_TAGS
@@ -269,8 +261,8 @@ def _reply(broker: "Broker", request: "Request", *, short: bool) -> "Answer":
     header = parse_header(Send, command.ext_fields, short=short)
     try:
         message = _message(broker, header, _topic_of(broker, header, now), request)
-    except _RefusedError as refused:
-        return command.answer(refused.code, _marks(broker), remark=str(refused))
+    except RefusedError as refused:
+        return command.answer(CODES[refused.reason], _marks(broker), remark=refused.text)
     asking = find_property(message.properties, _REPLY_TO).decode("utf-8", "replace")
     client = broker.clients.producer(asking)
     if client is None:
@@ -326,7 +318,7 @@ def _retry_or_bury(broker: "Broker", header: Send, message: NewMessage, request:
     """Have a message that was consumed too often, or is to be consumed in order, go to the dead letters of its group.
 
     Raises:
-        _RefusedError: there is no such group.
+        RefusedError: there is no such group.
     """
     name = header.topic.removeprefix(RETRY_PREFIX)
     group = _group(broker, name, request.now)
@@ -343,14 +335,12 @@ def _send_back(broker: "Broker", request: "Request") -> "Answer":
     try:
         group = _group(broker, header.group, now)
         if not broker.settings.perm & _WRITE:
-            raise _RefusedError(
-                ResponseCode.NO_PERMISSION, f"the broker[{broker.address}] sending message is forbidden"
-            )
+            raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{broker.address}] sending message is forbidden")
         if group.retry_queue_count <= 0:
             return command.answer()
         message = _to_be_retried(broker, header, group, request)
-    except _RefusedError as refused:
-        return command.answer(refused.code, remark=str(refused))
+    except RefusedError as refused:
+        return refusal(command, refused)
     result = broker.intake.put(message, now)
     if result.status is not PutStatus.PUT_OK:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=result.status)
@@ -364,11 +354,11 @@ def _to_be_retried(broker: "Broker", header: SendBack, group: SubscriptionGroup,
     retry_topic = RETRY_PREFIX + header.group
     config = broker.topics.of_group(retry_topic, group.retry_queue_count, header.unit_mode, now)
     if not config.perm & _WRITE:
-        raise _RefusedError(ResponseCode.NO_PERMISSION, f"the topic[{retry_topic}] sending message is forbidden")
+        raise RefusedError(Reason.NOT_ALLOWED, f"the topic[{retry_topic}] sending message is forbidden")
     try:
         message = parse_stored(broker.store.log.record(header.offset)).message
     except (NotFoundError, FormatError):
-        raise _RefusedError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}") from None
+        raise RefusedError(Reason.NOT_POSSIBLE, f"look message by offset failed, {header.offset}") from None
     pairs = parse_properties(message.properties)
     pairs.setdefault("RETRY_TOPIC", message.topic)
     pairs.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(host_text(*message.store_host), header.offset))
@@ -390,7 +380,7 @@ def _to_be_retried(broker: "Broker", header: SendBack, group: SubscriptionGroup,
 def _group(broker: "Broker", name: str, now: int) -> SubscriptionGroup:
     group = broker.groups.find(name, now)
     if group is None:
-        raise _RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+        raise RefusedError(Reason.NO_GROUP, f"subscription group not exist, {name}")
     return group
 
 

@@ -1,0 +1,40 @@
+"""What is looked at before a group may read a topic."""
+
+from mqtool.engine.broker.operations.refusal import Forbids, Reason, RefusedError
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.topics import Topics
+from mqtool.formats.codes import Perm
+from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
+
+_READ = int(Perm.READ)  # an operator of an enum takes a microsecond
+
+
+def checked_group(groups: SubscriptionGroups, name: str, now: int) -> SubscriptionGroup:
+    """Return a group that may consume.
+
+    Raises:
+        RefusedError: there is no such group, or it may not.
+    """
+    group = groups.find(name, now)
+    if group is None:
+        raise RefusedError(Reason.NO_GROUP, f"subscription group [{name}] does not exist")
+    if not group.consume_enabled:
+        raise RefusedError(Reason.NOT_ALLOWED, f"subscription group no permission, {name}", Forbids.GROUP)
+    return group
+
+
+def checked_topic(topics: Topics, name: str, queue_id: int) -> TopicConfig:
+    """Return a topic that may be read and has a queue.
+
+    Raises:
+        RefusedError: there is no such topic or queue, or it may not be read.
+    """
+    topic = topics.get(name)
+    if topic is None:
+        raise RefusedError(Reason.NO_TOPIC, f"topic[{name}] not exist, apply first please!")
+    if not topic.perm & _READ:
+        raise RefusedError(Reason.NOT_ALLOWED, f"the topic[{name}] pulling message is forbidden", Forbids.TOPIC)
+    if not 0 <= queue_id < topic.read_queue_count:
+        remark = f"queueId[{queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:[{topic.read_queue_count}]"
+        raise RefusedError(Reason.BAD_ARGUMENT, remark)
+    return topic

@@ -1,0 +1,83 @@
+"""Filters of consumers: what an expression means."""
+
+import functools
+
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.store.live_pull import Wanted
+from mqtool.errors import FilterError
+from mqtool.formats.bodies import Subscription
+from mqtool.formats.filters import compile_sql92, parse_tags
+
+MOST_OF_FILTER = 1 << 14
+"""Characters of a filter: it is parsed while all others wait."""
+_MOST_KEPT, _MOST_CODES_KEPT = 1 << 10, 1 << 6
+"""Characters, and hashes of tags, up to which what a filter means is kept for the next pull."""
+
+
+def wanted_by_subscription(subscription: Subscription) -> Wanted:
+    """Return the filter of a subscription; raises ``RefusedError``."""
+    if subscription.expression_type == "TAG":
+        if subscription.expression == "*":
+            return _EVERYTHING
+        return Wanted(_codes(subscription.tags_codes) if subscription.tags_codes else _tags(subscription.expression))
+    wanted = _sql92(subscription.expression_type, subscription.expression)
+    if isinstance(wanted, str):  # the heartbeat could not register it
+        remark = f"the broker's consumer filter data is not exist: {wanted}"
+        raise RefusedError(Reason.NO_FILTER, remark)
+    return wanted
+
+
+def wanted_by_expression(kind: str, expression: str) -> Wanted:
+    """Return the filter for an expression of one kind, TAG or SQL92.
+
+    Raises:
+        RefusedError: it cannot be understood.
+    """
+    if len(expression) > MOST_OF_FILTER:
+        remark = f"parse the consumer's subscription failed: it is longer than {MOST_OF_FILTER:,} characters"
+        raise RefusedError(Reason.BAD_FILTER, remark)
+    if kind == "TAG":
+        try:
+            return Wanted(_tags(expression))
+        except FilterError as error:
+            wanted: Wanted | str = str(error)
+    else:
+        wanted = _sql92(kind, expression)
+    if isinstance(wanted, str):
+        raise RefusedError(Reason.BAD_FILTER, f"parse the consumer's subscription failed: {wanted}")
+    return wanted
+
+
+_EVERYTHING = Wanted()
+
+
+def _codes(codes: tuple[int, ...]) -> frozenset[int]:
+    return (_kept_codes if len(codes) <= _MOST_CODES_KEPT else frozenset)(codes)
+
+
+def _tags(expression: str) -> frozenset[int] | None:
+    return (_kept_tags if len(expression) <= _MOST_KEPT else _parse_tags)(expression)
+
+
+def _sql92(kind: str, expression: str) -> Wanted | str:
+    """Return the filter for an expression that is not of tags, or what is wrong with it."""
+    return (_kept_sql92 if len(expression) <= _MOST_KEPT else _compile_sql92)(kind, expression)
+
+
+def _parse_tags(expression: str) -> frozenset[int] | None:
+    tags = parse_tags(expression)
+    return None if tags.expression == "*" else tags.codes
+
+
+def _compile_sql92(kind: str, expression: str) -> Wanted | str:
+    if kind != "SQL92":
+        return f"there is no expression type {kind}"
+    try:
+        return Wanted(sql92=compile_sql92(expression))
+    except FilterError as error:
+        return str(error)
+
+
+_kept_codes = functools.lru_cache(1024)(frozenset[int])
+_kept_tags = functools.lru_cache(1024)(_parse_tags)
+_kept_sql92 = functools.lru_cache(256)(_compile_sql92)

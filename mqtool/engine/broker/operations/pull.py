@@ -1,0 +1,224 @@
+"""Pulls: messages of one queue from an offset on, now or when there are some.
+
+(Rules: remoting.md 5. RocketMQ: ``PullMessageProcessor``, ``PullRequestHoldService``.)
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.broker.clients import Clients
+from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
+from mqtool.engine.broker.figures import Figures
+from mqtool.engine.broker.operations.checks import checked_group, checked_topic
+from mqtool.engine.broker.operations.filters import wanted_by_expression, wanted_by_subscription
+from mqtool.engine.broker.operations.refusal import Forbids, Reason, RefusedError
+from mqtool.engine.broker.sessions import Session
+from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.topics import Topics
+from mqtool.engine.broker.waiting_room import PULLS, Waiting, WaitingRoom
+from mqtool.engine.store.live_pull import Fetched, Wanted, fetch
+from mqtool.engine.store.pull import StoreStatus
+from mqtool.formats.codes import Perm
+from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+_READ = int(Perm.READ)  # an operator of an enum takes a microsecond
+_LONGEST_WAIT_MS = 600_000
+_EMPTY = (StoreStatus.NO_MATCHED_LOGIC_QUEUE, StoreStatus.NO_MESSAGE_IN_QUEUE)
+_AT_END = (StoreStatus.OFFSET_OVERFLOW_ONE, StoreStatus.OFFSET_FOUND_NULL)
+_NOTHING_YET = (StoreStatus.OFFSET_OVERFLOW_ONE, StoreStatus.NO_MATCHED_MESSAGE, *_EMPTY)
+
+
+class Pulled(NamedTuple):
+    """What a pull was given."""
+
+    fetched: Fetched
+    topic: TopicConfig
+    group: SubscriptionGroup
+    is_reset: bool = False  # nothing is given, and the group goes on at ``fetched.next_offset``
+
+
+class Place(NamedTuple):
+    """From where a group pulls."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    most: int  # messages
+
+
+class Filter(NamedTuple):
+    """What a group wants of a topic: an expression, or its subscription by heartbeat, which is not to be older."""
+
+    expression: str | None
+    kind: str | None
+    version: int
+
+
+class Pulls:
+    """Pulls, on the parts of a broker that they need."""
+
+    def __init__(
+        self,
+        store: "MessageStore",
+        state: BrokerState,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        figures: Figures,
+        room: WaitingRoom,
+    ) -> None:
+        self.store = store
+        self.offsets = offsets
+        self.figures = figures
+        self._state = state
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._room = room
+
+    def pull(
+        self,
+        session: Session,
+        place: Place,
+        wanted_by: Filter,
+        now: int,
+        *,
+        wait_ms: int = 0,
+        commit_offset: int | None = None,
+        is_lite: bool = False,
+    ) -> Pulled | Waiting:
+        """Return messages, or what waits for them.
+
+        Args:
+            session: whose pull it is.
+            place: where it begins.
+            wanted_by: says which messages.
+            now: the time, in ms.
+            wait_ms: how long to wait where there are none.
+            commit_offset: what the group has consumed up to, None where it does not say so here.
+            is_lite: by a consumer that looks after everything itself.
+
+        Raises:
+            RefusedError: it gets no messages.
+        """
+        settings = self._state.settings
+        if not settings.perm & _READ:
+            raise RefusedError(Reason.NOT_ALLOWED, "the broker may not be read", Forbids.BROKER)
+        if is_lite and not settings.lite_pull_enabled:
+            raise RefusedError(Reason.NOT_ALLOWED, "lite pull is switched off on this broker", Forbids.BROKER)
+        group_name, topic_name, queue_id, offset, _ = place
+        group = checked_group(self._groups, group_name, now)
+        topic = checked_topic(self._topics, topic_name, queue_id)
+        wanted = self._wanted(place, wanted_by, group)
+        if commit_offset is not None and not self.offsets.has_reset(group_name, topic_name, queue_id):
+            self.offsets.check_room(group_name, topic_name, queue_id)
+            self.offsets.commit(group_name, topic_name, queue_id, commit_offset)
+        once = _Pull(self, place, group, topic, wanted)
+        if wait_ms <= 0 or not settings.long_polling_enabled:
+            return once.now()
+        pulled = once.now_or_later()
+        if pulled is not None:
+            return pulled
+        key = topic_name, queue_id
+        if not self._room.has_room(PULLS, key):
+            return once.now()
+        deadline = now + min(wait_ms, _LONGEST_WAIT_MS)
+        waiting = Waiting(PULLS, key, session, deadline, once.look, wanted=wanted, offset=offset)
+        self._room.add(waiting)
+        return waiting
+
+    def _wanted(self, place: Place, wanted_by: Filter, group: SubscriptionGroup) -> Wanted:
+        """Return the filter of a pull, its own or that of the heartbeats of its group; raises ``RefusedError``."""
+        if wanted_by.expression is not None:
+            kind = wanted_by.kind or "TAG"
+            self._check_kind(kind)
+            return wanted_by_expression(kind, wanted_by.expression)
+        online = self._clients.group(place.group)
+        if online is None:
+            raise RefusedError(Reason.NOT_SUBSCRIBED, "the consumer's group info not exist")
+        if online.is_broadcast and not group.consume_broadcast_enabled:
+            text = f"the consumer group[{group.group}] can not consume by broadcast way"
+            raise RefusedError(Reason.NOT_ALLOWED, text, Forbids.BROADCAST)
+        subscription = online.subscriptions.get(place.topic)
+        if subscription is None:
+            raise RefusedError(Reason.NOT_SUBSCRIBED, "the consumer's subscription not exist")
+        if subscription.version < wanted_by.version:
+            raise RefusedError(Reason.OLD_SUBSCRIPTION, "the consumer's subscription not latest")
+        if not self._groups.is_readable(group.group, place.topic):
+            text = f"the consumer group[{group.group}] is forbidden for topic[{place.topic}]"
+            raise RefusedError(Reason.NOT_ALLOWED, text, Forbids.SUBSCRIPTION)
+        self._check_kind(subscription.expression_type)
+        return wanted_by_subscription(subscription)
+
+    def _check_kind(self, kind: str) -> None:
+        if kind != "TAG" and not self._state.settings.sql92_enabled:
+            text = f"The broker does not support consumer to filter message by {kind}"
+            raise RefusedError(Reason.NOT_POSSIBLE, text)
+
+
+class _Pull:
+    """One pull that may be tried again."""
+
+    __slots__ = ("_group", "_place", "_pulls", "_topic", "_wanted")
+
+    def __init__(
+        self, pulls: Pulls, place: Place, group: SubscriptionGroup, topic: TopicConfig, wanted: Wanted
+    ) -> None:
+        self._pulls = pulls
+        self._place = place
+        self._group = group
+        self._topic = topic
+        self._wanted = wanted
+
+    def now(self) -> Pulled:
+        """Return what there is."""
+        group, topic, queue_id, _, _ = self._place
+        target = self._pulls.offsets.take_reset(group, topic, queue_id)
+        if target is None:
+            return self._give(self._fetch())
+        store = self._pulls.store
+        queue = store.queue(topic, queue_id)
+        low = queue.min_offset(store.log.min_offset) if queue else 0
+        high = queue.next_offset if queue else 0
+        return Pulled(Fetched(StoreStatus.OFFSET_OVERFLOW_BADLY, target, low, high), self._topic, self._group, True)
+
+    def now_or_later(self) -> Pulled | None:
+        """Return what there is, None where that is nothing yet."""
+        if self._has_reset():
+            return self.now()
+        fetched = self._fetch()
+        status = fetched.status
+        if status in _AT_END or (status in _EMPTY and not self._place.offset):
+            return None
+        return self._give(fetched)
+
+    def look(self, is_due: bool, now: int) -> Pulled | None:  # noqa: ARG002
+        """Return what there is for a pull that has waited, None while that is nothing."""
+        if is_due or self._has_reset():
+            return self.now()
+        fetched = self._fetch()
+        # Where a filter takes nothing of many messages the client learns how far that is so.
+        if fetched.status in _NOTHING_YET and fetched.next_offset >= fetched.max_offset:
+            return None
+        return self._give(fetched)
+
+    def _has_reset(self) -> bool:
+        group, topic, queue_id, _, _ = self._place
+        return self._pulls.offsets.has_reset(group, topic, queue_id)
+
+    def _fetch(self) -> Fetched:
+        _, topic, queue_id, offset, count = self._place
+        store = self._pulls.store
+        return fetch(store, store.queue(topic, queue_id), offset, count, self._wanted)
+
+    def _give(self, fetched: Fetched) -> Pulled:
+        if fetched.parts:
+            group, topic, queue_id, _, _ = self._place
+            self._pulls.figures.gave(topic, group, fetched.message_count, sum(map(len, fetched.parts)))
+            self._pulls.offsets.note_pull(group, topic, queue_id, fetched.next_offset)
+        return Pulled(fetched, self._topic, self._group)

@@ -1,0 +1,42 @@
+"""Why a broker does not do what a client wants."""
+
+import enum
+
+
+class Reason(enum.Enum):
+    """Kinds of reasons, for programs; each door has a word for them."""
+
+    NOT_ALLOWED = enum.auto()
+    NOT_POSSIBLE = enum.auto()
+    UNAVAILABLE = enum.auto()
+    BAD_ARGUMENT = enum.auto()
+    NO_TOPIC = enum.auto()
+    NO_GROUP = enum.auto()
+    NO_MESSAGE = enum.auto()
+    BAD_MESSAGE = enum.auto()
+    NOT_SUBSCRIBED = enum.auto()
+    OLD_SUBSCRIPTION = enum.auto()
+    NO_FILTER = enum.auto()
+    BAD_FILTER = enum.auto()
+    BAD_HANDLE = enum.auto()
+    TOO_LATE = enum.auto()
+
+
+class Forbids(enum.IntEnum):
+    """Who forbids to read (RocketMQ: ``ForbiddenType``)."""
+
+    BROKER = 1
+    GROUP = 2
+    TOPIC = 3
+    BROADCAST = 4
+    SUBSCRIPTION = 5
+
+
+class RefusedError(Exception):
+    """Something that is not done; its text says why, for people. Clients of RocketMQ match on some of these texts."""
+
+    def __init__(self, reason: Reason, text: str, forbids: Forbids | None = None) -> None:
+        self.reason = reason
+        self.text = text
+        self.forbids = forbids
+        super().__init__(text)

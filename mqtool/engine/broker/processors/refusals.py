@@ -1,0 +1,34 @@
+"""Refusals as answers: the response code of each reason."""
+
+from typing import Any
+
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.formats.codes import ResponseCode
+from mqtool.formats.headers import build_header
+from mqtool.formats.remoting import RemotingCommand
+
+CODES = {
+    Reason.NOT_ALLOWED: ResponseCode.NO_PERMISSION,
+    Reason.NOT_POSSIBLE: ResponseCode.SYSTEM_ERROR,
+    Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Reason.BAD_ARGUMENT: ResponseCode.INVALID_PARAMETER,
+    Reason.NO_TOPIC: ResponseCode.TOPIC_NOT_EXIST,
+    Reason.NO_GROUP: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    Reason.NO_MESSAGE: ResponseCode.NO_MESSAGE,
+    Reason.BAD_MESSAGE: ResponseCode.MESSAGE_ILLEGAL,
+    Reason.NOT_SUBSCRIBED: ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    Reason.OLD_SUBSCRIPTION: ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    Reason.NO_FILTER: ResponseCode.FILTER_DATA_NOT_EXIST,
+    Reason.BAD_FILTER: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    Reason.BAD_HANDLE: ResponseCode.ILLEGAL_OPERATION,
+    Reason.TOO_LATE: ResponseCode.POLLING_TIMEOUT,
+}
+
+
+def refusal(command: RemotingCommand, refused: RefusedError, header: Any = None) -> RemotingCommand:
+    """Return the answer that says no, with the fields that clients expect of any answer, where there are such."""
+    if header is not None:
+        fields = build_header(header)
+    else:
+        fields = {} if refused.forbids is None else {"forbiddenType": str(int(refused.forbids))}
+    return command.answer(CODES[refused.reason], fields, remark=refused.text)
