@@ -55,7 +55,7 @@ class QueueMender:
         self.odd: Collection[int] = ()
         """Addresses of messages whose queue offset cannot be right: they get no unit."""
         self.is_short = False
-        """Whether a queue has no unit before the first that was taken: older messages may be missing in it."""
+        """Whether a queue lacks units before the first that was taken: older messages may be missing in it."""
         self._first: dict[QueueKey, int] = {}
         self._next: dict[QueueKey, int] = {}
         self._places: dict[QueueKey, int] = {}  # one past the last unit that was taken, of batch queues
@@ -201,6 +201,7 @@ class QueueMender:
         for low in range(queue.first_offset, first, _STEP):
             units = queue.units(low, min(low + _STEP, first))
             for begin, end in stretches(units["size"] <= 0):
+                self.is_short = True  # unless the whole log was taken
                 self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
 
 
