@@ -294,14 +294,25 @@ def _batch(count: int, size: int) -> bytes:
 
 
 def filler(size: int, position: int, why: str, like: Likeness) -> bytes:
-    """Return a record of the prepared type: walked over, in no queue; of at least ``filler_size``."""
-    topic = FILLER_TOPIC.encode()[: size - filler_size(like)]
+    """Return a record of the prepared type: walked over, in no queue; of at least ``filler_size``.
+
+    Where there is little room the CRC property comes first: brokers may be set to end the log at a record without.
+    """
+    like = _without_hosts(like)
+    room = size - filler_size(like)
+    topic = FILLER_TOPIC.encode()[: room - CRC_SIZE if like.has_crc and room >= CRC_SIZE else room]
     return build(size, position, topic, 0, 0, why, like, commit_log.TRANSACTION_PREPARED)
 
 
 def filler_size(like: Likeness) -> int:
     """Return the size of the smallest filler."""
-    return _fixed_size(b"", like)
+    return _fixed_size(b"", _without_hosts(like))
+
+
+def _without_hosts(like: Likeness) -> Likeness:
+    """Return a likeness without hosts, which take room, and all the more with IPv6."""
+    none = bytes(4)
+    return dataclasses.replace(like, sys_flag=0, born_address=none, born_port=0, store_address=none, store_port=0)
 
 
 def blank(size: int) -> bytes:

@@ -5,7 +5,7 @@ import hashlib
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +78,13 @@ def _faults(java: JavaStore, case: Case, store: Path) -> Iterator[str]:
     if case.mend == "salvage":
         config.pop("commitLogPaths", None)
     judged = JudgedStore(store, config)
-    kept = {key: record for record in judged.records.values() for key in record.keys[:1]}
-    wanted = sorted(key for key in kept if key in judged.reachable())
-    if not _is_read(java.version, case, kept):
+    kept = {  # of two logs that were mixed, what units lead to
+        record.keys[0]: record
+        for queue, unit in judged.units()
+        if (record := judged.leads_to(queue, unit)) and record.keys[0] == (*queue, unit.queue_offset)
+    }
+    wanted = sorted(kept)
+    if not _is_read(java.version, case, judged.records.values()):
         return
     if java.version.startswith("4") and any(path.is_dir() for one in judged.folders for path in one.iterdir()):
         return  # 4.9 takes a folder among the segments for one; recover leaves it, and its plan says so
@@ -105,11 +109,9 @@ def _lost(answer: Answer, wanted: list[Key], kept: dict[Key, Record]) -> Iterato
         yield f"serves {len(wanted) - len(lost)} of {len(wanted)}; not {lost[:_MOST_NAMED]}"
 
 
-def _is_read(version: str, case: Case, kept: dict[Key, Record]) -> bool:
+def _is_read(version: str, case: Case, records: Iterable[Record]) -> bool:
     """Tell whether a version knows the records of a store: 4.9 has no long topics, no inner batches, no timer."""
     if not version.startswith("4"):
         return True
     is_later = case.base.startswith(("batchcq", "timer"))
-    return not is_later and all(
-        len(record.topic.encode()) <= 127 and record.sys_flag & 0x80 == 0 for record in kept.values()
-    )
+    return not is_later and all(len(record.topic.encode()) <= 127 and record.sys_flag & 0x80 == 0 for record in records)

@@ -69,6 +69,23 @@ _ROWS = {
             {"op": "zero", "file": "commitlog/00000000000000065536", "at": 400, "len": 800},
         ],
     ),
+    "of two logs that were mixed every queue offset leads to a message": (
+        "mixed-497-kill",
+        "recover --abnormal",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-533-kill",
+                "path": "commitlog/00000000000000262144",
+                "to": "commitlog/00000000000000262144",
+            }
+        ],
+    ),
+    "an empty unit before the part that is looked at has the whole log read": (
+        "multipath-533-clean",
+        "recover",
+        [{"op": "zero", "file": "consumequeue/Multi/0/00000000000000001200", "at": 270, "len": 2}],
+    ),
     "what the queues of another log lead to is told": (
         "txn-497-clean",
         "recover --normal",

@@ -8,6 +8,7 @@ and every message that checks out keeps its place in its queue. (Rules: store.md
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -471,6 +472,7 @@ class _Builder:
         self.mended: dict[int, bytes] = {}
         self.alone: dict[QueueKey, Span] = {}  # the only message of their queue
         self.ends: dict[QueueKey, int] = {}  # one past the last message that is cut off
+        self.twice: dict[QueueKey, Span] = {}  # the first whose queue offsets others have before them
         self.odd: list[Span] = []  # messages whose queue or offset cannot be right
         self.at = start_offset  # one past what has been taken
         self.like = placeholder.PLAIN
@@ -567,6 +569,8 @@ class _Builder:
     def _jump(self, span: Span) -> int:
         """Take offsets as they are; returns the next of the queue."""
         after, address = self.order.next.get(span.queue, (span.start, -1))
+        if span.start < after and span.queue not in self.twice:
+            self.twice[span.queue] = span
         self.order.first.setdefault(span.queue, (span.start, span.physical_offset))
         if span.start > after:
             self.order.gaps.append(QueueGap(span.queue, after, span.start, address, span.physical_offset))
@@ -626,7 +630,7 @@ class _Builder:
         self._mend_times(editor)
         editor.mend_crcs(self.doubtful)
         plan.left += [one for one in self.found if editor.still_finds(one)]
-        plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks()]
+        plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks(), *self._told_twice()]
         plan.bridges, stood, placed, plan.unplaced = lay_out(self.reader, lost, plan.holes, self.batch_topics)
         plan.note_bridged(stood, lost.keys.all, lost.light)
         self._keep_own(plan.bridges)
@@ -650,6 +654,17 @@ class _Builder:
             assert segment is not None
             place = {"file": self.reader.paths.relative(segment.path), "offset": position - segment.start_offset}
             self.plan.left.append(finding("LOG-TIME-ORDER", TIME_ORDER, **place, physical_offset=position))
+
+    def _told_twice(self) -> Iterator[str]:
+        """Yield a sentence on messages whose queue offsets others have: of two logs that were mixed."""
+        for (topic, queue_id), span in itertools.islice(sorted(self.twice.items()), _MOST_TOLD):
+            yield (
+                f"left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-DANGLING): messages of {topic} {queue_id} from "
+                f"{span.physical_offset:,} on say queue offsets, from {span.start:,} on, that others before them have; "
+                "no queue leads to these: `mqtool salvage` gives them places of their own"
+            )
+        if len(self.twice) > _MOST_TOLD:
+            yield f"so it is with {len(self.twice) - _MOST_TOLD:,} more queues"
 
     def _keep_own(self, bridges: Bridges) -> None:
         """Tell of records that lie where they belong and say otherwise."""

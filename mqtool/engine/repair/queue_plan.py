@@ -6,6 +6,7 @@ differ: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
@@ -65,17 +66,14 @@ class QueueMender:
 
     def take(self, units: Units) -> None:
         """Hold units against the files."""
-        for stretch in units.stretches:
-            if stretch.queue[0] in self.batch_topics:
-                self._compare_batch(units, stretch)
-            else:
-                self._compare(units, stretch)
+        for stretch in map(functools.partial(self._with_place, units), units.stretches):
+            if stretch.first < stretch.last:
+                compare = self._compare_batch if stretch.queue[0] in self.batch_topics else self._compare
+                compare(units, stretch)
 
     def _compare(self, units: Units, stretch: Stretch) -> None:
         start = int(units.queue_offset[stretch.first])
         stop = start + stretch.last - stretch.first
-        if not self._has_place(units, stretch):
-            return
         wanted = units.packed[stretch.first : stretch.last]
         queue = self.reader.consume_queues.get(stretch.queue)
         if self._first.setdefault(stretch.queue, start) == start > 0:
@@ -94,11 +92,17 @@ class QueueMender:
         for first, last in stretches(differs):
             self.sink.write(stretch.queue, start + first, wanted[first:last].tobytes())
 
-    def _has_place(self, units: Units, stretch: Stretch) -> bool:
-        """Tell whether messages can have the queue offsets that they say: damaged ones are taken, or none at all."""
+    def _with_place(self, units: Units, stretch: Stretch) -> Stretch:
+        """Return the part of a stretch whose messages can have the queue offsets that they say.
+
+        Damaged ones are taken, or none at all; of two logs that were mixed others have the first ones.
+        """
         start = int(units.queue_offset[stretch.first])
-        ahead = start - self._next.get(stretch.queue, start)
-        return int(units.physical_offset[stretch.first]) not in self.odd and start >= 0 and 0 <= ahead <= self._most
+        after = self._next.get(stretch.queue, start)
+        if int(units.physical_offset[stretch.first]) in self.odd or start < 0 or start - after > self._most:
+            return stretch._replace(first=stretch.last)
+        taken = int(np.searchsorted(units.queue_offset[stretch.first : stretch.last], after))
+        return stretch._replace(first=stretch.first + taken)
 
     def _says_the_same(self, key: QueueKey, stored: np.void, units: Units, row: int) -> bool:
         """Tell whether a unit and the extension that it names hold what is due."""
@@ -111,8 +115,6 @@ class QueueMender:
         )
 
     def _compare_batch(self, units: Units, stretch: Stretch) -> None:
-        if not self._has_place(units, stretch):
-            return
         key, rows, count = stretch.queue, slice(stretch.first, stretch.last), stretch.last - stretch.first
         start, is_first = int(units.queue_offset[stretch.first]), key not in self._next
         self._next[key] = int(units.queue_offset[stretch.last - 1] + units.batch_size[stretch.last - 1])

@@ -1,0 +1,24 @@
+"""The records that stand where nothing is known to have been."""
+
+import zlib
+
+import pytest
+
+from mqtool.formats import placeholder
+from mqtool.formats.placeholder import Likeness
+from mqtool.formats.properties import CRC_SIZE
+
+WITH_CRC = Likeness(0, 0, bytes(4), 0, 0, bytes(4), 0, has_crc=True)
+OF_IPV6 = Likeness(0x10, 0, bytes(16), 0, 0, bytes(4), 0, has_crc=True)
+
+
+@pytest.mark.parametrize("like", [WITH_CRC, OF_IPV6], ids=["IPv4", "IPv6"])
+@pytest.mark.parametrize("more", [0, 1, 8, 9, 11, 12, 31, 32, 200])
+def test_a_filler_that_has_room_for_a_crc_property_ends_in_one(more: int, like: Likeness) -> None:
+    size = 91 + CRC_SIZE + more  # a record without anything takes 91 bytes
+
+    record = placeholder.filler(size, 4096, "gone", like)
+
+    assert len(record) == size
+    digits = str(zlib.crc32(record[:-CRC_SIZE]) & 0x7FFFFFFF).zfill(10)[::-1]  # as RocketMQ writes them
+    assert record[-CRC_SIZE:] == f"__CRC32#\x01{digits}\x02".encode()
