@@ -28,6 +28,7 @@ _INLINE = {
     "_is_packed",
     "equal",
     "java_hash",
+    "_letter",
     "index_hash",
     "crc_by_pairs",
     "crc_by_singles",

@@ -497,24 +497,32 @@ def java_hash(buffer: Buffer, offset: int, size: int, seed: int) -> int:
         if first < 0x80:
             value = (value * 31 + first) & 0xFFFFFFFF
             at += 1
-        elif first < 0xE0:
-            second = buffer[at + 1] & 0x3F if at + 1 < end else 0
-            value = (value * 31 + ((first & 0x1F) << 6 | second)) & 0xFFFFFFFF
-            at += 2
-        elif first < 0xF0:
-            second = buffer[at + 1] & 0x3F if at + 1 < end else 0
-            third = buffer[at + 2] & 0x3F if at + 2 < end else 0
-            value = (value * 31 + ((first & 0x0F) << 12 | second << 6 | third)) & 0xFFFFFFFF
-            at += 3
         else:
-            second = buffer[at + 1] & 0x3F if at + 1 < end else 0
-            third = buffer[at + 2] & 0x3F if at + 2 < end else 0
-            fourth = buffer[at + 3] & 0x3F if at + 3 < end else 0
-            point = ((first & 0x07) << 18 | second << 12 | third << 6 | fourth) - 0x10000
-            value = (value * 31 + (0xD800 + (point >> 10 & 0x3FF))) & 0xFFFFFFFF
-            value = (value * 31 + (0xDC00 + (point & 0x3FF))) & 0xFFFFFFFF
-            at += 4
+            point, size = _letter(buffer, at, end)
+            if point >= 0x10000:
+                value = (value * 31 + (0xD7C0 + (point >> 10))) & 0xFFFFFFFF
+                point = 0xDC00 + (point & 0x3FF)
+            value = (value * 31 + point) & 0xFFFFFFFF
+            at += size
     return value
+
+
+def _letter(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
+    """Return a letter that is not ASCII, and its bytes; U+FFFD for those that are no letter, as many as Java takes."""
+    first = int(buffer[at])
+    if first < 0xC2 or first > 0xF4:
+        return 0xFFFD, 1
+    point = first & (0x1F if first < 0xE0 else 0x0F if first < 0xF0 else 0x07)
+    size = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    for k in range(1, size):
+        follower = int(buffer[at + k]) if at + k < end else 0
+        if follower & 0xC0 != 0x80:
+            return 0xFFFD, k
+        point = point << 6 | follower & 0x3F
+        # Too long a form of a lower letter, or beyond the last.
+        if k == 1 and ((first == 0xE0 and point < 0x20) or (size == 4 and not 0x10 <= point < 0x110)):
+            return 0xFFFD, 1
+    return (0xFFFD if 0xD800 <= point < 0xE000 else point), size
 
 
 def hashes(buffer: Buffer, offsets: Array, sizes: Array, out: Array) -> None:

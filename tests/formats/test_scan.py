@@ -4,6 +4,7 @@ Compiled kernels get their bytes between two pages that cannot be read: a read o
 """
 
 import itertools
+import re
 import struct
 import subprocess
 import sys
@@ -636,6 +637,42 @@ def test_hashes_of_utf_8_are_those_of_the_text(kernels: Any, lay: Lay, texts: li
     kernels.hashes(lay(joined), offsets, sizes, out)
 
     assert out.tolist() == [builders.java_hash(text) for text in texts]
+
+
+odd_bytes = st.sampled_from(
+    [
+        b"a",
+        b"\xb0",
+        b"\xc1",
+        b"\xc3",
+        b"\xe0",
+        b"\xe4",
+        b"\xed",
+        b"\xf0",
+        b"\xf4",
+        b"\xf5",
+        b"\x80",
+        b"\x9f",
+        b"\xa0",
+        b"\xff",
+    ]
+)
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+"""Which Java takes for one letter that it does not know, Python for three."""
+
+
+@given(texts=st.lists(st.lists(odd_bytes, max_size=12).map(b"".join) | st.binary(max_size=12), max_size=4))
+@example(
+    [b"\xb0key", b"k\xe4\xb8y", b"\xf0\x9f\x98", b"\xed\xa0\x80\xed\xb0\x80", b"\xf4\x90\x80\x80", b"\xe0\x80\x80"]
+)
+def test_what_is_no_utf_8_is_hashed_as_java_reads_it(kernels: Any, lay: Lay, texts: list[bytes]) -> None:
+    joined, offsets, sizes = pieces_of(texts)
+    out = np.zeros(len(texts), np.int64)
+
+    kernels.hashes(lay(joined), offsets, sizes, out)
+
+    read = [_SURROGATE.sub("\ufffd".encode(), text).decode("utf-8", "replace") for text in texts]
+    assert out.tolist() == [builders.java_hash(text) for text in read]
 
 
 @given(raw=st.binary(max_size=20), tail=st.sampled_from([b"", b"\xc3", b"\xe4\xb8", b"\xf0\x9f\x98", b"\xf0", b"\xff"]))
