@@ -224,6 +224,17 @@ class _Check:
                         found[key].add(record.digest())
         return found
 
+    def restored_in(self, kept: "dict[Key, set[bytes]]") -> set[Key]:
+        """Return the places whose messages, damaged as they were, are in a new store what they once were."""
+        whole = base_of(self.case.base).judged.records
+        return {
+            key
+            for record in (*self.before.records.values(), *self.before.misplaced)
+            if (was := whole.get(record.stated))
+            for key in {*record.keys} & {*was.keys}
+            if was.digest() in kept.get(key, ())
+        }
+
     def without_unread(self, were: "dict[Key, set[bytes]]", after: JudgedStore, unread: int) -> "dict[Key, set[bytes]]":
         """Leave out what lay in the wrong place where nobody looked, and lies there still."""
         left = {(one.position, one.stated, one.digest()) for one in after.misplaced}
@@ -431,11 +442,14 @@ class _Check:
         before = self.before
         kept = new.messages()
         were = before.messages(misplaced=self.case.mend == "salvage")
-        lost = [key for key, digests in were.items() if not digests & kept.get(key, set())]
+        restored = self.restored_in(kept)
+        lost = [key for key, digests in were.items() if key not in restored and not digests & kept.get(key, set())]
         self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
             self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
-        elif changed := told.lacks(key for key in kept.keys() & were.keys() if kept[key] - were[key]):  # none was moved
+        elif changed := told.lacks(
+            key for key in kept.keys() & were.keys() - restored if kept[key] - were[key]
+        ):  # none was moved
             self.broken("conservation", "changed", f"another message than it was: {_some(changed)}")
         offsets = existed(self.case.base, before, before.min_offset)
         missing = {key for key in offsets if key not in new.reachable() and key not in lost}
@@ -446,7 +460,9 @@ class _Check:
         unreachable = kept.keys() - new.reachable()
         if unreachable:
             self.broken("conservation", "queues", f"no queue leads to {_some(sorted(unreachable))}")
-        told_sizes = StoreConfig({name: str(value) for name, value in config.items()})
+        # A salvage to which nobody tells the sizes, and whose store does not, makes files of other ones, and says so.
+        is_told = self.case.settings or self.case.mend != "salvage"
+        told_sizes = StoreConfig({name: str(value) for name, value in config.items()} if is_told else {})
         named = " ".join(told.remarks)
         for code, first in _worst(self.runner.findings(self.into, told_sizes)).items():
             if f"({code})" in named:

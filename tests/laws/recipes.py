@@ -220,6 +220,25 @@ _ROWS = {
         "recover --abnormal",
         [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 6412, "len": 59124}],
     ),
+    "a copy of a record in the place of another leads to nothing in a queue that is made again": (
+        "multipath-533-clean",
+        "rebuild queues",
+        [
+            {
+                "op": "copy",
+                "file": "commitlog-b/00000000000000065536",
+                "at": 788,
+                "len": 678,
+                "to": "commitlog-a/00000000000000000000",
+                "to_at": 61282,
+            }
+        ],
+    ),
+    "a new store has no offsets of queues that it lacks": (
+        "txn-497-clean",
+        "salvage",
+        [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 6000, "len": 59536}],
+    ),
     "a rebuild names extensions": (
         "ext-533-clean", "rebuild queues", [{"op": "delete", "path": "consumequeue_ext/Ext/0"}]
     ),

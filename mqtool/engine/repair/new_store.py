@@ -361,7 +361,9 @@ class NewStore:
         reader = StoreReader(self.root, self.config)
         built = build(reader, self.root, self.disk, version=version, jobs=jobs, progress=progress)
         self._write(self.root / "checkpoint", self._checkpoint(built))
-        for one in rebuild_config.tables(StoreReader(self.root, self.config)):
+        reader = StoreReader(self.root, self.config)
+        queues = reader.consume_queues | reader.batch_consume_queues
+        for one in rebuild_config.tables(reader, ends={key: queue.max_offset() for key, queue in queues.items()}):
             path = self.root / "config" / one.name
             if not path.parent.exists():
                 self.disk.make_folder(path.parent)
@@ -387,7 +389,7 @@ class NewStore:
         fields["rest"] = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
         if self.log.last_start >= 0:
             fields["physical_timestamp"] = fields["logics_timestamp"] = self.last_timestamp
-            fields["index_timestamp"] = self._full_index_timestamp() if is_full else 0
+            fields["index_timestamp"] = min(self.last_timestamp, self._full_index_timestamp()) if is_full else 0
             fields["confirm_physical_offset"] = fields["logics_physical_offset"] = self.log.last_start
         return bytes(checkpoint.CHECKPOINT.build(fields))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mqtool.engine.repair import rebuild_config
 from mqtool.engine.repair.findings import Finding
@@ -48,6 +49,7 @@ from mqtool.engine.repair.rebuild_queues import (
 from mqtool.engine.repair.rehearsal import CountingDisk, rehearsed
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import LogJudge, Run, last_start
+from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.disk import Disk, allocated
 from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units, dispatch, inner_batch_topics
 from mqtool.engine.store.express import Express, express
@@ -384,6 +386,8 @@ def _derive(rules: Rules, segment: MappedFile, table: MessageTable) -> Iterator[
 
 def _derive_run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool) -> Derived:
     sound = table if not table.faults.any() else table.where(table.faults == 0)
+    if not in_place:
+        sound = sound.where(~_are_copies(rules.reader.commit_log, sound))
     timestamps = table.column("store_timestamp")
     pieces: list[Piece] = []
     spans, entries, more, inner_batches = [], NO_ENTRIES, False, set[str]()
@@ -411,6 +415,12 @@ def _derive_run(rules: Rules, segment: MappedFile, table: MessageTable, in_place
         faulty=len(table) - len(sound),
         more=more,
     )
+
+
+def _are_copies(log: CommitLog, table: MessageTable) -> npt.NDArray[np.bool_]:
+    """Tell which records lie a second time where they say: these lead to nothing, those do."""
+    rows = zip(range(len(table)), table.column("physical_offset").tolist(), strict=True)
+    return np.array([log.read(stated, len(table.record(row))) == table.record(row) for row, stated in rows], np.bool_)
 
 
 def batch_topics_of(reader: StoreReader) -> set[str]:

@@ -121,9 +121,9 @@ class _Config:
         return table
 
     def _end_of(self, key: QueueKey) -> int | None:
-        """Return one past the last queue offset of a queue, None where there is no such queue."""
+        """Return one past the last queue offset of a queue, None where nothing tells."""
         if self.ends is not None:
-            return self.ends.get(key)
+            return self.ends.get(key, 0)  # it will begin anew
         queue = self.reader.consume_queues.get(key) or self.reader.batch_consume_queues.get(key)
         return None if queue is None else queue.max_offset()
 

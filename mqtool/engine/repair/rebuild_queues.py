@@ -164,6 +164,10 @@ class _Files:
         return path
 
 
+_ONE_SHORT = -1
+"""In place of the holes before a queue's last message: the message that should have come next says another place."""
+
+
 class _Queue:
     """One queue on its way to the disk."""
 
@@ -280,9 +284,9 @@ class QueueBuilder:
     """Takes the units of a log in order and writes the files of all queues.
 
     Offsets of a queue follow each other. Where one has been before, its message stays without a unit (``unplaced``).
-    Where one jumps ahead, messages are lost if a stretch of the log is, or if the messages behind go on from there:
-    pre-blank units stand for them (``filled``), so that all others keep their offsets. Else the number is damaged, and
-    its message takes the next place, as in brokers.
+    Where one jumps ahead, messages are lost if a stretch of the log is, if one before it may have had the place and
+    says another, or if the messages behind go on from there: pre-blank units stand for them (``filled``), so that all
+    others keep their offsets. Else the number is damaged, and its message takes the next place, as in brokers.
     """
 
     def __init__(
@@ -404,7 +408,8 @@ class QueueBuilder:
                 self._append(queue, held)
             else:
                 self._place(queue, held)
-        if piece.offset > queue.next and queue.holes == self._holes and not self._torn:
+        is_alone = len(piece.units) == 1  # else those behind it confirm its offset
+        if is_alone and piece.offset > queue.next and queue.holes == self._holes and not self._torn:
             queue.held = piece
         else:
             self._place(queue, piece)
@@ -417,6 +422,7 @@ class QueueBuilder:
             self.unplaced[piece.queue[0]] += taken
             piece = _behind(piece, taken)
         if not len(piece.units):
+            queue.holes = _ONE_SHORT
             return
         missing = piece.offset - queue.next
         if 0 < missing <= self._most:

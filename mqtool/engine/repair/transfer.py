@@ -473,6 +473,10 @@ class _Numbering:
             row = int(np.searchsorted(table.column("position"), span.physical_offset))
             expected = self._next.get(span.queue, span.start)
             where = f"{origin(row)}: {span.queue[0]} {span.queue[1]}"
+            if span.start < 0:
+                raise BadDataError(
+                    f"{where} has queue offset {span.start:,}, which none can be: --renumber gives another"
+                )
             if span.start < expected:
                 raise BadDataError(
                     f"{where} has queue offset {span.start:,} after {expected - 1:,}: give each message once, the "

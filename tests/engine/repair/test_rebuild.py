@@ -20,6 +20,7 @@ from mqtool.engine.repair.plan import carry_out, plan_mend
 from mqtool.engine.repair.rebuild import build, build_index, build_queues
 from mqtool.engine.repair.rebuild_queues import FOLDERS, Piece, QueueBuilder, Sizes
 from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import DEFAULT_DELAY_LEVELS, StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -50,8 +51,14 @@ EXCEPTIONS = {
         )
         for version in VERSIONS
     },
+    **{
+        ("mixed-533-clean/queue-id-full-scan", version): (
+            "a broker moves the messages behind one that says another queue; they keep their queue offsets here"
+        )
+        for version in VERSIONS
+    },
 }
-"""Where a broker's own full rebuild leaves something out."""
+"""Where a broker's own full rebuild leaves something out, or misplaces it."""
 
 
 def config_of(name: str) -> StoreConfig:
@@ -294,6 +301,28 @@ def test_a_stray_before_the_first_message_of_a_queue_does_not_mislead_it(tmp_pat
 
     assert named == [1, 2]
     assert builder.unplaced == {"T": 1}
+
+
+@pytest.mark.parametrize("behind", [1, 2, 5])
+@pytest.mark.parametrize("offset", [-1, 3])
+def test_messages_behind_one_whose_offset_is_damaged_keep_theirs(behind: int, offset: int, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    reader = StoreReader(store)
+    key, queue = max(reader.consume_queues.items(), key=lambda one: one[1].max_offset())
+    whole = queue.units(0, queue.max_offset()).tolist()
+    number = len(whole) - 1 - behind
+    segment = reader.commit_log.segment_at(whole[number][0])
+    assert segment is not None
+    with segment.path.open("r+b") as log:
+        log.seek(whole[number][0] - segment.start_offset + 20)
+        log.write(offset.to_bytes(8, "big", signed=True))
+
+    built = build_queues(StoreReader(store), tmp_path / "new", Disk())
+
+    made = ConsumeQueue(*key, tmp_path / "new" / "consumequeue" / key[0] / str(key[1]), queue.file_size)
+    units = made.units(0, made.max_offset()).tolist()
+    assert [unit for place, unit in enumerate(units) if place != number] == whole[:number] + whole[number + 1 :]
+    assert built.gaps[key] == [(number, number + 1)]
 
 
 def test_a_message_that_strayed_into_a_queue_is_left_out_of_it(tmp_path: Path) -> None:
