@@ -55,6 +55,7 @@ class Target:
         if rows:
             told = {name for row in rows for name, value in row.items() if value not in (None, "")}
             self.output.columns = [name for name in rows[0] if name in told - {"kind"}]
+            self.output.always = ("reason", "new_offset")
         for row in rows:
             self.output.row(row)
         for remark in changes.remarks:

@@ -91,15 +91,16 @@ class Output:
     """Where a command writes its rows.
 
     Give ``columns`` before the first row: those a table shows, the most important first; a narrow terminal leaves out
-    the last, but none of ``always``, which get 20 columns each and the first of them what no other needs, as rows that
-    come later may. JSON lines and CSV have every field of a row, and beside each ``.._timestamp`` a ``.._time``. Where
-    rows of several kinds come, ``csv_columns`` are the fields of all of them.
+    the last, but none of ``always``. Where rows are shown as they come (``comes_later``) those get 20 columns each, and
+    the first of them what no other needs, whatever the first rows have. JSON lines and CSV have every field of a row,
+    and beside each ``.._timestamp`` a ``.._time``.
     """
 
     def __init__(self, chosen: str | None) -> None:
         self.format = Format(chosen) if chosen else Format.TABLE if sys.stdout.isatty() else Format.JSONL
         self.columns: Sequence[str] = ()
         self.always: Sequence[str] = ()
+        self.comes_later = False
         self.csv_columns: Sequence[str] = ()
         self.count = 0
         self._block: list[dict[str, Any]] = []
@@ -218,10 +219,10 @@ class Output:
         # A long name must not take the room of all columns behind it; what is left over it gets back.
         most = max(2 * _LEAST, room // 3)
         needed = {name: max(cell_len(row[name]) for row in [{name: name}, *cells]) for name in cells[0]}
-        for name in self.always:
-            needed[name] = max(needed.get(name, 0), _LEAST)
-        least = {name: min(width, max(len(name), _LEAST)) for name, width in needed.items()}
         kept = [name for name in self.always if name in cells[0]]
+        for name in kept if self.comes_later else ():
+            needed[name] = max(needed[name], _LEAST)
+        least = {name: min(width, max(len(name), _LEAST)) for name, width in needed.items()}
         room -= sum(least[name] + 2 for name in kept)
         widths: dict[str, int] = {}
         is_full = False
@@ -236,7 +237,7 @@ class Output:
         for name, width in widths.items():
             widths[name] = width + max(0, min(needed[name] - width, room + 2))
             room -= widths[name] - width
-        if kept:
+        if kept and self.comes_later:
             widths[kept[0]] += max(0, room + 2)
         return widths
 

@@ -110,7 +110,7 @@ def command(
     if not peek and not group:
         raise UsageError("give the group with --group; or look without one with --peek")
     wanted = _Wanted(topics, sql if sql is not None else expression or "*", sql is not None, where, limit, idle)
-    output.columns, output.always = _COLUMNS, ("body", "keys")
+    output.columns, output.always, output.comes_later = _COLUMNS, ("body", "keys"), True
     sink = _Sink(output, body, wanted, "shown" if peek else "consumed")
 
     if group:

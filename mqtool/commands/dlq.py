@@ -379,7 +379,10 @@ async def _send_all(resender: "Resender", waiting: "list[DeadLetter]", rate: flo
                 copy_id = await resender.send(letter, int(time.time() * 1000))
             except (BadDataError, FormatError, NotFoundError, UsageError) as error:  # of this one letter
                 outcomes["failed"] += 1
-                output.row(_outcome(letter, "failed", None, str(error)))
+                row = _outcome(letter, "failed", None, str(error))
+                output.row(row)
+                if output.is_table:  # which may be too narrow for the reason
+                    output.remark(f"queue {row['queue_id']} at {row['queue_offset']:,}: {error}")
                 continue
             except MqtoolError as error:
                 output.row(_outcome(letter, "uncertain" if is_uncertain(error) else "failed", None, str(error)))

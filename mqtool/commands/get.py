@@ -112,7 +112,7 @@ def _show_all(store: "StoreReader | None", found: list[Found], as_hex: bool, bod
             if one.message:
                 output.row(message_row(one.inner or one.message, body))
         first = "the first " if len(found) == _LISTED_MESSAGES else ""
-        how = "PHYSICAL_OFFSET" if store else "MESSAGE_ID"
+        how = "PHYSICAL_OFFSET" if store else "TOPIC QUEUE OFFSET"
         output.remark(f"{first}{len(found):,} messages have this key: choose one with `mqtool get {how}`")
     wrong = [sentence for one in found for sentence in one.wrong]
     for sentence in wrong:

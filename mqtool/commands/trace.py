@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime.browser import Browsed, Browser
     from mqtool.formats.message import Message
 
-_COLUMNS = ("event_time", "what", "group", "topic", "queue_id", "queue_offset", "told", "broker_name")
+_COLUMNS = ("event_time", "what", "group", "told", "topic", "queue_id", "queue_offset", "broker_name")
 _MOST = 100
 _WORDS = {"Pub": "sent", "SubBefore": "given", "SubAfter": "consumed", "EndTransaction": "transaction"}
 
@@ -39,7 +39,7 @@ def command(message_id: str | None, key: str | None, trace_topic: str, brokers: 
     """  # noqa: D301
     if (message_id is None) == (key is None):
         raise UsageError("give the ID of a message, or --key")
-    output.columns = _COLUMNS
+    output.columns, output.always = _COLUMNS, ("told",)
     count = brokers.admin(lambda admin: _trace(admin, message_id, key, trace_topic, output))
     if count > 1:
         output.remark(f"{count:,} messages have this key: of_message_id tells them apart")
