@@ -18,6 +18,7 @@ from mqtool.commands._output import Format, Output
 from mqtool.errors import NotFoundError, UsageError, WriteError
 
 if TYPE_CHECKING:
+    from mqtool.commands._template import Template
     from mqtool.engine.store.paths import StoreConfig
     from mqtool.engine.store.reader import StoreReader
 
@@ -222,8 +223,16 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Default: a table on a terminal, JSON lines in a pipe.",
     )
     @functools.wraps(command)
-    def wrapped(*args: Any, output: str | None, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, output: str | None, template: "Template | None" = None, **kwargs: Any) -> Any:
         out = Output(output)
+        if template or kwargs.get("body") == _RAW:
+            from mqtool.commands._template import Template
+
+            if kwargs.get("as_hex"):
+                raise UsageError("--hex shows fields of its own: leave it out with --format or --body raw")
+            if output:
+                raise UsageError("-o writes rows of its own: leave it out with --format or --body raw")
+            out.template, kwargs["body"] = template or Template("%b"), _RAW
         try:
             return command(*args, output=out, **kwargs)
         finally:
@@ -249,15 +258,33 @@ def limit_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--limit", metavar="N", type=click.IntRange(0), help="Stop after so many.")(command)
 
 
+_BODIES = ("auto", "text", "json", "hex", "base64", "none")
+_RAW = "raw"
+
+
 def body_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--body``."""
+    return _body(_BODIES)(command)
+
+
+def message_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--body``, which may be raw, and ``--format``; ``output_option`` sees to both, where it is beneath."""
+    from mqtool.commands._template import read_template
+
+    template = click.option(
+        "--format",
+        "template",
+        metavar="TEMPLATE",
+        callback=read_template,
+        help="Write messages so: '%t %k %b\\n' are topic, keys, body and a line end.",
+    )
+    return _body((*_BODIES, _RAW))(template(command))
+
+
+def _body(modes: tuple[str, ...]) -> Decorator:
     return click.option(
-        "--body",
-        type=click.Choice(["auto", "text", "json", "hex", "base64", "none"]),
-        default="auto",
-        show_default=True,
-        help="How bodies are shown.",
-    )(command)
+        "--body", type=click.Choice(modes), default="auto", show_default=True, help="How bodies are shown."
+    )
 
 
 def _filter(name: str, text: str) -> Decorator:

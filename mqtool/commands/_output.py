@@ -11,10 +11,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
+
+if TYPE_CHECKING:
+    from mqtool.commands._template import Template
 
 Row = Mapping[str, Any]
 _BLOCK = 200
@@ -93,7 +96,8 @@ class Output:
     Give ``columns`` before the first row: those a table shows, the most important first; a narrow terminal leaves out
     the last, but none of ``always``. Where rows are shown as they come (``comes_later``) those get 20 columns each, and
     the first of them what no other needs, whatever the first rows have. JSON lines and CSV have every field of a row,
-    and beside each ``.._timestamp`` a ``.._time``.
+    and beside each ``.._timestamp`` a ``.._time``. Where rows of several kinds come, ``csv_columns`` are the fields of
+    all of them. With a ``template`` rows of messages are written by that, and by nothing else.
     """
 
     def __init__(self, chosen: str | None) -> None:
@@ -101,6 +105,7 @@ class Output:
         self.columns: Sequence[str] = ()
         self.always: Sequence[str] = ()
         self.comes_later = False
+        self.template: Template | None = None
         self.csv_columns: Sequence[str] = ()
         self.count = 0
         self._block: list[dict[str, Any]] = []
@@ -110,7 +115,7 @@ class Output:
     @property
     def is_table(self) -> bool:
         """Whether a person reads this."""
-        return self.format is Format.TABLE
+        return self.format is Format.TABLE and self.template is None
 
     @property
     def width(self) -> int:
@@ -122,7 +127,9 @@ class Output:
         self.count += 1
         _make_room()
         values = with_times(row)
-        if self.format is Format.JSONL:
+        if self.template:
+            sys.stdout.buffer.write(self.template.render(row))
+        elif self.format is Format.JSONL:
             sys.stdout.buffer.write(to_json(values) + b"\n")
         elif self.format is Format.CSV:
             self._write_csv(values)

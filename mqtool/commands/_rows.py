@@ -36,6 +36,8 @@ def shown_body(message: Message, mode: str) -> dict[str, Any]:
     try:
         return body_fields(message.plain_body(), mode)
     except FormatError:
+        if mode == "raw":  # what is written there must be the body
+            raise
         return body_fields(message.body, "base64")
 
 
@@ -44,6 +46,8 @@ def body_fields(body: bytes, mode: str) -> dict[str, Any]:
     encoding = mode
     if encoding == "none":
         return {}
+    if encoding == "raw":
+        return {"body": body, "body_encoding": "raw"}
     if encoding == "json":
         try:
             return {"body": _parsed(body), "body_encoding": "json"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from mqtool.commands._admin import route_of
-from mqtool.commands._options import SPAN, TIME, body_option, limit_option, output_option
+from mqtool.commands._options import SPAN, TIME, limit_option, message_options, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import body_fields
 from mqtool.commands._wire import Brokers, wire_options
@@ -75,7 +75,7 @@ class _Wanted(NamedTuple):
 @click.option("--orderly", is_flag=True, help="Lock queues, as consumers do for which the order counts.")
 @limit_option
 @click.option("--idle", type=SPAN, metavar="SPAN", help="Stop when nothing has come for so long: 5s.")
-@body_option
+@message_options
 @wire_options
 @output_option
 def command(
@@ -187,6 +187,8 @@ class _Sink:
 
 
 def _row(message: "ConsumerMessage", body: str) -> dict[str, Any]:
+    if body == "raw" and message.body_error:  # what is written there must be the body
+        raise message.body_error
     return {
         "physical_offset": message.physical_offset,
         "topic": message.topic,
@@ -199,6 +201,7 @@ def _row(message: "ConsumerMessage", body: str) -> dict[str, Any]:
         "store_timestamp": message.store_timestamp,
         "store_host": message.store_host,
         "reconsume_times": message.reconsume_times,
+        "body_size": len(message.body),
         **body_fields(message.body, body),
         "properties": message.properties,
         "tags": message.tags,

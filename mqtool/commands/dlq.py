@@ -11,11 +11,11 @@ import click
 
 from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._options import (
-    body_option,
     check_has_log,
     key_filter,
     limit_option,
     matching,
+    message_options,
     output_option,
     tag_filter,
     time_options,
@@ -184,7 +184,7 @@ def _committed_in(store: "StoreReader", group: str, topic: str) -> dict[int, int
 
 @command.command(short_help="Show dead letters.")
 @chosen_options
-@body_option
+@message_options
 @source_options
 @output_option
 def show(chosen: Chosen, body: str, source: "Brokers | StoreReader", output: Output) -> int:

@@ -12,10 +12,10 @@ import click
 from click.core import ParameterSource
 
 from mqtool.commands._options import (
-    body_option,
     group_filter,
     key_filter,
     limit_option,
+    message_options,
     output_option,
     queue_filter,
     range_options,
@@ -50,7 +50,7 @@ KINDS = {
     "commitlog": Kind(
         "Messages; those of a DLedger log too. --from and --to are physical offsets.",
         "log:messages",
-        (*_PICK, "tag", "key", *_RANGE, *_TIME, "limit", "body", "follow"),
+        (*_PICK, "tag", "key", *_RANGE, *_TIME, "limit", "body", "format", "follow"),
     ),
     "consumequeue": Kind(
         "Units of queues. --from and --to are queue offsets.",
@@ -128,7 +128,7 @@ KINDS = {
 _PARAMETERS = {
     "file": "file", "topics": "topic", "queues": "queue", "tags": "tag", "keys": "key", "groups": "group",
     "start": "from", "stop": "to", "since": "since", "until": "until", "limit": "limit", "body": "body",
-    "follow": "follow",
+    "template": "format", "follow": "follow",
 }  # fmt: skip
 """Each parameter by its name in code, and as a user writes it."""
 
@@ -153,7 +153,7 @@ class _Dump(click.Command):
 @range_options
 @time_options
 @limit_option
-@body_option
+@message_options
 @click.option("--follow", is_flag=True, help="Go on as a broker appends, until Ctrl-C or --limit.")
 @store_options
 @output_option

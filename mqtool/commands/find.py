@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from mqtool.commands._options import (
-    body_option,
     check_has_log,
     key_filter,
     limit_option,
     matching,
+    message_options,
     output_option,
     queue_filter,
     range_options,
@@ -119,7 +119,7 @@ def query_of(
 @limit_option
 @click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
 @click.option("--broker", "broker_name", metavar="NAME", help="Only this broker. Default: all.")
-@body_option
+@message_options
 @source_options
 @output_option
 def command(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._message_page import hex_lines, hex_rows, message_page, messages_in
-from mqtool.commands._options import body_option, check_has_log, matching, output_option
+from mqtool.commands._options import check_has_log, matching, message_options, output_option
 from mqtool.commands._output import Output, progress
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.commands._wire import Brokers, source_options
@@ -55,7 +55,7 @@ class Found:
 @click.argument("ids", metavar="ID | TOPIC QUEUE OFFSET", nargs=-1, required=True)
 @click.option("--hex", "as_hex", is_flag=True, help="Show the bytes of each field, whatever shape the record is in.")
 @click.option("--broker", "broker_name", metavar="NAME", help="The broker, where several have such a place or address.")
-@body_option
+@message_options
 @source_options
 @output_option
 def command(

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from mqtool.commands._options import TIME, body_option, limit_option, matching, output_option
+from mqtool.commands._options import TIME, limit_option, matching, message_options, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import message_row
 from mqtool.commands._wire import Brokers, source_options
@@ -50,7 +50,7 @@ _COLUMNS = (
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="Only messages with this tag; repeats: any of them.")
 @click.option("--filter", "expression", metavar="TAGS", help="A consumer's tag expression: 'TagA || TagB'.")
 @click.option("--sql", metavar="SQL92", help="Only messages whose properties match: \"a > 5 AND color = 'red'\".")
-@body_option
+@message_options
 @source_options
 @output_option
 def command(

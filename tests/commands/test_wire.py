@@ -1,6 +1,7 @@
 """Commands with ``-n``: the same as from a store, who may, over which connection, and when nobody answers."""
 
 import asyncio
+import base64
 import os
 import shutil
 import signal
@@ -176,6 +177,58 @@ def test_what_a_broker_does_not_have_is_told(
 def test_a_search_finds_the_same_on_a_broker_and_in_its_store(arguments: tuple[str, ...], name_server: str) -> None:
     limit = () if "--limit" in arguments else ("--limit", "100000")
     _same(name_server, "find", "--topic", "OrderEvents", *arguments, *limit)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("pull", "--topic", "OrderEvents", "--queue", "1"),
+        ("find", "--topic", "OrderEvents", "--queue", "1", "--limit", "100000"),
+        ("consume", "--topic", "OrderEvents", "--peek", "--begin", "first", "--idle", "300ms"),
+        ("get", "OrderEvents", "1", "2"),
+        ("dump", "commitlog", "--topic", "OrderEvents", "--queue", "1"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_bodies_are_written_as_they_are_and_messages_by_a_template(command: tuple[str, ...], name_server: str) -> None:
+    where = ("-s", str(golden_store(STORE))) if command[0] == "dump" else ("-n", name_server)
+    rows = run(*command, *where, "--body", "base64").rows
+    assert rows
+
+    def written(*arguments: str) -> bytes:
+        done = subprocess.run(
+            [sys.executable, "-m", "mqtool", *command, *where, *arguments], capture_output=True, check=True
+        )
+        return done.stdout
+
+    bodies = [base64.b64decode(row["body"]) for row in rows]
+    raw = written("--body", "raw")
+    assert (sorted(raw), len(raw)) == (sorted(b"".join(bodies)), sum(map(len, bodies)))
+    lines = {
+        b"%s:%d|%s|%s\t" % (row["topic"].encode(), row["queue_offset"], (row["keys"] or "").encode(), body)
+        for row, body in zip(rows, bodies, strict=True)
+    }
+    text = written("--format", r"%t:%o|%k|%b\t")
+    assert len(text) == sum(map(len, lines))
+    assert all(line in text for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("get", "0", "--format", "%z"), "--format knows no %z: there are %t topic"),
+        (("get", "0", "--format", "a%"), "--format knows no %: there are"),
+        (("get", "0", "--format", r"\y"), r"--format knows no \y: there are"),
+        (("get", "0", "--body", "raw", "-o", "jsonl"), "-o writes rows of its own"),
+        (("get", "0", "--body", "raw", "--hex"), "--hex shows fields of its own"),
+        (("dump", "checkpoint", "--format", "%t"), "--format means nothing for dump checkpoint"),
+    ],
+)
+def test_a_template_that_makes_no_sense_is_refused(arguments: tuple[str, ...], sentence: str) -> None:
+    ran = run(*arguments, "-s", golden_store(STORE))
+
+    assert (ran.status, ran.output) == (Status.USAGE, "")
+    assert sentence in ran.remarks
 
 
 def test_keys_are_found_without_pulling_queues(name_server: str) -> None:
