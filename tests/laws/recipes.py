@@ -295,6 +295,18 @@ _ROWS = {
             }
         ],
     ),
+    "doctor leads from a misnamed file of a queue whose messages are lost as well to recover, then to rebuild": (
+        "mixed-533-clean",
+        "doctor",
+        [
+            {
+                "op": "rename",
+                "path": "consumequeue/OrderEvents/3/00000000000000000400",
+                "to": "consumequeue/OrderEvents/3/00000000000000000401",
+            },
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 8000, "len": 3000},
+        ],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

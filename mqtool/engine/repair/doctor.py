@@ -149,7 +149,7 @@ CAUSES: dict[str, Cause] = {
         (_EXPORT,), versions=("4.9",),
     ),
     "QUEUES-LOST": Cause(HIDES, PAGES["QUEUES-LOST"].title, log.queues_lost, (_RECOVER_ALL,)),
-    "QUEUE-NAME": Cause(HIDES, CHECKS["QUEUE-NAME"].title, of_findings("QUEUE-NAME"), (_QUEUES,)),
+    "QUEUE-NAME": Cause(HIDES, CHECKS["QUEUE-NAME"].title, log.left_by_recover("QUEUE-NAME")),
     "QUEUE-GAP": Cause(HIDES, CHECKS["QUEUE-GAP"].title, of_findings("QUEUE-GAP"), (_RECOVER_ALL,)),
     "QUEUE-MISSING": Cause(HIDES, CHECKS["QUEUE-MISSING"].title, log.queue_ends, (_RECOVER_ALL,)),
     "START-HIDES": Cause(HIDES, PAGES["START-HIDES"].title, lambda _: iter(()), (_RECOVER_ALL,)),
@@ -233,7 +233,7 @@ _OF_STORE = (
 _QUEUE_CAUSES = {"QUEUE-MISSING", "QUEUES-LOST", "QUEUE-GAP", "QUEUE-NAME"}
 """Causes with which messages of any age may be without their queue."""
 _OF_LOG = ("mqtool recover ", "mqtool rebuild ", "mqtool salvage ")
-_REMEDIES = (("QUEUE-EXT", _QUEUES), ("QUEUE-", _RECOVER_ALL), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
+_REMEDIES = (("QUEUE-", _RECOVER_ALL), ("INDEX-", _INDEX), ("TIMER-", _TIMER))
 
 
 def examine(case: Case) -> tuple[list[Start], list[Diagnosis]]:
@@ -361,7 +361,7 @@ def _commands(case: Case, cause: Cause, sign: Sign) -> Iterator[str]:
     if commands is None:
         commands = tuple(case.fill(template, sign) for template in cause.next)
     for command in commands:
-        if command.startswith("mqtool recover ") and not case.has_recover_work:
+        if command.startswith("mqtool recover ") and case.needs_new_store:
             yield case.fill(_NEW_STORE, sign)
         elif case.elsewhere is None or not command.startswith(_OF_LOG):
             yield command
@@ -377,5 +377,6 @@ def _others(case: Case) -> Iterator[Diagnosis]:
             continue
         effect = LOSES if check.severity is Severity.ERROR else HINDERS
         remedy = next((template for prefix, template in _REMEDIES if code.startswith(prefix)), f"mqtool explain {code}")
-        cause = Cause(effect, check.title, of_findings(code), (remedy,))
+        probe = log.left_by_recover(code) if code == "QUEUE-EXT" else of_findings(code)
+        cause = Cause(effect, check.title, probe, (remedy,))
         yield from _judge(case, code, cause, list(cause.probe(case)))

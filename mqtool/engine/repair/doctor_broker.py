@@ -10,6 +10,7 @@ from mqtool.engine.repair.as_broker import BEHIND, GONE, MEETS, UNREACHABLE, Bro
 from mqtool.engine.repair.broker_log import Outcome
 from mqtool.engine.repair.broker_start import BrokerStart
 from mqtool.engine.repair.doctor_case import Case, Effect, Sign
+from mqtool.engine.repair.doctor_log import remade
 from mqtool.engine.repair.plan import GroupEffect
 from mqtool.engine.repair.verify import last_segments
 from mqtool.engine.store.dispatch import QueueKey
@@ -223,8 +224,9 @@ def unexplained(
     if refused:
         signs = []
         for (text, is_of_ext), names in refused.items():
-            mend = "rebuild queues" if is_of_ext else "recover --abnormal"
-            signs.append(Sign(text, versions=tuple(names), commands=(f"mqtool {mend} {case.at}",)))
+            sign = Sign(text, versions=tuple(names))
+            command = remade(case, sign) if is_of_ext else f"mqtool recover --abnormal {case.at}"
+            signs.append(dataclasses.replace(sign, commands=(command,)))
         yield "START-REFUSED", signs
     if ends:
         yield "LOG-DAMAGED", [_end_sign(case, *end, tuple(names)) for end, names in ends.items()]

@@ -169,18 +169,21 @@ class Case:
 
     @functools.cached_property
     def has_recover_work(self) -> bool:
-        """Whether ``recover --abnormal`` changes anything.
+        """Whether ``recover --abnormal`` changes anything. Cost: that of its plan, which reads the whole log.
 
-        Asked only where messages have one place, which may stay so. Cost: that of its plan, which reads the whole log.
+        Asked only where something is found that it may leave.
         """
-        if "LOG-QUEUE-ORDER" not in self.findings:
-            return True
         try:
             return bool(plan_recover(self.reader, {"mode": "abnormal"}, self.jobs, self.progress).changes)
         except BadDataError:  # a hole that cannot be bridged
             return False
         except MqtoolError:
             return True
+
+    @property
+    def needs_new_store(self) -> bool:
+        """Whether messages have one place in a queue, and ``recover`` leaves them so."""
+        return "LOG-QUEUE-ORDER" in self.findings and not self.has_recover_work
 
     def found(self, *codes: str) -> Iterator[Finding]:
         """Yield the findings of some checks."""

@@ -23,6 +23,7 @@ _LOOKED_AT = 200
 _RECOVERED_SEGMENTS = 10
 _QUEUE_SIZE = "mappedFileSizeConsumeQueue"
 _QUEUES = "mqtool rebuild queues {of_topic}{at}"
+_RECOVER_ALL = "mqtool recover --abnormal {at}"
 _BATCH_TYPE = "BatchCQ"
 
 
@@ -148,11 +149,26 @@ def _messages_behind(case: Case, offset: int) -> int:
 def queue_order(case: Case) -> Iterator[Sign]:
     """Yield messages whose queue offsets do not follow each other: messages are lost, or two have one place."""
     for found in case.found("LOG-QUEUE-ORDER"):
-        if case.has_recover_work:
-            yield Sign.of(found)
-        else:
+        if case.needs_new_store:
             text = f"{found.message}; `mqtool recover` leaves it so, in a new store every message has a place"
             yield Sign.of(found, message=text, effect=Effect.HIDES)
+        else:
+            yield Sign.of(found)
+
+
+def left_by_recover(*codes: str) -> Probe:
+    """Return the probe for files of queues that ``rebuild`` makes again once ``recover`` has kept the places it can."""
+
+    def probe(case: Case) -> Iterator[Sign]:
+        for found in case.found(*codes):
+            yield Sign.of(found, commands=(remade(case, Sign.of(found)),))
+
+    return probe
+
+
+def remade(case: Case, sign: Sign) -> str:
+    """Return the command that leads to queues that are made again: ``rebuild`` alone loses places of lost messages."""
+    return case.fill(_RECOVER_ALL if case.has_recover_work else _QUEUES, sign)
 
 
 def out_of_memory(case: Case) -> Iterator[Sign]:
@@ -258,10 +274,7 @@ def _lost(case: Case, found: Finding, text: str) -> Sign:
             text += f"; 5.5 makes only those of the last {_RECOVERED_SEGMENTS} of {count} segments again"
     else:
         text += "; no broker makes a single queue again: it begins anew at queue offset 0"
-    sign = Sign(text, found.file, topic=found.topic, queue_id=found.queue_id)
-    if found.topic in _batch_topics(case):  # these lie in another folder, where recover does not make any
-        return dataclasses.replace(sign, commands=(case.fill(_QUEUES, sign),))
-    return sign
+    return Sign(text, found.file, topic=found.topic, queue_id=found.queue_id)
 
 
 def queue_ends(case: Case) -> Iterator[Sign]:
