@@ -26,6 +26,13 @@ def test_what_was_once_violated_is_kept(name: str, tmp_path: Path) -> None:
     assert check(RECIPES[name], tmp_path).violations == []
 
 
+def test_delay_levels_are_not_taken_from_a_record_that_ends_in_the_properties_of_another(tmp_path: Path) -> None:
+    cut = {"op": "excise", "file": "commitlog/00000000000000000000", "at": 1226, "len": 341, "keep": True}
+    case = Case("txn-533-clean", [Damage("by hand", [cut])], "recover --abnormal", settings=False)
+
+    assert check(case, tmp_path).violations == []
+
+
 def test_a_seed_makes_the_same_case_again_and_its_text_tells_all_of_it() -> None:
     for seed in range(50):
         assert case_of(seed) == case_of(seed)

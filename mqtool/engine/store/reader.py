@@ -81,6 +81,7 @@ class StoreReader:
         """Return this reader with another log in place of its own."""
         other = copy.copy(self)
         other.commit_log = log
+        vars(other).pop("delay_levels", None)  # its messages may tell others
         return other
 
     def message_at(self, offset: int) -> Message:
@@ -190,15 +191,20 @@ class StoreReader:
             if queue is None:
                 continue
             seen: collections.Counter[int] = collections.Counter()
-            for unit in queue.units(queue.first_offset, min(queue.first_offset + 50, queue.max_offset())):
+            stop = min(queue.first_offset + 50, queue.max_offset())
+            for offset, unit in enumerate(queue.units(queue.first_offset, stop), queue.first_offset):
                 with contextlib.suppress(FormatError, NotFoundError):
                     message = self.message_at(int(unit["physical_offset"]))
-                    seen[int(unit["tags_code"]) - message.store_timestamp] += 1
+                    place = message.topic, message.queue_id, message.queue_offset
+                    if place == (SCHEDULE_TOPIC, i, offset) and message.properties.get("DELAY") == str(i + 1):
+                        seen[int(unit["tags_code"]) - message.store_timestamp] += 1
             delay = seen.most_common(1)[0][0] if seen else 0
             # A setting can only name whole seconds; anything else comes of a damaged unit.
             if not seen[levels[i]] and delay > 0 and delay % 1000 == 0:
                 levels[i] = delay
-                self.remarks.append(f"delay level {i + 1} is taken to be {levels[i]:,} ms (messageDelayLevel)")
+                remark = f"delay level {i + 1} is taken to be {levels[i]:,} ms (messageDelayLevel)"
+                if remark not in self.remarks:
+                    self.remarks.append(remark)
         return levels
 
     @property
