@@ -86,6 +86,11 @@ _ROWS = {
         "recover",
         [{"op": "zero", "file": "consumequeue/Multi/0/00000000000000001200", "at": 270, "len": 2}],
     ),
+    "a unit of an extension over which no broker can walk stays, and the plan names it": (
+        "ext-497-kill",
+        "recover",
+        [{"op": "zero", "file": "consumequeue_ext/Ext/1/00000000000000000000", "at": 515, "len": 20}],
+    ),
     "what the queues of another log lead to is told": (
         "txn-497-clean",
         "recover --normal",

@@ -1,13 +1,13 @@
 """What ``recover`` leaves as it is: tables, timer files, folders, records of which ``verify`` tells something.
 
-Cost: the tables under ``config/``, and the units of the timer log.
+Cost: the tables under ``config/``, and the units of the timer log and of extensions.
 """
 
 import collections
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from mqtool.engine.repair import verify_tables, verify_timer
+from mqtool.engine.repair import verify_ext, verify_tables, verify_timer
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding, Severity
 from mqtool.engine.store.dispatch import QueueKey
@@ -40,5 +40,6 @@ def _findings(reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end:
             text = "a folder among the segments: 4.9 does not start until it is moved away, 5.3 passes it by"
             yield finding("LOG-STRAY", text, file=reader.paths.relative(stray.path))
     yield from verify_tables.check_tables(reader, ends)
+    yield from verify_ext.check_walks(reader)
     yield from verify_timer.check_files(reader)
     yield from verify_timer.check_messages(reader, log_end, ends)
