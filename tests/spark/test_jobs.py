@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair.rebuild import build
+from mqtool.engine.repair.rebuild import build, losses_of
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.search import Query, Search
@@ -106,6 +106,21 @@ def test_a_store_is_rebuilt_byte_for_byte(spark: Any, tmp_path: Path) -> None:
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     assert files(tmp_path / "two") == files(tmp_path / "one")
+
+
+def test_a_rebuild_of_a_log_that_lacks_messages_tells_the_same_losses(spark: Any, tmp_path: Path) -> None:
+    case = next(case for case in cases() if case.name == "mixed-533-clean/middle-segment-missing")
+    (store,) = find_stores([str(case.store(tmp_path))], {})
+    one = build(store.open(), tmp_path / "one", Disk(), index=False)
+
+    two = rebuild.run(
+        spark, store, tmp_path / "two", queues=True, index=False, topics=None, version=None, partition_size=SMALL
+    )
+
+    assert two.gaps == one.gaps
+    losses = losses_of(store.open(), two, None)
+    assert losses == losses_of(store.open(), one, None)
+    assert losses
 
 
 def test_exported_messages_are_those_of_the_store(spark: Any, tmp_path: Path) -> None:
