@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from mqtool.engine.client_runtime.blocking.producers import Producer, TransactionProducer
     from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
+    from mqtool.engine.client_runtime.hooks import Hook
     from mqtool.engine.client_runtime.instance import ClientOptions
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions
     from mqtool.engine.client_runtime.only_once import BoundedMemory, OnlyOnce, SqliteMemory
@@ -85,6 +86,7 @@ __all__ = [
     "ConsumerMessage",
     "Finding",
     "FormatError",
+    "Hook",
     "IllegalMessageError",
     "InvalidRequestError",
     "LitePullConsumer",
@@ -148,6 +150,7 @@ _HOMES = {
     "FormatError": "mqtool.errors",
     "IllegalMessageError": "mqtool.errors",
     "InvalidRequestError": "mqtool.errors",
+    "Hook": "mqtool.engine.client_runtime.hooks",
     "LitePullConsumer": "mqtool.engine.client_runtime.blocking.consumers",
     "LitePullConsumerOptions": "mqtool.engine.client_runtime.lite_pull_consumer",
     "Message": "mqtool.formats.message",

@@ -19,7 +19,7 @@ from mqtool.engine.client import consuming, fetching
 from mqtool.engine.client.consuming import ConsumeStatus, MessageModel
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
-from mqtool.engine.client_runtime import user_code
+from mqtool.engine.client_runtime import hooks, user_code
 from mqtool.engine.client_runtime.consumer import ConsumerOptions, HeldQueue
 from mqtool.engine.client_runtime.instance import Instance
 from mqtool.engine.client_runtime.listener_threads import ListenerThreads
@@ -71,6 +71,7 @@ class PushConsumerOptions(ConsumerOptions):
         suspend_current_queue_time_millis: how long an orderly consumer waits after LATER.
         persist_consumer_offset_interval: ms between two reports of what was consumed.
         post_subscription_when_pull: tell the subscription with each pull.
+        hooks: are told of all messages, before and after the listener gets them.
     """
 
     orderly: bool = False
@@ -82,6 +83,7 @@ class PushConsumerOptions(ConsumerOptions):
     suspend_current_queue_time_millis: int = 1000
     persist_consumer_offset_interval: int = 5000
     post_subscription_when_pull: bool = False
+    hooks: "Sequence[hooks.Hook]" = ()
 
 
 @dataclass(slots=True)
@@ -99,6 +101,7 @@ class ConsumeService(ABC):
     def __init__(
         self, listener: Listener, group: str, options: PushConsumerOptions, instance: Instance, offsets: OffsetStore
     ) -> None:
+        listener = hooks.around_listener(options.hooks, listener, group)
         self._listener = listener
         self._group = group
         self._options = options

@@ -29,7 +29,7 @@ from mqtool.engine.client.outgoing import (
 )
 from mqtool.engine.client.queue_choice import InTurn, Selector
 from mqtool.engine.client.sending import SendResult, SendStatus, TransactionState
-from mqtool.engine.client_runtime import user_code
+from mqtool.engine.client_runtime import hooks, user_code
 from mqtool.engine.client_runtime.auto_batch import AnyFuture, AutoBatch, LaneKey, Waiting
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.given_options import options_of
@@ -82,6 +82,7 @@ class ProducerOptions(ClientOptions):
             in the order in which they were given, ..
         batch_size: .. up to so many bytes, ..
         linger_ms: .. and the first of a batch waits so long at most for others.
+        hooks: are told of all messages, before and after they are sent.
     """
 
     send_msg_timeout: int = 3000
@@ -103,6 +104,7 @@ class ProducerOptions(ClientOptions):
     auto_batch: bool = False
     batch_size: int = 32 << 10
     linger_ms: int = 10
+    hooks: "Sequence[hooks.Hook]" = ()
 
 
 class Producer(Client):
@@ -230,8 +232,8 @@ class Producer(Client):
         """
         if self._batches and message.may_be_batched:
             return await self._add(message, await self._lane(message, queue, selector, arg, timeout_ms), timeout_ms)
-        packed = self._pack(message)
-        return await self._send(packed, message, queue, selector, arg, timeout_ms)
+        packed, given = self._pack(message)
+        return await self._send(packed, message, queue, selector, arg, timeout_ms, given=given)
 
     async def send_async(
         self,
@@ -256,15 +258,17 @@ class Producer(Client):
             added = self._add(message, lane, timeout_ms)
             added.add_done_callback(lambda _: self._instance.keep(self._room.give_back(size)))
             return added
-        packed = self._pack(message)
+        packed, given = self._pack(message)
         if not options.enable_backpressure_for_async_mode:
-            return self._begun(self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True))
+            return self._begun(
+                self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True, given=given)
+            )
         size = len(packed.body)
         await self._room.take(size)
 
         async def send() -> SendResult:
             try:
-                return await self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True)
+                return await self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True, given=given)
             finally:
                 await self._room.give_back(size)
 
@@ -330,7 +334,12 @@ class Producer(Client):
         check_message(message, self.options.max_message_size)
         message.unique_key = self._unique_key()
         timeout_ms = self.options.send_msg_timeout if timeout_ms is None else timeout_ms
-        return Waiting(message, element_of(message, self._topic(message.topic)), timeout_ms, future)
+        given = self._before_send([message])
+        with hooks.told_of_failure(given, [message]):
+            element = element_of(message, self._topic(message.topic))
+        if given:
+            hooks.after_future(given, [message], future)
+        return Waiting(message, element, timeout_ms, future)
 
     def _add(self, message: ProducerMessage, lane: LaneKey, timeout_ms: int | None) -> "asyncio.Future[SendResult]":
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
@@ -369,11 +378,12 @@ class Producer(Client):
         Raises:
             MqtoolError: it was not sent.
         """
-        packed = self._pack(message)
-        queues = await self._queues(message.topic)
-        chosen = self._chooser(message, queue, selector, arg)(queues, None)
-        question = self._question(packed, chosen)
-        await self._instance.tell(chosen.broker_name, question.command)
+        packed, given = self._pack(message)
+        with hooks.told_of_end(given, [message]):
+            queues = await self._queues(message.topic)
+            chosen = self._chooser(message, queue, selector, arg)(queues, None)
+            question = self._question(packed, chosen)
+            await self._instance.tell(chosen.broker_name, question.command)
 
     async def send_batch(
         self, messages: Sequence[ProducerMessage], queue: MessageQueue | None = None, *, timeout_ms: int | None = None
@@ -390,14 +400,16 @@ class Producer(Client):
         check_batch(messages, options.max_message_size)
         for message in messages:
             message.unique_key = self._unique_key()
-        results = []
-        for batch in split_by_size(messages, options.max_message_size):
-            first = batch[0]
-            if len(batch) > 1:
-                packed = pack_batch(batch, self._topic(first.topic), self._unique_key())
-            else:
-                packed = self._packed(first)
-            results.append(await self._send(packed, first, queue, None, None, timeout_ms))
+        given = self._before_send(messages)
+        results: list[SendResult] = []
+        with hooks.told_of_end(given, messages, results):
+            for batch in split_by_size(messages, options.max_message_size):
+                first = batch[0]
+                if len(batch) > 1:
+                    packed = pack_batch(batch, self._topic(first.topic), self._unique_key())
+                else:
+                    packed = self._packed(first)
+                results.append(await self._send(packed, first, queue, None, None, timeout_ms))
         return results
 
     async def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
@@ -444,12 +456,12 @@ class Producer(Client):
         timeout_ms = self.options.send_msg_timeout if timeout_ms is None else timeout_ms
         correlation_id = str(uuid.uuid4())
         more = sending.request_properties(correlation_id, self.client_id, timeout_ms)
-        packed = self._pack(message, more)
+        packed, given = self._pack(message, more)
         replied: asyncio.Future[ConsumerMessage] = asyncio.get_running_loop().create_future()
         self._awaited[correlation_id] = replied
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._send(packed, message, queue, selector, arg, timeout_ms)
+                await self._send(packed, message, queue, selector, arg, timeout_ms, given=given)
                 return await replied
         except TimeoutError:
             sentence = f"no reply to the message to {message.topic} within {timeout_ms:,} ms"
@@ -470,8 +482,9 @@ class Producer(Client):
             MqtoolError: as ``send``; that producer is not there any more, perhaps.
         """
         message = sending.reply_to(request, body)
-        packed = self._pack(message)._replace(is_reply=True)
-        return await self._send(packed, message, None, None, None, timeout_ms)
+        packed, given = self._pack(message)
+        packed = packed._replace(is_reply=True)
+        return await self._send(packed, message, None, None, None, timeout_ms, given=given)
 
     def _replied(self, _address: str, command: RemotingCommand) -> RemotingCommand:
         from mqtool.engine.client.incoming import parse_reply
@@ -489,6 +502,26 @@ class Producer(Client):
     # How
 
     async def _send(
+        self,
+        packed: Packed,
+        message: ProducerMessage,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        arg: Any,
+        timeout_ms: int | None,
+        *,
+        is_async: bool = False,
+        given: hooks.Given | None = None,
+    ) -> SendResult:
+        work = self._send_to_any(packed, message, queue, selector, arg, timeout_ms, is_async=is_async)
+        if not given:
+            return await work
+        results: list[SendResult] = []
+        with hooks.told_of_end(given, [message], results):
+            results.append(await work)
+        return results[0]
+
+    async def _send_to_any(
         self,
         packed: Packed,
         message: ProducerMessage,
@@ -590,10 +623,16 @@ class Producer(Client):
     def _topic(self, topic: str) -> str:
         return with_namespace(topic, self.options.namespace)
 
-    def _pack(self, message: ProducerMessage, more: dict[str, str] | None = None) -> Packed:
+    def _pack(self, message: ProducerMessage, more: dict[str, str] | None = None) -> tuple[Packed, hooks.Given]:
+        """Return the request that a message becomes, and the hooks that are to be told how it ended."""
         check_message(message, self.options.max_message_size)
         message.unique_key = self._unique_key()
-        return self._packed(message, more)
+        given = self._before_send([message])
+        with hooks.told_of_failure(given, [message]):
+            return self._packed(message, more), given
+
+    def _before_send(self, messages: Sequence[ProducerMessage]) -> hooks.Given:
+        return hooks.before(self.options.hooks, "send", messages, self.group) if self.options.hooks else []
 
     def _packed(self, message: ProducerMessage, more: dict[str, str] | None = None) -> Packed:
         options = self.options
@@ -656,8 +695,8 @@ class TransactionProducer(Producer):
         """
         if message.is_delayed:
             raise UsageError("a message in a transaction cannot be delayed")
-        packed = self._pack(message, sending.transaction_properties(self.group))
-        sent = await self._send(packed, message, None, None, None, None)
+        packed, given = self._pack(message, sending.transaction_properties(self.group))
+        sent = await self._send(packed, message, None, None, None, None, given=given)
         if sent.status is not SendStatus.SEND_OK:  # it may be lost with the broker
             return await self._end(sent, TransactionState.ROLLBACK)
         try:

@@ -1,0 +1,136 @@
+"""What a program, or a library for it, adds to all that a client sends or has consumed: measures, traces, checks."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mqtool.engine.client_runtime import user_code
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from mqtool.engine.client.incoming import ConsumerMessage
+    from mqtool.engine.client.outgoing import ProducerMessage
+    from mqtool.engine.client.sending import SendResult
+
+log = logging.getLogger(__name__)
+
+
+class Hook:
+    """Is told before and after messages are sent and consumed; a class of your own overrides what it needs.
+
+    What a ``before`` method returns is given to its ``after`` method. Where ``before`` raises, nothing is sent, or the
+    messages are not consumed; what ``after`` raises is logged.
+    """
+
+    def before_send(self, messages: "Sequence[ProducerMessage]", group: str) -> Any:
+        """Be told of messages that are to be sent, in the thread or task that sends them; properties may be added."""
+
+    def after_send(
+        self,
+        messages: "Sequence[ProducerMessage]",
+        given: Any,
+        results: "Sequence[SendResult]",
+        error: BaseException | None,
+    ) -> None:
+        """Be told where messages are stored, nowhere after ``send_oneway``; or what kept them from being sent."""
+
+    def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:
+        """Be told of messages that a listener is to get, in its thread or task."""
+
+    def after_consume(
+        self, messages: "Sequence[ConsumerMessage]", given: Any, status: Any, error: BaseException | None
+    ) -> None:
+        """Be told what the listener returned, or raised."""
+
+
+Given = list[tuple[Hook, Any]]
+
+
+def before(hooks: Sequence[Hook], method: str, messages: Sequence[Any], group: str) -> Given:
+    """Call the hooks in order; return them with what they gave. Where one raises, those before it are told."""
+    given: Given = []
+    for hook in hooks:
+        try:
+            given.append((hook, user_code.call("hook", getattr(hook, f"before_{method}"), messages, group)))
+        except Exception as error:
+            after(given, method, messages, () if method == "send" else None, error)
+            raise
+    return given
+
+
+def after(given: Given, method: str, messages: Sequence[Any], result: Any, error: BaseException | None) -> None:
+    """Call the hooks in turn, the last first."""
+    for hook, token in reversed(given):
+        try:
+            user_code.call("hook", getattr(hook, f"after_{method}"), messages, token, result, error)
+        except Exception:
+            log.exception("a hook failed after messages were handled")
+
+
+@contextmanager
+def told_of_end(
+    given: Given, messages: "Sequence[ProducerMessage]", results: "Sequence[SendResult]" = ()
+) -> Iterator[None]:
+    """Call the hooks when messages are sent, with results that are known by then, or were not."""
+    try:
+        yield
+    except BaseException as error:
+        after(given, "send", messages, results, error)
+        raise
+    after(given, "send", messages, results, None)
+
+
+@contextmanager
+def told_of_failure(given: Given, messages: "Sequence[ProducerMessage]") -> Iterator[None]:
+    """Call the hooks where messages cannot be made ready."""
+    try:
+        yield
+    except BaseException as error:
+        after(given, "send", messages, (), error)
+        raise
+
+
+def after_future(
+    given: Given, messages: "Sequence[ProducerMessage]", future: "Future[SendResult] | asyncio.Future[SendResult]"
+) -> None:
+    """Call the hooks when a message is stored, or is not."""
+
+    def done(ended: Any) -> None:
+        error = CancelledError() if ended.cancelled() else ended.exception()
+        after(given, "send", messages, () if error else (ended.result(),), error)
+
+    future.add_done_callback(done)
+
+
+def around_listener(hooks: Sequence[Hook], listener: Callable[..., Any], group: str) -> Callable[..., Any]:
+    """Return a listener that the hooks are told of."""
+    if not hooks:
+        return listener
+    if user_code.is_coroutine(listener):
+
+        async def listen_async(messages: "Sequence[ConsumerMessage]", context: Any) -> Any:
+            given = before(hooks, "consume", messages, group)
+            try:
+                status = await listener(messages, context)
+            except BaseException as error:
+                after(given, "consume", messages, None, error)
+                raise
+            after(given, "consume", messages, status, None)
+            return status
+
+        return listen_async
+
+    def listen(messages: "Sequence[ConsumerMessage]", context: Any) -> Any:
+        given = before(hooks, "consume", messages, group)
+        try:
+            status = listener(messages, context)
+        except BaseException as error:
+            after(given, "consume", messages, None, error)
+            raise
+        after(given, "consume", messages, status, None)
+        return status
+
+    return listen
