@@ -61,10 +61,11 @@ def push(broker: mqtool.Broker, listener: Callable[..., Any], *hooks: Hook) -> m
 
 
 class Commits:
-    def execute_local_transaction(self, _message: ProducerMessage, _arg: Any) -> mqtool.TransactionState:
+    def execute_local_transaction(self, message: ProducerMessage, arg: Any) -> mqtool.TransactionState:  # noqa: ARG002
         return mqtool.TransactionState.COMMIT
 
-    check_local_transaction = execute_local_transaction
+    def check_local_transaction(self, message: ConsumerMessage) -> mqtool.TransactionState:
+        raise AssertionError(message)
 
 
 @pytest.mark.parametrize("auto_batch", [False, True])

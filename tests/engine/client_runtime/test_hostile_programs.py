@@ -263,7 +263,7 @@ def test_a_send_fails_within_its_time_where_no_name_server_answers() -> None:
 def send_unreadable(producer: mqtool.Producer, queue: mqtool.MessageQueue) -> None:
     """Send a body that is said to be compressed, and is not."""
     message = ProducerMessage("Orders", b"unreadable")
-    packed = producer._client._pack(message)._replace(sys_flag=int(SysFlag.COMPRESSED))
+    packed = producer._client._packed(message)._replace(sys_flag=int(SysFlag.COMPRESSED))
     background.run(producer._client._send(packed, message, queue, None, None, None))
 
 
