@@ -27,6 +27,7 @@ class Row:
 ROOMS = {
     "mqtool.__init__": Row(when_called=("mqtool.aio", "mqtool.engine", "mqtool.formats")),  # loaded on first use
     "mqtool.aio": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.opentelemetry": Row(("mqtool.engine",)),
     "mqtool.__main__": Row(("mqtool.cli",)),
     "mqtool.processes": Row(),
     "mqtool.cli": Row(
@@ -60,6 +61,7 @@ LIBRARIES = {
     "construct": Row(("mqtool.formats",)),
     "numba": Row(("mqtool.formats.compiled", "mqtool.formats.clmul")),
     "llvmlite": Row(("mqtool.formats.compiled", "mqtool.formats.clmul", "mqtool.formats.native")),
+    "opentelemetry": Row(("mqtool.opentelemetry",)),
     "prometheus_client": Row(("mqtool.engine.metrics",)),
     "lark": Row(("*.sql92",), when_called=OURS),
     "pyarrow": Row(("spark_jobs",), when_called=OURS),
