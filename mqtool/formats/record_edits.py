@@ -28,6 +28,11 @@ def with_crc(record: bytes | bytearray) -> bytes:
     return bytes(record)
 
 
+def with_new_crc(record: bytes) -> bytes:
+    """Return a record whose last bytes are a CRC property that fits, whatever they are."""
+    return with_crc(record[:-CRC_SIZE] + _CRC_HEAD + record[len(_CRC_HEAD) - CRC_SIZE : -1] + PAIR_SEPARATOR.encode())
+
+
 def with_address(record: bytes, position: int) -> bytes:
     """Return a record that says that it lies at an address."""
     changed = bytearray(record)

@@ -46,7 +46,7 @@ from mqtool.engine.repair.record_editor import Patch, RecordEditor
 from mqtool.engine.repair.store_times import Samples, TimeOrder
 from mqtool.engine.repair.torn_batches import mended_batches, with_records
 from mqtool.engine.repair.verify_log import TIME_ORDER, FindingsOfRows, Run
-from mqtool.engine.repair.verify_records import check_records, right_flags
+from mqtool.engine.repair.verify_records import check_records, has_crc_property, right_flags
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import (
     CRC_PROPERTY,
@@ -55,6 +55,7 @@ from mqtool.engine.store.dispatch import (
     Units,
     dispatch,
     inner_batch_topics,
+    properties_of,
     property_crcs,
 )
 from mqtool.engine.store.express import Express, express
@@ -65,7 +66,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import placeholder, scan
 from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import Likeness
-from mqtool.formats.properties import are_readable
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, are_readable, build_properties
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import is_possible
 
@@ -75,6 +76,8 @@ UNKNOWN = "nothing tells what these bytes of the log held"
 GIVEN_UP = "its messages fail their checks or are gone"
 BEHIND = "they lie behind the end of the log"
 IN_LIGHT_QUEUE = "messages told above, which this light queue has too"
+_MOST_OF_CRC = 15
+"""Of the twenty bytes of a CRC property, so many show one that is damaged."""
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
 
@@ -284,6 +287,7 @@ def judge_records(rules: Rules, segment: MappedFile, table: MessageTable) -> lis
     if rules.property_crc:
         broken |= _property_crc_fails(table, ~faulty)
     broken |= _has_no_topic(table, ~faulty)
+    broken |= _lost_crc(table, ~faulty)
     bad = faulty | misplaced | broken
     first = int(bad.argmax()) if bad.any() else len(table)
     pieces = []
@@ -315,6 +319,29 @@ def _property_crc_fails(table: MessageTable, whole: Bools) -> Bools:
     return fails
 
 
+def _lost_crc(table: MessageTable, whole: Bools) -> Bools:
+    """Tell which records between two that end in a CRC property end in something else than one: in foreign bytes."""
+    lost = np.zeros(len(table), np.bool_)
+    rows = np.flatnonzero(whole)
+    sound = table.where(rows)
+    has = has_crc_property(sound, properties_of(sound))
+    if has.any():
+        lost[rows[1:-1]] = ~has[1:-1] & has[:-2] & has[2:] & ~_ends_like_crc(sound)[1:-1]
+    return lost
+
+
+def _ends_like_crc(table: MessageTable) -> Bools:
+    """Tell which records end in a CRC property, whole or with some of its bytes changed."""
+    ends = table.starts + table.column("size")
+    raw: Any = np.frombuffer(table.buffer, np.uint8)
+    tails = raw[(ends - CRC_SIZE)[:, None] + np.arange(CRC_SIZE)]
+    pattern = np.frombuffer(build_properties({CRC_NAME: "0" * 10}), np.uint8)
+    is_digit = (tails >= ord("0")) & (tails <= ord("9"))
+    agree = np.where(pattern == ord("0"), is_digit, tails == pattern).sum(axis=1)
+    found: Bools = (table.sizes(plain.PROPERTIES) >= CRC_SIZE) & (agree >= _MOST_OF_CRC)
+    return found
+
+
 def _piece(
     rules: Rules, segment: MappedFile, table: MessageTable, faulty: Bools, misplaced: Bools, broken: Bools
 ) -> Piece:
@@ -337,7 +364,11 @@ def _piece(
         flags = {int(sound.column("position")[row]): flag for row, flag in right_flags(sound, derived).items()}
         has_crc = bool(derived.properties.at(CRC_PROPERTY)[1][-1] > 0)
         rows, said, should = property_crcs(sound, derived.properties)
-        doubtful = (sound.column("position")[rows[said != should]] - segment.start_offset).tolist()
+        wrong = rows[said != should]
+        has = has_crc_property(sound, derived.properties)
+        if has.any() and not has.all():
+            wrong = np.union1d(wrong, np.flatnonzero(~has & _ends_like_crc(sound)))
+        doubtful = (sound.column("position")[wrong] - segment.start_offset).tolist()
         inner_batches = inner_batch_topics(sound, derived.properties)
     starts, sizes = table.starts, table.column("size")
     positions, times = table.column("position"), table.column("store_timestamp")

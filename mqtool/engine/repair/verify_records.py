@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.repair.findings import Finding
-from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch
+from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch, Properties
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
@@ -87,7 +87,7 @@ class Beside:
 def edges_of(found: "FindingsOfRows", derived: Dispatch, envelope: Envelope) -> Edges:
     """Judge each of some sound records against those beside it; return what is to be judged of the outermost."""
     table = found.table
-    has = _has_crc(table, derived)
+    has = has_crc_property(table, derived.properties)
     alone = len(table) == 1
     between = np.zeros(len(table), np.bool_)
     between[1:-1] = ~has[1:-1] & has[:-2] & has[2:]
@@ -257,9 +257,9 @@ def _number(text: str, most: int) -> int | None:
     return value if -most - 1 <= value <= most else None
 
 
-def _has_crc(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.bool_]:
+def has_crc_property(table: MessageTable, properties: Properties) -> npt.NDArray[np.bool_]:
     """Tell of each record whether it ends with a CRC property: damage may hide in one without, among those with."""
-    offsets, sizes = derived.properties.at(CRC_PROPERTY)
+    offsets, sizes = properties.at(CRC_PROPERTY)
     has: npt.NDArray[np.bool_] = (sizes == 10) & (offsets + sizes + 1 == table.starts + table.column("size"))
     return has
 

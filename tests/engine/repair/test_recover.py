@@ -274,6 +274,44 @@ def test_a_message_of_which_two_properties_are_one_stays(tmp_path: Path) -> None
     assert wrong_in(store) == []
 
 
+@pytest.mark.parametrize("at", [-20, -15, -5, -1], ids=["name", "middle of name", "digit", "end"])
+@pytest.mark.parametrize("name", ["propcrc-533-clean", "propcrc-forced-533-clean"])
+def test_a_damaged_crc_property_is_what_it_was_again(name: str, at: int, tmp_path: Path) -> None:
+    store = copy_of(name, tmp_path)
+    before = (store / f"commitlog/{0:020}").read_bytes()
+    message = list(StoreReader(store).messages())[5]
+    end = message.position + message.size
+    damage.apply_ops(store, [{"op": "write", "file": f"commitlog/{0:020}", "at": end + at, "hex": "38"}])
+
+    config = StoreConfig({"forceVerifyPropCRC": "true"} if "forced" in name and at == -5 else {})
+    plan = plan_mend(store, config, "recover", {"mode": "abnormal"})
+    carry_out(store, config, plan, Disk())
+
+    assert wrong_in(store) == []
+    if config.flag("forceVerifyPropCRC"):  # where brokers check it, it fails
+        assert [loss.messages for loss in plan.losses] == [1]
+    else:
+        assert not plan.losses
+        assert (store / f"commitlog/{0:020}").read_bytes() == before
+
+
+def test_a_message_over_the_end_of_whose_properties_others_lie_is_lost(tmp_path: Path) -> None:
+    store = copy_of("propcrc-533-clean", tmp_path)
+    message = list(StoreReader(store).messages())[5]
+    end = message.position + message.size
+    foreign = b"TAGS\x01another record's\x02"
+    damage.apply_ops(
+        store, [{"op": "write", "file": f"commitlog/{0:020}", "at": end - len(foreign), "hex": foreign.hex()}]
+    )
+
+    plan = recover(store, mode="abnormal")
+
+    assert [(loss.topic, loss.queue_id, loss.queue_offset) for loss in plan.losses] == [
+        (message.topic, message.queue_id, message.queue_offset)
+    ]
+    assert wrong_in(store) == []
+
+
 @pytest.mark.parametrize("place", [0, 5, -1], ids=["the first", "one in the middle", "the last"])
 @pytest.mark.parametrize("is_topic", [True, False], ids=["topic", "queue id"])
 def test_a_message_whose_topic_or_queue_is_damaged_becomes_what_it_was(
