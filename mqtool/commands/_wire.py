@@ -16,6 +16,7 @@ from mqtool.errors import UsageError
 
 if TYPE_CHECKING:
     from mqtool.commands._output import Output
+    from mqtool.commands._profiles import Profile
     from mqtool.engine.client_runtime import Wire
     from mqtool.engine.client_runtime.admin_client import AdminClient
     from mqtool.engine.store.reader import StoreReader
@@ -111,9 +112,8 @@ def _addresses(option: str, text: str) -> tuple[str, ...]:
     return tuple(addresses)
 
 
-def _brokers(
-    namesrv: str, access_key: str | None, secret_key: str | None, tls: bool, authorities: Path | None
-) -> Brokers:
+def _brokers(namesrv: str, connection: "Profile") -> Brokers:
+    _, access_key, secret_key, tls, authorities = connection
     addresses = _addresses("-n", namesrv)
     if bool(access_key) != bool(secret_key):
         raise UsageError("--access-key and --secret-key belong together: give both")
@@ -123,11 +123,14 @@ def _brokers(
 def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-n`` and how to connect; the command receives ``Brokers`` as ``brokers``."""
 
-    @_namesrv("Name servers, with ; between. Default: NAMESRV_ADDR.", required=True, envvar=NAMESRV_ADDR)
+    @_namesrv("Name servers, with ; between. Default: NAMESRV_ADDR.")
     @_connection
     @functools.wraps(command)
-    def wrapped(*args: Any, namesrv: str, connection: dict[str, Any], **kwargs: Any) -> Any:
-        return command(*args, brokers=_brokers(namesrv, **connection), **kwargs)
+    def wrapped(*args: Any, namesrv: str | None, connection: "Profile", **kwargs: Any) -> Any:
+        meant = namesrv or connection.namesrv or os.environ.get(NAMESRV_ADDR)
+        if not meant:
+            raise UsageError(f"give the name servers: -n HOST:PORT, --profile NAME, or {NAMESRV_ADDR}")
+        return command(*args, brokers=_brokers(meant, connection), **kwargs)
 
     return wrapped
 
@@ -165,25 +168,27 @@ def either_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @_connection
     @store_names
     @functools.wraps(command)
-    def wrapped(*args: Any, namesrv: str | None, connection: dict[str, Any], store: Path | None, **kwargs: Any) -> Any:
-        if namesrv and store:
-            raise UsageError("-n means brokers and -s a store: give one")
-        meant = namesrv or (None if store else os.environ.get(NAMESRV_ADDR))
-        brokers = _brokers(meant, **connection) if meant else None
-        if brokers and not namesrv:
+    def wrapped(*args: Any, namesrv: str | None, connection: "Profile", store: Path | None, **kwargs: Any) -> Any:
+        named = namesrv or connection.namesrv
+        if named and store:
+            raise UsageError(f"{'-n' if namesrv else '--profile'} means brokers and -s a store: give one")
+        meant = named or (None if store else os.environ.get(NAMESRV_ADDR))
+        brokers = _brokers(meant, connection) if meant else None
+        if brokers and not named:
             brokers = dataclasses.replace(brokers, is_of_environment=True)
-        return command(*args, brokers=brokers, is_explicit=bool(namesrv or store), store=store, **kwargs)
+        return command(*args, brokers=brokers, is_explicit=bool(named or store), store=store, **kwargs)
 
     return wrapped
 
 
-def _namesrv(text: str, **more: Any) -> Decorator:
-    return click.option("-n", "--namesrv", metavar="HOST:PORT", help=text, **more)
+def _namesrv(text: str) -> Decorator:
+    return click.option("-n", "--namesrv", metavar="HOST:PORT", help=text)
 
 
 def _connection(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add keys and TLS; the command receives the arguments of ``_brokers`` as ``connection``."""
+    """Add keys, TLS and profiles; the command receives a ``Profile`` as ``connection``, of what all of them say."""
 
+    @click.option("--profile", metavar="NAME", help="A connection of ~/.config/mqtool/config.toml.")
     @click.option(
         "--access-key", envvar="MQTOOL_ACCESS_KEY", metavar="TEXT", help="Sign requests. Default: MQTOOL_ACCESS_KEY."
     )
@@ -201,13 +206,31 @@ def _connection(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(
         *args: Any,
+        profile: str | None,
         access_key: str | None,
         secret_key: str | None,
         tls: bool,
         authorities: Path | None,
         **kwargs: Any,
     ) -> Any:
-        connection = {"access_key": access_key, "secret_key": secret_key, "tls": tls, "authorities": authorities}
+        from mqtool.commands._profiles import Profile, read_profile
+
+        connection = Profile("", access_key, secret_key, tls, authorities)
+        if profile is not None:
+            named = read_profile(profile)
+            connection = Profile(
+                named.namesrv,
+                # What is typed counts more than a profile, that more than the variables of every connection.
+                access_key if _is_typed("access_key") else named.access_key,
+                secret_key if _is_typed("secret_key") else named.secret_key,
+                tls or named.tls,
+                authorities or named.authorities,
+            )
         return command(*args, connection=connection, **kwargs)
 
     return wrapped
+
+
+def _is_typed(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE

@@ -454,3 +454,79 @@ def test_a_file_without_certificates_is_refused(text: str | None, status: Status
         path.write_text(text)
 
     assert run("topic", "list", "-n", "127.0.0.1:1", "--ca", path).status == status
+
+
+PROFILES = """
+[profiles.here]
+namesrv = ["{name_server}"]
+
+[profiles.signed]
+namesrv = "{name_server}"
+access_key_env = "MY_KEY"
+secret_key_env = "MY_SECRET"
+
+[profiles.typo]
+namesvr = "x:1"
+
+[profiles.empty]
+tls = true
+
+[profiles.odd]
+namesrv = "x:1"
+tls = "yes"
+"""
+
+
+@pytest.fixture
+def profiles(name_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "mqtool" / "config.toml"
+    file.parent.mkdir()
+    file.write_text(PROFILES.format(name_server=name_server))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return file
+
+
+@pytest.mark.usefixtures("profiles")
+def test_a_profile_names_the_brokers_and_where_their_keys_are(
+    name_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run("topic", "list", "-n", name_server).output
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")  # a profile says more
+    monkeypatch.setenv("MY_KEY", "me")
+    monkeypatch.setenv("MY_SECRET", "secret")
+
+    assert run("topic", "list", "--profile", "here").output == expected
+    assert run("topic", "list", "--profile", "signed").output == expected
+    assert run("get", "0", "--profile", "here").status == Status.OK
+    assert run("cluster", "list", "--profile", "here").status == Status.OK
+    assert run("cluster", "list", "--profile", "here", "-n", "127.0.0.1:1").status == Status.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (("--profile", "her"), Status.NO_INPUT, "has no [profiles.her]; near it: here"),
+        (("--profile", "signed"), Status.USAGE, "takes a key from MY_KEY, which is not set"),
+        (("--profile", "typo"), Status.BAD_DATA, "[profiles.typo] has namesvr: there are namesrv, tls, ca"),
+        (("--profile", "empty"), Status.BAD_DATA, "[profiles.empty] needs namesrv"),
+        (("--profile", "odd"), Status.BAD_DATA, "[profiles.odd]: tls is true or false"),
+        (("--profile", "here", "-s", "x"), Status.USAGE, "--profile means brokers and -s a store: give one"),
+        ((), Status.USAGE, "give the name servers: -n HOST:PORT, --profile NAME, or NAMESRV_ADDR"),
+    ],
+)
+@pytest.mark.usefixtures("profiles")
+def test_a_profile_that_makes_no_sense_is_told(arguments: tuple[str, ...], status: Status, sentence: str) -> None:
+    ran = run(*(("topic", "list") if "-s" in arguments else ("cluster", "list")), *arguments)
+
+    assert (ran.status, ran.output) == (status, "")
+    assert sentence in ran.remarks
+
+
+def test_a_file_of_profiles_that_is_none_is_told(profiles: Path) -> None:
+    profiles.write_text("[profiles")
+    broken = run("cluster", "list", "--profile", "here")
+    profiles.unlink()
+    missing = run("cluster", "list", "--profile", "here")
+
+    assert (broken.status, "is no TOML" in broken.remarks) == (Status.BAD_DATA, True)
+    assert (missing.status, f"there is no file {profiles}" in missing.remarks) == (Status.NO_INPUT, True)
