@@ -15,7 +15,6 @@ from mqtool.engine.client import questions
 from mqtool.engine.client_runtime.admin_changes import Changes, Master, check_known
 from mqtool.engine.client_runtime.wire import together
 from mqtool.errors import NotFoundError, UsageError
-from mqtool.formats.message import messages_of
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -171,6 +170,8 @@ async def kept(admin: "AdminClient", offsets: "Iterable[GroupOffset]", now: int)
 
 async def _next_timestamp(admin: "AdminClient", address: str, one: "GroupOffset", now: int) -> int:
     """Return the store time of what a group reads next, ``now`` where that has not come yet."""
+    from mqtool.formats.message import messages_of  # numpy, which few calls of an admin client need
+
     at = max(one.consumer_offset or 0, one.min_offset or 0)
     while at < (one.max_offset or 0):
         pulled = await admin.ask(address, questions.pull(one.topic, one.queue_id, at, _AT_ONCE))
