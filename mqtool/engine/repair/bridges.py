@@ -769,12 +769,11 @@ class Bridges:
 
     def _stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield the addresses between which each piece lies, and which rows are in it."""
-        row, last = np.searchsorted(self.rows.start, (start, stop)).tolist()
-        ends = self._ends
+        starts, ends = self.rows.start, self._ends
+        row, last = int(starts.searchsorted(start)), int(starts.searchsorted(stop))
         while row < last:
-            low = int(self.rows.start[row])
-            end = max(row + 1, int(np.searchsorted(ends, low + _CHUNK, "right")))
-            end = min(end, last)
+            low = int(starts[row])
+            end = min(last, max(row + 1, int(ends.searchsorted(low + _CHUNK, "right"))))
             is_blank = int(self.rows.queue[end - 1]) == _BLANK
             high = int(self.rows.start[end - 1]) + layout.BLANK_SIZE if is_blank else int(ends[end - 1])
             yield low, high, row, end
@@ -782,7 +781,7 @@ class Bridges:
 
     def _write(self, out: npt.NDArray[np.uint8], base: int, first: int, last: int) -> None:
         """Write records into a buffer of zeros whose first byte has the address ``base``."""
-        single = np.arange(first, last)
+        single: Iterable[int] = range(first, last)
         if last - first >= _MANY:
             rows = self.rows.where(slice(first, last))
             numbers = np.searchsorted(self._starts, rows.start, "right") - 1
@@ -798,8 +797,8 @@ class Bridges:
                 offsets = np.where(one.has_unit, one.queue_offset, 0)
                 stamp.write(out, one.start - base, one.size, one.start, offsets)
             if groups:
-                single = np.delete(single, np.concatenate(groups))
-        for row in single.tolist():
+                single = np.delete(np.arange(first, last), np.concatenate(groups)).tolist()
+        for row in single:
             at, record = self._record(row)
             out[at - base : at - base + len(record)] = np.frombuffer(record, np.uint8)
 
@@ -818,7 +817,7 @@ class Bridges:
     def _record(self, row: int) -> tuple[int, bytes]:
         """Return the address and the bytes of a row; of a blank record only the head."""
         start, size, queue, offset, batch_size, transaction, light, own = (int(column[row]) for column in self.rows)
-        hole = self._holes[int(np.searchsorted(self._starts, start, "right")) - 1]
+        hole = self._holes[int(self._starts.searchsorted(start, "right")) - 1]
         if own:
             return start, with_address(self._reader.commit_log.read(start, size), start)
         if queue == _BLANK:
