@@ -55,7 +55,8 @@ def counted() -> Iterator[Steps]:
 
     def call(frame: FrameType, _: str, __: Any) -> Any:
         name = frame.f_code.co_filename
-        return line if name.startswith(_HOME) and not name.endswith("/kernels.py") else None  # bytes tell of those
+        of_kernels = name.endswith(("/kernels.py", "/native.py"))  # bytes tell of those
+        return line if name.startswith(_HOME) and not of_kernels else None
 
     units, read, scanned = ConsumeQueue.units, FileQueue.read, scan.scan
 

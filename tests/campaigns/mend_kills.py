@@ -417,7 +417,7 @@ class Campaign:
                 raise
 
     def _try(self, trial: Trial, call: int, number: int) -> None:
-        whom = "parent" if (number // len(self.cases) + number) % 2 else "child"
+        whom = "parent" if sum(divmod(number, len(self.cases))) % 2 else "child"  # in turns, of each command too
         kill = Kill(call, whom, self.chance.choice(["before", "half", "behind"]))
         with _copy(trial.store, self.place) as root:
             trial.prepare(root)
