@@ -3,7 +3,6 @@
 It knows no protocol: who speaks one comes in by a door, see ``remoting_door.py``.
 """
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +15,7 @@ from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.operations.pull import Pulls
+from mqtool.engine.broker.operations.send import Sends
 from mqtool.engine.broker.pops import Pops
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.request_modes import RequestModes
@@ -34,7 +34,6 @@ from mqtool.formats.new_message import Host
 from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from mqtool.formats.unique_key import build_unique_key
 
 if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
@@ -77,10 +76,6 @@ class Broker:
         self.store = store
         self.state = state = BrokerState(settings or BrokerSettings(), "127.0.0.1:10911")
         settings = state.settings
-        self.rotation = itertools.count()
-        """Chooses among queues where nothing else does."""
-        self._started = now
-        self._key_count = itertools.count()
         self._next_store_tick = now
 
         config = store.root / "config"
@@ -99,6 +94,7 @@ class Broker:
         self.clients = Clients(groups)
         self.locks = LockTable()
         self.request_modes = RequestModes(config, saves)
+        self.sends = Sends(intake, state, topics, groups, self.locks, self.figures, now)
         self.pulls = Pulls(store, state, topics, groups, offsets, self.clients, self.figures, room)
         self.awaited_flushes = AwaitedFlushes(store, state, room)
         self.delayed = DelayedMessages(store, state, saves, config, now)
@@ -203,11 +199,6 @@ class Broker:
             return None
         real = find_property(message.properties, _REAL_TOPIC) if has_messages_of_all(message.topic) else b""
         return real.decode("utf-8", "replace") or message.topic
-
-    def new_unique_key(self, now: int) -> str:
-        """Return the key of a message whose producer gave it none."""
-        host, port = self.store_host
-        return build_unique_key(host, port, self._started, now, next(self._key_count))
 
     def stop(self, now: int) -> None:
         """Have everything written that is kept in tables; the store is closed by whoever opened it.

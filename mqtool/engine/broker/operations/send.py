@@ -1,0 +1,291 @@
+"""Sends: what producers store, and what consumers send back because they could not consume it.
+
+(Rules: remoting.md 3.2, 4. RocketMQ: ``SendMessageProcessor``, ``AbstractSendMessageProcessor``.)
+"""
+
+import functools
+import itertools
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.broker.delayed import DELAY
+from mqtool.engine.broker.figures import Figures
+from mqtool.engine.broker.intake import Intake
+from mqtool.engine.broker.limits import MOST_QUEUES_IN_ALL, MOST_TOPICS, check_room
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.queue_locks import LockTable
+from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.topics import Topics, fault_of_name, may_be_sent_to
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.errors import FormatError, NotFoundError
+from mqtool.formats.codes import Perm, SysFlag
+from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
+from mqtool.formats.hosts import host_text, offset_message_id
+from mqtool.formats.new_message import NewMessage, split_batch
+from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
+from mqtool.formats.recall import RecallHandle
+from mqtool.formats.stored_message import parse_stored
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TIMER_TOPIC
+from mqtool.formats.unique_key import build_unique_key
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+UNIQUE_KEY = "UNIQ_KEY"
+_UNIQUE_KEY, _TRANSACTION = probe_of(UNIQUE_KEY), probe_of("TRAN_MSG")
+_RETRY_TOPIC, _TIMER_OUT = probe_of("RETRY_TOPIC"), probe_of("TIMER_OUT_MS")
+_ADDED = ("MSG_REGION", "TRACE_ON", "CLUSTER")
+_TO_BE_REPLACED = tuple(name.encode() for name in (*_ADDED, "POP_CK"))
+_MAY_BE_SENT_AGAIN = re.compile(b"|".join(_TO_BE_REPLACED))
+_TAIL_SEPARATOR = b"\x02"
+_MULTI_TAG = "MULTI_TAG"
+_MOST_OF_BATCH_TOPIC = 127
+_FIRST_RETRY_LEVEL = 3
+_WRITE = int(Perm.WRITE)  # an operator of an enum takes a microsecond
+
+
+class NewTopic(NamedTuple):
+    """What a topic is made like where a message is sent to one that there is not."""
+
+    default_topic: str
+    queue_count: int
+    is_of_unit: bool
+
+
+class Sent(NamedTuple):
+    """What became of a message, or of a batch of them."""
+
+    result: AppendResult
+    queue_id: int  # of its topic, wherever it waits first
+    key: bytes  # unique, its own or given to it here
+    recall_handle: RecallHandle | None = None
+    is_inner_batch: bool = False  # all messages of the batch have one id
+
+
+class Sends:
+    """Sends, on the parts of a broker that they need."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        state: BrokerState,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        locks: LockTable,
+        figures: Figures,
+        now: int,
+    ) -> None:
+        self._intake = intake
+        self._store: MessageStore = intake.store
+        self._state = state
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._figures = figures
+        self._started = now
+        self._key_count = itertools.count()
+        self._rotation = itertools.count()  # chooses among queues where nothing else does
+
+    def send(
+        self, message: NewMessage, like: NewTopic, now: int, *, is_batch: bool = False, most_times: int | None = None
+    ) -> Sent:
+        """Store a message.
+
+        Args:
+            message: as its producer gives it: a queue id of -1 is any queue; it is changed to what is stored.
+            like: what its topic is made like.
+            now: the time, in ms.
+            is_batch: the body is several messages.
+            most_times: how often a message of a retry topic may be consumed, None for as often as its group says.
+
+        Raises:
+            RefusedError: it is not stored.
+            LimitError: there are too many topics or queues.
+        """
+        config = self.prepare(message, like, now)
+        topic, queue_id, store = message.topic, message.queue_id, self._store
+        if store.queue(topic, queue_id) is None:
+            check_room(store.queue_count, 1, MOST_QUEUES_IN_ALL, "queues")
+        key = find_property(message.properties, _UNIQUE_KEY)
+        if is_batch:
+            if config.is_batch and key:
+                return Sent(self._append_inner_batch(message, now), queue_id, key, None, True)
+            return Sent(self._append_batch(message, now), queue_id, key)
+        if not key:
+            unique_key = self._new_unique_key(now)
+            key = unique_key.encode()
+            message.properties = add_property(message.properties, UNIQUE_KEY, unique_key)
+        if topic.startswith(RETRY_PREFIX):
+            self._retry_or_bury(message, most_times, like.is_of_unit, now)
+        result = self._intake.put(message, now)
+        if message.topic == TIMER_TOPIC and result.status is PutStatus.PUT_OK:
+            return Sent(result, queue_id, key, self._recall_handle(topic, message, key))
+        return Sent(result, queue_id, key)
+
+    def prepare(self, message: NewMessage, like: NewTopic, now: int) -> TopicConfig:
+        """Make of a message what is to be stored, and return its topic, which is made if need be.
+
+        Raises:
+            RefusedError: it cannot be stored.
+            LimitError: there are too many topics.
+        """
+        settings, config = self._state.settings, self._topic_of(message.topic, like, now)
+        queue_id = message.queue_id
+        if queue_id >= max(config.write_queue_count, config.read_queue_count):
+            text = f"request queueId[{queue_id}] is illegal, {config.topic} has fewer queues"
+            raise RefusedError(Reason.BAD_ARGUMENT, text)
+        if queue_id < 0:
+            message.queue_id = next(self._rotation) % max(1, config.write_queue_count)
+        if settings.refuse_transactions and find_property(message.properties, _TRANSACTION) == b"true":
+            text = f"the broker[{self._state.address}] sending transaction message is forbidden"
+            raise RefusedError(Reason.NOT_ALLOWED, text)
+        if config.filter_type == _MULTI_TAG:
+            message.sys_flag |= SysFlag.MULTI_TAGS
+        message.properties = self._marked(message.properties)
+        message.store_host = self._state.store_host
+        return config
+
+    def send_back(
+        self,
+        group_name: str,
+        physical_offset: int,
+        delay_level: int,
+        now: int,
+        *,
+        is_of_unit: bool = False,
+        most_times: int | None = None,
+    ) -> AppendResult | None:
+        """Have a group consume a message again, later.
+
+        Args:
+            group_name: the group that could not consume it.
+            physical_offset: where it lies.
+            delay_level: how much later; 0 for longer each time, less for never.
+            now: the time, in ms.
+            is_of_unit: as the topic of the group is made, if need be.
+            most_times: how often it may be consumed before it is a dead letter, None for as often as the group says.
+
+        Returns:
+            What became of it, None where the group has nothing consumed again.
+
+        Raises:
+            RefusedError: it cannot be.
+        """
+        group = self._group(group_name, now)
+        if not self._state.settings.perm & _WRITE:
+            raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{self._state.address}] sending message is forbidden")
+        if group.retry_queue_count <= 0:
+            return None
+        retry_topic = RETRY_PREFIX + group_name
+        config = self._topics.of_group(retry_topic, group.retry_queue_count, is_of_unit, now)
+        if not config.perm & _WRITE:
+            raise RefusedError(Reason.NOT_ALLOWED, f"the topic[{retry_topic}] sending message is forbidden")
+        try:
+            message = parse_stored(self._store.log.record(physical_offset)).message
+        except (NotFoundError, FormatError):
+            raise RefusedError(Reason.NOT_POSSIBLE, f"look message by offset failed, {physical_offset}") from None
+        pairs = parse_properties(message.properties)
+        pairs.setdefault("RETRY_TOPIC", message.topic)
+        pairs.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(host_text(*message.store_host), physical_offset))
+        pairs["WAIT"] = "false"
+        times = message.reconsume_times
+        message.topic, message.queue_id = retry_topic, next(self._rotation) % group.retry_queue_count
+        if times >= (group.retry_max_times if most_times is None else most_times) or delay_level < 0:
+            self._bury(message, group_name, is_of_unit, now)
+            pairs[DELAY] = "0"
+        else:
+            pairs[DELAY] = str(delay_level or _FIRST_RETRY_LEVEL + times)
+        message.properties = build_properties(pairs)
+        message.reconsume_times = times + 1
+        message.store_host = self._state.store_host
+        result = self._intake.put(message, now)
+        if result.status is PutStatus.PUT_OK:
+            retried = find_property(message.properties, _RETRY_TOPIC).decode("utf-8", "replace")
+            self._figures.sent_back(retried, group_name)
+        return result
+
+    # Topics and groups
+
+    def _topic_of(self, topic: str, like: NewTopic, now: int) -> TopicConfig:
+        """Return the topic that is sent to, made if need be; raises ``RefusedError``."""
+        config = self._topics.get(topic)
+        if not self._state.settings.perm & _WRITE and config is not None and config.order:
+            raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{self._state.address}] sending message is forbidden")
+        if not may_be_sent_to(topic):
+            raise RefusedError(Reason.NOT_ALLOWED, f"Sending message to topic[{topic}] is forbidden.")
+        if config is None:
+            if fault := fault_of_name(topic):
+                raise RefusedError(Reason.BAD_ARGUMENT, fault)
+            config = self._topics.create_by_sending(topic, like.default_topic, like.queue_count, like.is_of_unit, now)
+            if config is None and topic.startswith(RETRY_PREFIX):
+                check_room(len(self._topics.configs), 1, MOST_TOPICS, "topics")
+                config = self._topics.of_group(topic, 1, like.is_of_unit, now)
+            if config is None:
+                raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
+        return config
+
+    def _group(self, name: str, now: int) -> SubscriptionGroup:
+        group = self._groups.find(name, now)
+        if group is None:
+            raise RefusedError(Reason.NO_GROUP, f"subscription group not exist, {name}")
+        return group
+
+    def _retry_or_bury(self, message: NewMessage, most_times: int | None, is_of_unit: bool, now: int) -> None:
+        """Have a message go to the dead letters of its group that was consumed too often, or is consumed in order."""
+        name = message.topic.removeprefix(RETRY_PREFIX)
+        group = self._group(name, now)
+        most = group.retry_max_times if most_times is None else most_times
+        if message.reconsume_times > most or self._locks.is_any_held(name, now):
+            self._bury(message, name, is_of_unit, now)
+            pairs = parse_properties(message.properties)
+            message.properties = build_properties(pairs | {DELAY: "-1"})
+
+    def _bury(self, message: NewMessage, group: str, is_of_unit: bool, now: int) -> None:
+        topic = DEAD_LETTER_PREFIX + group
+        self._topics.of_group(topic, 1, is_of_unit, now)
+        message.topic, message.queue_id = topic, 0
+
+    # Messages
+
+    def _marked(self, properties: bytes) -> bytes:
+        """Return the properties of a message with what the broker adds to each."""
+        settings = self._state.settings
+        marks = _text_of_marks(settings.region, settings.trace_on, settings.cluster_name)
+        if _MAY_BE_SENT_AGAIN.search(properties):  # one that was consumed
+            pairs = parse_properties(properties)
+            kept = {one: value for one, value in pairs.items() if one.encode() not in _TO_BE_REPLACED}
+            return build_properties(kept) + marks
+        if properties and not properties.endswith(_TAIL_SEPARATOR):
+            properties += _TAIL_SEPARATOR
+        return properties + marks
+
+    def _new_unique_key(self, now: int) -> str:
+        """Return the key of a message whose producer gave it none."""
+        host, port = self._state.store_host
+        return build_unique_key(host, port, self._started, now, next(self._key_count))
+
+    def _recall_handle(self, topic: str, message: NewMessage, key: bytes) -> RecallHandle:
+        """Return with what the producer of a timer message can recall it."""
+        by = int(find_property(message.properties, _TIMER_OUT)) + 1  # so that it is the same second again
+        return RecallHandle(topic, self._state.settings.broker_name, by, key.decode("utf-8", "replace"))
+
+    def _append_batch(self, message: NewMessage, now: int) -> AppendResult:
+        if message.topic.startswith(RETRY_PREFIX) or len(message.topic) > _MOST_OF_BATCH_TOPIC:
+            return AppendResult(PutStatus.MESSAGE_ILLEGAL)
+        return self._store.append_batch(message, now)
+
+    def _append_inner_batch(self, message: NewMessage, now: int) -> AppendResult:
+        """Store a batch as one record: what topics with queues for that get from clients of 5.x."""
+        try:
+            count = len(split_batch(message))
+        except FormatError:
+            return AppendResult(PutStatus.MESSAGE_ILLEGAL)
+        message.properties = add_property(message.properties, "INNER_NUM", str(count))
+        message.sys_flag |= SysFlag.INNER_BATCH
+        return self._store.append(message, now)
+
+
+@functools.cache
+def _text_of_marks(region: str, trace_on: bool, cluster: str) -> bytes:
+    return build_properties(dict(zip(_ADDED, (region, str(trace_on).lower(), cluster), strict=True)))
