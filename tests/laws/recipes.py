@@ -244,6 +244,19 @@ _ROWS = {
         "salvage",
         [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 6000, "len": 59536}],
     ),
+    "a rebuild tells the messages of units that are empty among those of lost messages": (
+        "ext-533-clean",
+        "rebuild queues",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 9596, "len": 55940},
+            {"op": "zero", "file": "consumequeue/Ext/1/00000000000000000800", "at": 0, "len": 400},
+        ],
+    ),
+    "a rebuild tells the messages behind the end of a log that was cut": (
+        "special-497-clean",
+        "rebuild all",
+        [{"op": "resize", "file": "commitlog/00000000000000065536", "size": 0}],
+    ),
     "a rebuild names extensions": (
         "ext-533-clean", "rebuild queues", [{"op": "delete", "path": "consumequeue_ext/Ext/0"}]
     ),

@@ -10,12 +10,14 @@ import numpy as np
 
 from mqtool.engine.repair.plan import Loss
 from mqtool.engine.repair.rebuild_queues import QueueRange
+from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log as layout
 from mqtool.formats import consume_queue
 
 _UNITS_AT_ONCE = 1 << 18
+_NO_END = (1 << 63) - 1
 _REASON = "the log holds no such message any more: `mqtool recover` keeps its place"
 
 
@@ -26,7 +28,7 @@ def given_up(
     topics: Collection[str] | None,
     log_end: int | None = None,
 ) -> Iterator[Loss]:
-    """Yield the queue offsets to which no unit will lead, range by range.
+    """Yield the queue offsets to which no unit will lead, range by range; empty units between these had messages, too.
 
     Args:
         reader: of the store, with the queues that are to be replaced.
@@ -35,16 +37,12 @@ def given_up(
         topics: whose queues are made again; None for all.
         log_end: what lies behind it a broker is just writing.
     """
-    end = log_end or max((segment.end_offset for segment in reader.commit_log.segments), default=0)
+    end = log_end or _NO_END
     for key, queue in sorted(reader.consume_queues.items()):
         if topics is None or key[0] in topics:
             first, last = queue.first_offset, queue.max_offset()
             for start, stop in _outside(first, last, made.get(key), gaps.get(key, ())):
-                for low, units in queue.windows(start, stop):
-                    at, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-                    told = (size >= layout.MIN_SIZE) & (size < consume_queue.PRE_BLANK_SIZE)
-                    told &= (at >= reader.commit_log.min_offset) & (at <= end - size)
-                    yield from _runs(key, np.flatnonzero(told) + low, size[told])
+                yield from _lost_of(key, queue, start, stop, made.get(key), (reader.commit_log.min_offset, end))
     for key, batch_queue in sorted(reader.batch_consume_queues.items()):
         if topics is None or key[0] in topics:
             for low in range(0, batch_queue.unit_count, _UNITS_AT_ONCE):
@@ -55,6 +53,30 @@ def given_up(
                     if reader.commit_log.min_offset <= address <= end - length and length >= layout.MIN_SIZE:
                         for first, last in _outside(start, stop, made.get(key), gaps.get(key, ())):
                             yield Loss(key[0], last - first, length, _REASON, key[1], first, last)
+
+
+def _lost_of(
+    key: QueueKey, queue: ConsumeQueue, start: int, stop: int, made: QueueRange | None, log: tuple[int, int]
+) -> Iterator[Loss]:
+    """Yield the messages of a range of units; of empty ones where messages are in front of them and behind them."""
+    is_between = made is not None and start >= made.first
+    empty: list[Loss] = []
+    for low, units in queue.windows(start, stop):
+        at, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+        told = (
+            (size >= layout.MIN_SIZE) & (size < consume_queue.PRE_BLANK_SIZE) & (at >= log[0]) & (at <= log[1] - size)
+        )
+        lost = [(loss, True) for loss in _runs(key, np.flatnonzero(told) + low, size[told])]
+        lost += [(loss, False) for loss in _runs(key, np.flatnonzero(size == 0) + low, size[size == 0])]
+        for loss, is_told in sorted(lost, key=lambda one: one[0].queue_offset or 0):
+            if is_told:
+                yield from empty
+                yield loss
+                empty, is_between = [], True
+            elif is_between:
+                empty.append(loss)
+    if made is not None and is_between and stop < made.next:
+        yield from empty
 
 
 def _outside(
