@@ -89,3 +89,56 @@ def _ended(of: _Fields) -> TraceRecord:
 
 
 _READERS = {"Pub": _sent, "SubBefore": _given, "SubAfter": _consumed, "EndTransaction": _ended}
+
+
+def build_sent(
+    timestamp: int,
+    region: str,
+    group: str,
+    topic: str,
+    unique_key: str,
+    tags: str,
+    keys: str,
+    store_host: str,
+    body_size: int,
+    cost_ms: int,
+    kind: int,
+    offset_message_id: str,
+    is_success: bool,
+) -> str:
+    """Return the record of a message that was sent; ``kind``: 3 of delayed ones, 0 of others."""
+    fields = (
+        "Pub", timestamp, region, group, topic, unique_key, tags, keys, store_host, body_size, cost_ms, kind,
+        offset_message_id, _truth(is_success),
+    )  # fmt: skip
+    return _record(fields)
+
+
+def build_given(
+    timestamp: int, region: str, group: str, request_id: str, unique_key: str, times: int, keys: str
+) -> str:
+    """Return the record of a message that a listener is given."""
+    return _record(("SubBefore", timestamp, region, group, request_id, unique_key, times, keys))
+
+
+def build_consumed(
+    request_id: str,
+    unique_key: str,
+    cost_ms: int,
+    is_success: bool,
+    keys: str,
+    outcome: int,
+    timestamp: int,
+    group: str,
+) -> str:
+    """Return the record of what became of it; ``outcome``: 0 success, 2 exception, 4 to be consumed later."""
+    fields = ("SubAfter", request_id, unique_key, cost_ms, _truth(is_success), keys, outcome, timestamp, group)
+    return _record(fields)
+
+
+def _record(fields: tuple[object, ...]) -> str:
+    return _FIELD.join(map(str, fields)) + _RECORD
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"

@@ -27,6 +27,7 @@ from mqtool import (
 )
 from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.errors import MqtoolError, UsageError
+from mqtool.formats.trace import TRACE_TOPIC, TraceRecord, parse_trace
 from tests.differential.conftest import jars
 from tests.differential.java_broker import POM, free_port, in_a_thread, running_broker
 from tests.differential.java_store import VERSIONS
@@ -189,6 +190,33 @@ def test_automatic_batches(target: Target, topic: str) -> None:
     found = [by_body[b"%d" % number] for number in range(500)]
     assert places == [(one.queue_id, one.queue_offset, one.offset_message_id) for one in found]
     assert [one.queue_offset for one in results] == [*range(results[0].queue_offset, results[0].queue_offset + 500)]
+
+
+def test_traces(target: Target, topic: str) -> None:
+    def listen(one: ConsumerMessage) -> ConsumeStatus:
+        if one.body == b"1" and not one.reconsume_times:
+            raise KeyError
+        return ConsumeStatus.SUCCESS
+
+    seen = Seen(listen)
+    with producer(target, trace=True) as sending, consumer(target, topic, topic, seen, trace=True):
+        sent = [sending.send(ProducerMessage(topic, b"%d" % number, keys=[f"key-{number}"])) for number in range(3)]
+        until(lambda: len(seen.messages) >= 4)
+    by_key: dict[str, list[TraceRecord]] = collections.defaultdict(list)
+    with mqtool.PullConsumer("T", target.name_server) as reading:
+        for queue in reading.fetch_message_queues(TRACE_TOPIC):
+            for message in reading.pull(queue, reading.min_offset(queue), 100).messages:
+                for record in parse_trace(message.body):
+                    assert record.unique_key in message.keys
+                    by_key[record.unique_key].append(record)
+    for number, result in enumerate(sent):
+        [pub] = [one for one in by_key[result.message_id] if one.kind == "Pub"]
+        assert (pub.topic, pub.group, pub.is_success) == (topic, "P", True)
+        given = [one for one in by_key[result.message_id] if one.kind == "SubBefore"]
+        after = [one for one in by_key[result.message_id] if one.kind == "SubAfter"]
+        assert {one.request_id for one in given} == {one.request_id for one in after}
+        assert sorted(one.is_success or False for one in after) == ([False, True] if number == 1 else [True])
+        assert {one.group for one in (*given, *after)} == {topic}
 
 
 def test_what_cannot_be_sent(target: Target, topic: str) -> None:

@@ -72,6 +72,7 @@ class PushConsumerOptions(ConsumerOptions):
         persist_consumer_offset_interval: ms between two reports of what was consumed.
         post_subscription_when_pull: tell the subscription with each pull.
         hooks: are told of all messages, before and after the listener gets them.
+        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
     """
 
     orderly: bool = False
@@ -84,6 +85,7 @@ class PushConsumerOptions(ConsumerOptions):
     persist_consumer_offset_interval: int = 5000
     post_subscription_when_pull: bool = False
     hooks: "Sequence[hooks.Hook]" = ()
+    trace: bool = False
 
 
 @dataclass(slots=True)
@@ -101,7 +103,6 @@ class ConsumeService(ABC):
     def __init__(
         self, listener: Listener, group: str, options: PushConsumerOptions, instance: Instance, offsets: OffsetStore
     ) -> None:
-        listener = hooks.around_listener(options.hooks, listener, group)
         self._listener = listener
         self._group = group
         self._options = options

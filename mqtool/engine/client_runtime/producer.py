@@ -34,6 +34,7 @@ from mqtool.engine.client_runtime.auto_batch import AnyFuture, AutoBatch, LaneKe
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
+from mqtool.engine.client_runtime.message_trace import message_trace_of
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import AnswerTimeoutError, MqtoolError, RefusedError, SendError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue
@@ -83,6 +84,7 @@ class ProducerOptions(ClientOptions):
         batch_size: .. up to so many bytes, ..
         linger_ms: .. and the first of a batch waits so long at most for others.
         hooks: are told of all messages, before and after they are sent.
+        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
     """
 
     send_msg_timeout: int = 3000
@@ -105,6 +107,7 @@ class ProducerOptions(ClientOptions):
     batch_size: int = 32 << 10
     linger_ms: int = 10
     hooks: "Sequence[hooks.Hook]" = ()
+    trace: bool = False
 
 
 class Producer(Client):
@@ -147,6 +150,7 @@ class Producer(Client):
         )
         self._under_way: set[asyncio.Task[SendResult]] = set()  # of send_async
         self._batches: AutoBatch | None = None
+        self._trace, self._hooks = message_trace_of("PRODUCE", self, name_servers, self.options)
         self._awaited: dict[str, asyncio.Future[ConsumerMessage]] = {}  # replies, by correlation id
         self._instance.on_request[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._replied
 
@@ -159,6 +163,8 @@ class Producer(Client):
         self._check_stopped()
         self._is_running = True
         self._instance.start()
+        if self._trace:
+            await self._trace.start(self._instance)
         if self.options.auto_batch:
             self._batches = AutoBatch(self._send_batch, self.options.batch_size, self.options.linger_ms)
         try:
@@ -185,6 +191,8 @@ class Producer(Client):
                 late.cancel()
             if self._batches:
                 self._batches.give_up(UnavailableError("the producer was shut down before the message was sent"))
+            if self._trace:
+                await self._trace.stop()
             await self._instance.unregister(producer_group=self.group)
             await self._instance.stop()
 
@@ -632,7 +640,7 @@ class Producer(Client):
             return self._packed(message, more), given
 
     def _before_send(self, messages: Sequence[ProducerMessage]) -> hooks.Given:
-        return hooks.before(self.options.hooks, "send", messages, self.group) if self.options.hooks else []
+        return hooks.before(self._hooks, "send", messages, self.group) if self._hooks else []
 
     def _packed(self, message: ProducerMessage, more: dict[str, str] | None = None) -> Packed:
         options = self.options

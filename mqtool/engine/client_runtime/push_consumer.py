@@ -22,6 +22,8 @@ from mqtool.engine.client_runtime.consume_services import (
 )
 from mqtool.engine.client_runtime.consumer import LISTENERS_END_S, Consumer, HeldQueue
 from mqtool.engine.client_runtime.given_options import options_of
+from mqtool.engine.client_runtime.hooks import around_listener
+from mqtool.engine.client_runtime.message_trace import message_trace_of
 from mqtool.engine.client_runtime.reader import ANSWER_MS
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UsageError
@@ -66,8 +68,9 @@ class PushConsumer(Consumer):
         """
         super().__init__(group, name_servers, options_of(PushConsumerOptions, options, more), clock)
         self._instance.on_request[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self._consume_directly
-        self._listener = listener
         self._service: ConsumeService
+        self._trace, hooks = message_trace_of("CONSUME", self, name_servers, self.options)
+        self._listener = around_listener(hooks, listener, self.group)
         self._is_orderly, self._pull_interval = self.options.orderly, self.options.pull_interval
         self._has_locks = self.options.orderly and not self._is_broadcasting
         if not self._is_broadcasting:
@@ -87,6 +90,8 @@ class PushConsumer(Consumer):
         given = (self._listener, self.group, options, instance, self._offsets)
         self._service = OrderlyService(self._lock_again, *given) if options.orderly else ConcurrentService(*given)
         await self._join()
+        if self._trace:
+            await self._trace.start(instance)
         interval = options.persist_consumer_offset_interval
         instance.keep_on("noting offsets", functools.partial(self._persist_on, interval))
         if self._has_locks:
@@ -106,6 +111,8 @@ class PushConsumer(Consumer):
             async with asyncio.timeout(LISTENERS_END_S):
                 for one in held:
                     await one.is_idle.wait()
+        if self._trace:
+            await self._trace.stop()
         await self._tell_revoked([*self._shared])
         await self._offsets.persist([one.queue for one in held])
         for one in held:

@@ -1,0 +1,218 @@
+"""RocketMQ's message trace: a client tells the trace topic what becomes of each message, for ``trace`` and ``mqadmin``.
+
+(RocketMQ: ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl``.)
+"""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mqtool.engine.client.consuming import ConsumeStatus
+from mqtool.engine.client.names import with_namespace
+from mqtool.engine.client.outgoing import ProducerMessage
+from mqtool.engine.client_runtime.client import Client
+from mqtool.engine.client_runtime.hooks import Hook
+from mqtool.engine.client_runtime.instance import ClientOptions, Instance
+from mqtool.errors import MqtoolError
+from mqtool.formats import trace
+
+if TYPE_CHECKING:
+    from mqtool.engine.client.incoming import ConsumerMessage
+    from mqtool.engine.client.sending import SendResult
+    from mqtool.engine.client_runtime.producer import Producer
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_S = 1.0
+_MOST_HELD = 10_000
+_MOST_SIZE = 128_000
+_REGION = "DefaultRegion"
+_NORMAL, _DELAYED = 0, 3
+_SUCCESS, _EXCEPTION, _LATER = 0, 2, 4
+
+
+class _Told(NamedTuple):
+    """A record, and the keys by which it is found."""
+
+    keys: tuple[str, ...]
+    text: str
+
+
+class _Begun(NamedTuple):
+    """When something began: by the clock of clients (ms), and by one that only goes on (s)."""
+
+    timestamp: int
+    at: float
+    request_id: str = ""
+
+    @property
+    def cost_ms(self) -> int:
+        """How long ago."""
+        return round((time.perf_counter() - self.at) * 1000)
+
+
+class MessageTrace(Hook):
+    """Collects records, and sends them every second; what there is no room for is left out, and logged."""
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        name_servers: str | Sequence[str] | None,
+        options: ClientOptions,
+        clock: Callable[[], int],
+    ) -> None:
+        """Begin without a record.
+
+        Args:
+            kind: PRODUCE or CONSUME.
+            group: of the client.
+            name_servers: of the client.
+            options: how it connects.
+            clock: of the client.
+        """
+        self._name = f"_INNER_TRACE_PRODUCER-{group}-{kind}"
+        self._group = group
+        self._namespace = options.namespace
+        self._name_servers = name_servers
+        given = {field.name: getattr(options, field.name) for field in dataclasses.fields(ClientOptions)}
+        self._options = given | {"namespace": "", "instance_name": ""}
+        self._clock = clock
+        self._waiting: collections.deque[_Told] = collections.deque()
+        self._left_out = 0
+        self._producer: Producer | None = None
+
+    async def start(self, instance: Instance) -> None:
+        """Send records from now on."""
+        from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
+
+        self._producer = Producer(self._name, self._name_servers, ProducerOptions(**self._options))
+        await self._producer.start()
+        instance.keep_on("sending traces", self._send_on)
+
+    async def stop(self) -> None:
+        """Send what there is, and end."""
+        if self._producer:
+            await self._send()
+            with contextlib.suppress(MqtoolError):
+                await self._producer.shutdown()
+
+    async def _send_on(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            await self._send()
+
+    async def _send(self) -> None:
+        if self._left_out:
+            log.warning("%d trace records of %s found no room and were left out", self._left_out, self._group)
+            self._left_out = 0
+        while self._waiting and self._producer:
+            records: list[_Told] = []
+            size = 0
+            while self._waiting and size < _MOST_SIZE:
+                records.append(self._waiting.popleft())
+                size += len(records[-1].text)
+            keys = dict.fromkeys(key for one in records for key in one.keys)
+            text = "".join(one.text for one in records)
+            try:
+                await self._producer.send(ProducerMessage(trace.TRACE_TOPIC, text, keys=[*keys]))
+            except MqtoolError as error:
+                log.warning("%d trace records of %s are lost: %s", len(records), self._group, error)
+
+    def _add(self, unique_key: str, keys: Sequence[str], text: str) -> None:
+        if len(self._waiting) >= _MOST_HELD:
+            self._left_out += 1
+        else:
+            self._waiting.append(_Told((unique_key, *keys), text))
+
+    # What is told
+
+    def before_send(self, messages: Sequence[ProducerMessage], group: str) -> Any:  # noqa: ARG002
+        """Note when it began."""
+        return _Begun(self._clock(), time.perf_counter())
+
+    def after_send(
+        self,
+        messages: Sequence[ProducerMessage],
+        given: Any,
+        results: "Sequence[SendResult]",
+        error: BaseException | None,
+    ) -> None:
+        """Tell of messages that were sent, or were not."""
+        for message, result in _each(messages, results):
+            keys = [message.keys] if isinstance(message.keys, str) else [*(message.keys or ())]
+            text = trace.build_sent(
+                given.timestamp,
+                _REGION,
+                self._group,
+                with_namespace(message.topic, self._namespace),
+                message.unique_key,
+                message.tags or "",
+                " ".join(keys),
+                result.queue.broker_name if result else "",
+                len(message.encoded_body),
+                given.cost_ms,
+                _DELAYED if message.is_delayed else _NORMAL,
+                result.offset_message_id if result else "",
+                error is None,
+            )
+            self._add(message.unique_key, keys, text)
+
+    def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:  # noqa: ARG002
+        """Tell of messages that a listener is given."""
+        begun = _Begun(self._clock(), time.perf_counter(), uuid.uuid4().hex)
+        for one in messages:
+            region = one.properties.get("MSG_REGION", _REGION)
+            text = trace.build_given(
+                begun.timestamp, region, self._group, begun.request_id, one.message_id, one.reconsume_times, _keys(one)
+            )
+            self._add(one.message_id, one.keys, text)
+        return begun
+
+    def after_consume(
+        self, messages: "Sequence[ConsumerMessage]", given: Any, status: Any, error: BaseException | None
+    ) -> None:
+        """Tell what became of them."""
+        outcome = _EXCEPTION if error else _LATER if status is ConsumeStatus.LATER else _SUCCESS
+        cost_ms = given.cost_ms // max(1, len(messages))
+        for one in messages:
+            text = trace.build_consumed(
+                given.request_id,
+                one.message_id,
+                cost_ms,
+                outcome == _SUCCESS,
+                _keys(one),
+                outcome,
+                given.timestamp + given.cost_ms,
+                self._group,
+            )
+            self._add(one.message_id, one.keys, text)
+
+
+def message_trace_of(
+    kind: str, client: Client, name_servers: str | Sequence[str] | None, options: Any
+) -> tuple[MessageTrace | None, tuple[Hook, ...]]:
+    """Return the trace of a client, None where it wants none, and all its hooks."""
+    if not options.trace:
+        return None, tuple(options.hooks)
+    made = MessageTrace(kind, client.group, name_servers, options, client._clock)
+    return made, (*options.hooks, made)
+
+
+def _keys(message: "ConsumerMessage") -> str:
+    return " ".join(message.keys)
+
+
+def _each(
+    messages: Sequence[ProducerMessage], results: "Sequence[SendResult]"
+) -> "list[tuple[ProducerMessage, SendResult | None]]":
+    """Return each message with its result; of a batch that of all of them."""
+    if len(results) == len(messages):
+        return [*zip(messages, results, strict=True)]
+    return [(one, results[0] if results else None) for one in messages]
