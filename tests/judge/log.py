@@ -194,7 +194,7 @@ def _can_be_read(topic: bytes, text: bytes) -> bool:
         topic.decode()
     except UnicodeDecodeError:
         return False
-    if any(byte < 0x20 for byte in topic) or text[-1:] == b"\0":
+    if any(byte < 0x20 or byte == 0x7F for byte in topic) or text[-1:] == b"\0":
         return False
     return all(_PAIR.fullmatch(chunk) for chunk in text.split(b"\2") if chunk)
 
