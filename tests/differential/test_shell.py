@@ -32,7 +32,16 @@ def send(target: Target, *messages: ProducerMessage) -> list[SendResult]:
     """Send messages one by one; a broker that has just started refuses for a moment."""
     with producer(target) as sending:
         until(lambda: _is_ready(sending))
-        return [sending.send(message) for message in messages]
+        return [put(sending, message) for message in messages]
+
+
+def put(sending: mqtool.Producer, message: ProducerMessage, queue: mqtool.MessageQueue | None = None) -> SendResult:
+    """Send a message; a broker on a busy machine refuses some, and has not stored them then."""
+    while True:
+        try:
+            return sending.send(message, queue)
+        except mqtool.BusyError:
+            wait(0.1)
 
 
 def _is_ready(sending: mqtool.Producer) -> bool:
@@ -246,7 +255,7 @@ def test_offsets_are_copied_shifted_and_taken_elsewhere(target: Target, tmp_path
         until(lambda: len(sending.queues("Moves")) == 2)
         for number in range(20):
             for queue in sending.queues("Moves"):
-                sending.send(ProducerMessage("Moves", f"{number}"), queue)
+                put(sending, ProducerMessage("Moves", f"{number}"), queue)
             if number in (6, 15):  # before and after what is next, which is 13
                 with producer(elsewhere) as sending_there:
                     for queue in sending_there.queues("Moves"):
