@@ -1,7 +1,6 @@
 """Options of a client, however they are given: as an object, a mapping, keywords, or variables of the environment."""
 
 import dataclasses
-import difflib
 import enum
 import os
 from collections.abc import Mapping
@@ -47,6 +46,8 @@ def _checked(kind: type[ClientOptions], values: Mapping[str, Any]) -> dict[str, 
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name, value in values.items():
         if name not in fields:
+            import difflib
+
             near = difflib.get_close_matches(name, fields, 1)
             hint = f": {near[0]} is" if near else f", see help(mqtool.{kind.__name__})"
             raise UsageError(f"{name} is not an option of this client{hint}")

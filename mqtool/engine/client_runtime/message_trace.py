@@ -8,12 +8,11 @@ import collections
 import contextlib
 import dataclasses
 import logging
+import random
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client_runtime.client import Client
@@ -166,7 +165,7 @@ class MessageTrace(Hook):
 
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:  # noqa: ARG002
         """Tell of messages that a listener is given."""
-        begun = _Begun(self._clock(), time.perf_counter(), uuid.uuid4().hex)
+        begun = _Begun(self._clock(), time.perf_counter(), f"{random.getrandbits(128):032x}")
         for one in messages:
             region = one.properties.get("MSG_REGION", _REGION)
             text = trace.build_given(
@@ -179,6 +178,8 @@ class MessageTrace(Hook):
         self, messages: "Sequence[ConsumerMessage]", given: Any, status: Any, error: BaseException | None
     ) -> None:
         """Tell what became of them."""
+        from mqtool.engine.client.consuming import ConsumeStatus  # which a producer does not load
+
         outcome = _EXCEPTION if error else _LATER if status is ConsumeStatus.LATER else _SUCCESS
         cost_ms = given.cost_ms // max(1, len(messages))
         for one in messages:
