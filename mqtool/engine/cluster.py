@@ -225,6 +225,7 @@ class _RunningBroker:
         await self._saver
         await self.server.stop()
         await asyncio.to_thread(self._writer.shutdown)
+        self.store.removes_aside = False
         try:
             self.rules.stop(self._clock())
         finally:

@@ -184,8 +184,9 @@ class JavaClient:
 class Served:
     """``mqtool serve`` on one store and on the same two ports, whenever it is started."""
 
-    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str], program: tuple[str, ...] = ("mqtool",)) -> None:
         ports = [free_port(), free_port()]
+        self._program = program
         self.store = folder / "store"
         self.name_server, self.broker = (f"127.0.0.1:{port}" for port in ports)
         self.log = folder / "log"
@@ -197,7 +198,7 @@ class Served:
         """Start it, and kill it in the end if it still runs."""
         with self.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "mqtool", "serve", *self._words),
+                *(sys.executable, "-m", *self._program, "serve", *self._words),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},

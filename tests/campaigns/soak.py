@@ -8,6 +8,7 @@ verified::
     python -m tests.campaigns.soak --minutes 10 --idle 5000
 
 It prints the memory and what was done; ``flat`` says by how much the last third of the time differs from the second.
+Pauses of the event loop are told beside those of a loop in another process that does nothing (``pauses.py``).
 """
 
 # ruff: noqa: T201  its results go to standard output
@@ -17,10 +18,13 @@ import asyncio
 import contextlib
 import itertools
 import resource
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,7 @@ from mqtool.formats.remoting import ONEWAY, RemotingCommand, build_frame
 from mqtool.formats.stored_message import parse_stored
 from tests.campaigns.fuzz import memory_of
 from tests.campaigns.kills import Served
+from tests.campaigns.pauses import Pauses
 from tests.wire_client import send_command
 
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 26), "transactionTimeOut": "2000", "transactionCheckInterval": "2000"}
@@ -64,6 +69,8 @@ class Soak:
         self.came_and_went = 0
         self.longest_wait = 0.0
         self.memory: list[int] = []
+        self.pauses: Pauses | None = None
+        self.idle_pauses: Pauses | None = None
         self._numbers = itertools.count()
         self._seen: dict[str, set[bytes]] = {topic: set() for topic in TOPICS}
 
@@ -250,9 +257,11 @@ async def run_soak(folder: Path, seconds: float, idle: int) -> Soak:
     Raises:
         AssertionError: something was not, or the broker or its store is not as it should be.
     """
-    served = Served(folder, SETTINGS)
-    async with served.running() as process:
+    seen, idle_seen = folder / "pauses", folder / "idle-pauses"
+    served = Served(folder, SETTINGS, ("tests.campaigns.pauses", str(seen)))
+    async with _idle_loop(idle_seen), served.running() as process:
         await served.until_ready(process)
+        process.send_signal(signal.SIGUSR1)
         soak = Soak(served, process.pid, seconds)
         work: list[Any] = [soak.send_on("Plain", 0.02, size=1024) for _ in range(4)]
         work += [
@@ -277,6 +286,7 @@ async def run_soak(folder: Path, seconds: float, idle: int) -> Soak:
                 pull.cancel()
         process.terminate()
         assert await process.wait() == 0
+    soak.pauses, soak.idle_pauses = Pauses.read(seen), Pauses.read(idle_seen)
     assert soak.received == soak.sent, (soak.received, soak.sent)
     log = served.log.read_text()
     assert "Traceback" not in log, log
@@ -284,6 +294,19 @@ async def run_soak(folder: Path, seconds: float, idle: int) -> Soak:
     wrong = [one for one in findings if one.severity != Severity.NOTE]
     assert not wrong, wrong
     return soak
+
+
+@contextlib.asynccontextmanager
+async def _idle_loop(seen: Path) -> AsyncIterator[None]:
+    """Have a loop in another process that does nothing but be watched."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.campaigns.pauses", str(seen), "idle", cwd=Path(__file__).parents[2]
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 def main() -> None:
@@ -305,6 +328,10 @@ def main() -> None:
             f"{soak.longest_wait:.2f} s; memory at most {max(soak.memory) / 2**20:.1f} MiB, median of the second third "
             f"{second:.1f} MiB, of the last {last:.1f} MiB: flat within {last - second:+.1f} MiB"
         )
+        print(f"pauses of its loop: {soak.pauses}")
+        print(f"of an idle loop beside it: {soak.idle_pauses}")
+        for pause, cause in soak.pauses.causes if soak.pauses else ():
+            print(f"  {pause * 1000:.1f} ms: {cause}")
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ class Broker:
             self._next_store_tick = now + _STORE_INTERVAL
             self.store.tick(now)
         elif self.store.has_much_to_write:
-            self.store.write_units()
+            self.store.write_some_units()
         for clockwork in self._clockworks:
             clockwork.tick(now)
 
@@ -200,6 +200,13 @@ class Broker:
         real = find_property(message.properties, _REAL_TOPIC) if has_messages_of_all(message.topic) else b""
         return real.decode("utf-8", "replace") or message.topic
 
+    def delete_queues(self, topic: str) -> None:
+        """Delete the queues of a topic; whoever is answered for that is answered once they are gone."""
+        if remove := self.store.let_go_topic(topic):
+            if not self.store.removes_aside:
+                self.store.write_units()
+            self.saves.want(self.store.root / "consumequeue" / topic, tuple, lambda _path, _data: remove())
+
     def stop(self, now: int) -> None:
         """Have everything written that is kept in tables; the store is closed by whoever opened it.
 
@@ -209,6 +216,7 @@ class Broker:
         self.timers.finish(now)
         if self.store.failure is None:
             self.store.flush()  # no table is ahead of the log
+        self.store.write_units()
         self.saves.finish()
         self.transactions.note_progress()  # which are consumer offsets
         self.delayed.save(now)

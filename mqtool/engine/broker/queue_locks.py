@@ -11,6 +11,7 @@ from mqtool.formats.bodies import MessageQueue, QueueLocks
 
 LIFE_MS = 60_000
 """A lock that its holder has not asked for again this long may be taken by another."""
+_LOOK_INTERVAL_MS = 1000
 
 
 class _Lock(NamedTuple):
@@ -27,6 +28,7 @@ class LockTable:
     def __init__(self) -> None:
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
+        self._next_look = 0
 
     def lock(self, asked: QueueLocks, now: int) -> list[MessageQueue]:
         """Give a consumer what it asks for; return the queues that are its own now.
@@ -41,7 +43,9 @@ class LockTable:
         locks = self._locks.get(asked.group, {})
         new = sum(queue not in locks for queue in asked.queues)
         if self._count + new > MOST_LOCKS:
-            self._forget_old(now)
+            if now >= self._next_look:
+                self._next_look = now + _LOOK_INTERVAL_MS
+                self._forget_old(now)
             check_room(self._count, new, MOST_LOCKS, "locks of queues")
         locks = self._locks.setdefault(asked.group, {})
         granted = []

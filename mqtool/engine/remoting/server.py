@@ -1,6 +1,7 @@
 """A server: the sockets between clients and the rules that answer them."""
 
 import asyncio
+import collections
 import itertools
 import logging
 import resource
@@ -324,6 +325,7 @@ class _ServerConnection(asyncio.Protocol):
         "_is_paused",
         "_is_reading",
         "_out",
+        "_parsed",
         "_server",
         "_tls",
         "last_moved",
@@ -337,6 +339,7 @@ class _ServerConnection(asyncio.Protocol):
     def __init__(self, server: RemotingServer) -> None:
         self._server = server
         self._frames = Connection()
+        self._parsed: collections.deque[RemotingCommand] = collections.deque()  # and not handled yet
         self._out: list[Buffer] = []
         self._tls: TlsServerSide | None = None
         self._first = True
@@ -373,20 +376,23 @@ class _ServerConnection(asyncio.Protocol):
         server, frames, peer = self._server, self._frames, self.peer
         now, deadline = server.clock(), server.loop.time() + _TURN_SECONDS
         self._is_reading, self._has_more = True, False
-        commands, fault = frames.commands(), ""
-        some: list[RemotingCommand] = []
+        commands, fault, is_end = frames.commands(), "", False
+        some = self._parsed
         while not self._has_more:
-            some.clear()
-            try:
-                # Several first: what the processor has in its cache for one serves the next.
-                some.extend(itertools.islice(commands, _AT_ONCE))
-            except FormatError as error:
-                fault = str(error)
-            for command in some:
-                server.dispatch(command, peer, now)
-            if len(some) < _AT_ONCE:
+            if not some:
+                try:
+                    # Several first: what the processor has in its cache for one serves the next.
+                    some.extend(itertools.islice(commands, _AT_ONCE))
+                except FormatError as error:
+                    fault = str(error)
+                is_end = len(some) < _AT_ONCE
+            while some:
+                server.dispatch(some.popleft(), peer, now)
+                if server.loop.time() > deadline and not fault:
+                    break
+            if is_end and not some:
                 break
-            self._has_more = server.loop.time() > deadline or self._is_much()
+            self._has_more = bool(some) or server.loop.time() > deadline or self._is_much()
         commands.close()
         self._is_reading = False
         if fault:

@@ -47,6 +47,7 @@ class Wanted(NamedTuple):
 
     codes: frozenset[int] | None = None  # hashes of tags; None: all
     sql92: Sql92Filter | None = None
+    most_units: int = MOST_UNITS  # looked at by one pull: fewer where it takes long to tell
 
     def matches_code(self, tags_code: int) -> bool:
         """Tell whether a unit may lead to a wanted message."""
@@ -104,7 +105,7 @@ def fetch(
     count = total = 0
     runs: list[tuple[int, int]] = []  # records that lie end to end make one part
     run, run_end = -1, -1
-    for place, at, size, code, batch_size in _units(queue, offset, max_count):
+    for place, at, size, code, batch_size in _units(queue, offset, max_count, wanted.most_units):
         limits = ON_DISK if at < on_disk_before else IN_MEMORY
         if count and (count + batch_size > max_count or count >= limits.messages or total + size > limits.bytes):
             next_offset = place
@@ -133,12 +134,11 @@ def fetch(
     return Fetched(status, next_offset, low, high, log.read_each(runs), count)
 
 
-def _units(queue: "LiveQueue", offset: int, max_count: int) -> "Iterator[Unit]":
+def _units(queue: "LiveQueue", offset: int, max_count: int, left: int) -> "Iterator[Unit]":
     """Yield the units that one pull looks at, and read no more of them than it may need."""
-    left = MOST_UNITS
     limit = min(max(max_count, 1), IN_MEMORY.messages) + 1  # the first that is too many ends most pulls
     while left > 0 and (units := queue.units(offset, min(limit, left))):
         yield from units
         offset = units[-1].queue_offset + units[-1].batch_size
         left -= len(units)
-        limit = MOST_UNITS
+        limit = left

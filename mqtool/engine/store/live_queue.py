@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.file_queue import is_segment_name, segment_name
 from mqtool.engine.store.time_search import Boundary, TimeSearch
-from mqtool.errors import RecoveryNeededError
+from mqtool.errors import RecoveryNeededError, WriteError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import topic_field
@@ -97,8 +97,12 @@ class QueueFiles:
             while True:
                 taken.add(self._unsynced.pop())
         for path in sorted(taken):
-            if path.exists():  # not removed meanwhile
-                (self.disk.sync_folder if path.is_dir() else self.disk.sync)(path)
+            try:
+                if path.exists():
+                    (self.disk.sync_folder if path.is_dir() else self.disk.sync)(path)
+            except WriteError:
+                if path.exists():  # not removed meanwhile
+                    raise
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
@@ -345,11 +349,14 @@ class LiveQueue:
             del self._starts[0]
         return expired
 
-    def remove(self) -> None:
-        """Remove all files and the folder."""
-        while self._starts:
-            self._files.remove(self._path(self._starts[-1]))
-            del self._starts[-1]
+    def let_go(self) -> list[Callable[[], None]]:
+        """Let go of all files, and return what removes them, one each; ``remove_folders`` is for afterwards."""
+        gone = [self._files.let_go(self._path(start)) for start in self._starts]
+        self._starts.clear()
+        return gone
+
+    def remove_folders(self) -> None:
+        """Remove the folder of a queue whose files are gone."""
         if self.folder.exists():
             self._files.disk.remove_folder(self.folder)
 
@@ -361,12 +368,13 @@ class LiveExtendedQueue(LiveQueue):
     their tags code themselves, as RocketMQ writes them where an extension fails. Its files go when their units do.
     """
 
-    __slots__ = ("_extension",)
+    __slots__ = ("_extension", "_folders")
 
     def __init__(self, key: QueueKey, folder: Path, files: QueueFiles, extension: "Sequence[MappedFile]") -> None:
         """Take up a queue whose extension has these files, in order."""
         super().__init__(key, folder, files)
         self._extension = list(extension)
+        self._folders: set[Path] = set()
 
     def units(self, start: int, limit: int) -> list[Unit]:
         """Return up to ``limit`` units from the one of the queue offset ``start`` on, with their tags codes."""
@@ -396,13 +404,17 @@ class LiveExtendedQueue(LiveQueue):
                 expired.append(self._files.let_go(self._extension.pop(0).path))
         return expired
 
-    def remove(self) -> None:
-        """Remove all files and the folders."""
-        super().remove()
-        folders = {file.path.parent for file in self._extension}
-        while self._extension:
-            self._files.remove(self._extension.pop().path)
-        for folder in folders:
+    def let_go(self) -> list[Callable[[], None]]:
+        """Let go of all files, those of the extension too."""
+        self._folders = {file.path.parent for file in self._extension}
+        gone = [self._files.let_go(file.path) for file in self._extension]
+        self._extension.clear()
+        return super().let_go() + gone
+
+    def remove_folders(self) -> None:
+        """Remove the folders of a queue whose files are gone."""
+        super().remove_folders()
+        for folder in self._folders:
             self._files.disk.remove_folder(folder)
 
 

@@ -11,6 +11,7 @@ import itertools
 import os
 import struct
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -65,6 +66,11 @@ _MANY_WAITING = 256
 """Messages whose units wait until they had better be written."""
 _MOST_WAITING = 4096
 """Messages whose units wait in memory at most."""
+_DISPATCH_SECONDS, _DISPATCH_LOOKS = 0.01, 3000
+_NEW_AT_ONCE = 8
+"""New queues that are written at once, while others wait."""
+_MOST_NEW = 2000
+"""New queues that may wait to be written: a message for one more is refused for now."""
 _QUEUES_AT_ONCE = 200
 """Queues that one tick looks through for files to delete."""
 _CHECKPOINT = packer_of(checkpoint.CHECKPOINT)
@@ -236,6 +242,10 @@ class MessageStore:
         self._files = QueueFiles(self._disk, *self._queue_sizes(reader))
         self._queues: dict[QueueKey, LiveQueue] = {}
         self._waiting: dict[LiveQueue, None] = {}  # with units to be written
+        self._new: dict[LiveQueue, tuple[int, int]] = {}
+        """Queues without files, and time and address of the last message before their first."""
+        self._leaving: dict[str, Callable[[], None]] = {}
+        """Topics whose queues are to be removed, and what does that."""
         self._cleaning: list[LiveQueue] = []
         try:
             self._load_queues(reader)
@@ -426,7 +436,7 @@ class MessageStore:
             return _REFUSED
         queue = self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
         if queue is None:
-            return _ILLEGAL
+            return _REFUSED if self._has_no_room_for(message.topic) else _ILLEGAL
         properties, count = message.properties, 1
         transaction = message.sys_flag & commit_log.TRANSACTION_MASK
         has_unit = transaction in (0, commit_log.TRANSACTION_COMMIT)
@@ -496,6 +506,8 @@ class MessageStore:
         if self._is_held_up or self.retention.is_full or self.failure is not None:
             return _REFUSED
         queue = self._queues.get((batch.topic, batch.queue_id)) or self._new_queue(batch)
+        if queue is None and self._has_no_room_for(batch.topic):
+            return _REFUSED
         if queue is None or len(batch.body) > self._most_body or batch.sys_flag & commit_log.TRANSACTION_MASK:
             return _ILLEGAL
         try:
@@ -562,13 +574,23 @@ class MessageStore:
         most = MOST_TOPIC if topic.startswith(RETRY_PREFIX) else MOST_SHORT_TOPIC
         if not live_dispatch.is_folder_name(topic, most) or not 0 <= message.queue_id < 1 << 31:
             return None
+        if self._has_no_room_for(topic):
+            return None
         return self._add_queue(topic, message.queue_id)
 
+    def _has_no_room_for(self, topic: str) -> bool:
+        """Tell whether a new queue of a topic has to wait: for others that are new, or until the one before is gone."""
+        return len(self._new) >= _MOST_NEW or topic in self._leaving
+
     def _add_queue(self, topic: str, queue_id: int) -> LiveQueue:
+        if remove := self._leaving.get(topic):
+            self.write_units()
+            remove()
         is_batch = topic in self.batch_topics
         kind = LiveBatchQueue if is_batch else LiveQueue
         folder = self.root / ("batchconsumequeue" if is_batch else "consumequeue") / topic / str(queue_id)
         queue = self._queues[topic, queue_id] = kind((topic, queue_id), folder, self._files)
+        self._new[queue] = self.log.last_timestamp, self.log.last_start
         return queue
 
     def _for_light_queues(self, topic: str, properties: bytes) -> tuple[bytes, list[LiveQueue]]:
@@ -583,7 +605,7 @@ class MessageStore:
 
     def tick(self, now: int) -> None:
         """Do what is due: write units and keys, look at the disk, delete what is old. Call it some times a second."""
-        self.write_units()
+        self.write_some_units()
         self.log.release()
         self.retention.look(now)
         try:
@@ -616,25 +638,37 @@ class MessageStore:
     @property
     def has_much_to_write(self) -> bool:
         """Whether ``write_units`` is better called soon: the longer it waits, the longer it takes."""
-        return self._appended >= _MANY_WAITING
+        return self._appended >= _MANY_WAITING or bool(self._new)
 
     def write_units(self) -> None:
         """Write the units and keys of all messages into their files; what fails is tried again at the next tick."""
+        self._write_units(len(self._new))
+
+    def write_some_units(self) -> None:
+        """Write the units and keys, but of queues that are new only a few: each makes a folder and a file."""
+        self._write_units(_NEW_AT_ONCE)
+
+    def _write_units(self, most_new: int) -> None:
         self._appended = 0
         self._is_held_up = False
         if self.failure is not None:
             return
         end = self.log.last_timestamp, self.log.last_start
         try:
-            for queue in list(self._waiting):
+            for queue in list(itertools.islice(self._new, most_new)):
                 queue.write()
-                del self._waiting[queue]
+                self._waiting.pop(queue, None)
+                del self._new[queue]
+            for queue in list(self._waiting):
+                if queue not in self._new:
+                    queue.write()
+                    del self._waiting[queue]
             if self._index_enabled:
                 self.index.write()
         except MqtoolError as error:
             self._hold_up(error)
         else:
-            self._dispatched = end
+            self._dispatched = next(iter(self._new.values()), end)
 
     def flush_is_due(self, now: int) -> bool:
         """Tell whether it is time to ``flush`` a log whose producers do not wait for it, and begin to count anew."""
@@ -729,22 +763,54 @@ class MessageStore:
         Raises:
             WriteError: the disk fails.
         """
+        count = sum(key[0] == topic for key in self._queues)
+        if remove := self.let_go_topic(topic):
+            self.write_units()
+            remove()
+        return count
+
+    def let_go_topic(self, topic: str) -> Callable[[], None] | None:
+        """Let go of all queues of a topic, and return what removes their files; None where there are none.
+
+        That may be called in any thread, more than once. Where it is not this one, somebody has to ``tick``: it waits
+        until the messages of these queues are dispatched. Until it is done nothing is stored for the topic.
+        """
         keys = [key for key in self._queues if key[0] == topic]
         if not keys:  # the name may be anything then, also one that leads out of the store
-            return 0
-        self.write_units()
-        self.flush_queues()
-        self.remove_expired()  # of these queues, too
-        for key in keys:
-            queue = self._queues.pop(key)
+            return None
+        queues = [self._queues.pop(key) for key in keys]
+        for queue in queues:
             self._waiting.pop(queue, None)
-            queue.remove()
-        for kind in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
-            folder = self.root / kind / topic
-            if folder.is_dir() and not any(folder.iterdir()):
-                self._disk.remove_folder(folder)
+            self._new.pop(queue, None)
         self._cleaning = [queue for queue in self._cleaning if queue.key[0] != topic]
-        return len(keys)
+        last, busy = self.log.last_start, threading.Lock()
+        files = [file for queue in queues for file in queue.let_go()]
+
+        def remove() -> None:
+            with busy:
+                if topic not in self._leaving or self._leaving[topic] is not remove:
+                    return
+                for _ in range(_DISPATCH_LOOKS):
+                    if self._dispatched[1] >= last or self.failure is not None:
+                        break
+                    time.sleep(_DISPATCH_SECONDS)
+                else:
+                    raise WriteError(f"the queues of {topic} stay for now: not all messages are dispatched")
+                self.flush_queues()
+                self.remove_expired()  # of these queues, too
+                while files:
+                    files[-1]()
+                    files.pop()
+                for queue in queues:
+                    queue.remove_folders()
+                for kind in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
+                    folder = self.root / kind / topic
+                    if folder.is_dir() and not any(folder.iterdir()):
+                        self._disk.remove_folder(folder)
+                del self._leaving[topic]
+
+        self._leaving[topic] = remove
+        return remove
 
     # Reading
 

@@ -3,13 +3,17 @@
 import functools
 
 from mqtool.engine.broker.operations.refusal import Reason, RefusedError
-from mqtool.engine.store.live_pull import Wanted
+from mqtool.engine.store.live_pull import MOST_UNITS, Wanted
 from mqtool.errors import FilterError
 from mqtool.formats.bodies import Subscription
 from mqtool.formats.filters import compile_sql92, parse_tags
 
 MOST_OF_FILTER = 1 << 14
 """Characters of a filter: it is parsed while all others wait."""
+MOST_OF_SQL92 = 1 << 11
+"""Characters of one that is decided by properties, which takes much longer."""
+_SHORT_SQL92 = 64
+"""Characters up to which a pull looks at as many messages as any; one that is twice as long looks at half of them."""
 _MOST_KEPT, _MOST_CODES_KEPT = 1 << 10, 1 << 6
 """Characters, and hashes of tags, up to which what a filter means is kept for the next pull."""
 
@@ -72,8 +76,11 @@ def _parse_tags(expression: str) -> frozenset[int] | None:
 def _compile_sql92(kind: str, expression: str) -> Wanted | str:
     if kind != "SQL92":
         return f"there is no expression type {kind}"
+    if len(expression) > MOST_OF_SQL92:
+        return f"it is longer than {MOST_OF_SQL92:,} characters"
     try:
-        return Wanted(sql92=compile_sql92(expression))
+        units = MOST_UNITS * _SHORT_SQL92 // max(len(expression), _SHORT_SQL92)
+        return Wanted(sql92=compile_sql92(expression), most_units=units)
     except FilterError as error:
         return str(error)
 

@@ -463,7 +463,7 @@ def _delete(broker: "Broker", topics: Iterable[str]) -> None:
     """Delete the queues of topics, but for those whose offsets the broker itself goes by."""
     for topic in topics:
         if not is_system_topic(topic):
-            broker.store.delete_topic(topic)
+            broker.delete_queues(topic)
 
 
 def _export_pop_records(_broker: "Broker", request: "Request") -> "Answer":

@@ -103,7 +103,7 @@ def _delete_each(broker: "Broker", request: "Request", topics: list[str]) -> "An
             return _answer(request, f"The topic[{topic}] is conflict with system topic.")
     for topic in topics:
         broker.topics.delete(topic, request.now)
-        broker.store.delete_topic(topic)
+        broker.delete_queues(topic)
     return _answer(request, None)
 
 

@@ -1,0 +1,149 @@
+"""A program of mqtool whose event loop is watched: how long it does nothing else, and what it is at meanwhile.
+
+Every other millisecond the loop is to run a callback; how much later that runs is a pause. Of each the system tells how
+long the thread had a processor (``schedstat``): so much is the program's own doing; for the rest it waits, for a disk
+or, on a busy machine, for its turn. A thread looks at what the loop is at when a pause has lasted for a while::
+
+    python -m tests.campaigns.pauses FILE serve -s store       # mqtool serve -s store
+    python -m tests.campaigns.pauses FILE idle                 # a loop that does nothing else
+
+At the end FILE has one JSON object: ``Pauses``. SIGUSR1 has it begin anew, so that the start does not count.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import json
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+_EVERY_SECONDS = 0.002
+_LONG_SECONDS = 0.008
+_MOST_CAUSES = 5
+
+
+@dataclasses.dataclass
+class Pauses:
+    """Pauses of a loop, in seconds: as the clock tells, and how much of that it worked."""
+
+    count: int
+    p9999: float
+    longest: float
+    own_p9999: float
+    own_longest: float
+    causes: list[tuple[float, str]]
+    """The longest by the second measure, and what the loop was at; nothing where that was over too soon."""
+
+    @classmethod
+    def read(cls, path: Path) -> "Pauses":
+        """Return what a watched program has written."""
+        return cls(**json.loads(path.read_text()))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count:,} looks, p99.99 {self.p9999 * 1000:.1f} ms, longest {self.longest * 1000:.1f} ms; "
+            f"at work meanwhile p99.99 {self.own_p9999 * 1000:.1f} ms, longest {self.own_longest * 1000:.1f} ms"
+        )
+
+
+class _Watch:
+    """Watches the loop of the thread that makes it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._file = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").open("rb", buffering=0)  # noqa: SIM115
+        self._samples: list[tuple[float, float]] = []
+        self._causes: list[tuple[float, str]] = []
+        self._seen = ""
+        self._collecting = 0.0
+        self._last, self._worked = time.perf_counter(), self._work()
+        self._is_over = False
+        gc.callbacks.append(self._collects)
+        self._loop.add_signal_handler(signal.SIGUSR1, self._begin)
+        threading.Thread(target=self._look, daemon=True).start()
+        self._loop.call_later(_EVERY_SECONDS, self._tick)
+
+    def _begin(self) -> None:
+        """Begin anew: what there was belongs to the start."""
+        self._samples.clear()
+        self._causes.clear()
+        self._last, self._worked = time.perf_counter(), self._work()
+
+    def _collects(self, phase: str, about: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting = time.perf_counter()
+        elif (took := time.perf_counter() - self._collecting) > _LONG_SECONDS / 2:
+            self._seen = f"garbage of generation {about['generation']} is collected, {took * 1000:.1f} ms"
+
+    def _work(self) -> float:
+        self._file.seek(0)
+        return int(self._file.read().split()[0]) / 1e9
+
+    def _tick(self) -> None:
+        now, worked = time.perf_counter(), self._work()
+        pause = max(0.0, now - self._last - _EVERY_SECONDS)
+        own = min(pause, worked - self._worked)
+        self._samples.append((pause, own))
+        seen, self._seen = self._seen, ""
+        if own > _LONG_SECONDS:
+            self._causes = sorted([*self._causes, (own, seen)], reverse=True)[:_MOST_CAUSES]
+        self._last, self._worked = now, worked
+        if not self._is_over:
+            self._loop.call_later(_EVERY_SECONDS, self._tick)
+
+    def _look(self) -> None:
+        while not self._is_over:
+            time.sleep(_EVERY_SECONDS)
+            if not self._seen and time.perf_counter() - self._last > _LONG_SECONDS + _EVERY_SECONDS:
+                frame = sys._current_frames().get(self._thread)
+                calls = [f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in traceback.extract_stack(frame)]
+                self._seen = " < ".join(reversed(calls[-8:]))
+
+    def end(self) -> Pauses:
+        """Return what there was to see."""
+        self._is_over = True
+        by_clock, own = (sorted(column) for column in zip(*self._samples, strict=True))
+        place = min(len(own) - 1, int(len(own) * 0.9999))
+        return Pauses(len(own), by_clock[place], by_clock[-1], own[place], own[-1], self._causes)
+
+
+async def watched(main: Coroutine[Any, Any, Any], path: Path) -> Any:
+    """Do something in a loop that is watched, and write what there was to see."""
+    watch = _Watch()
+    try:
+        return await main
+    finally:
+        path.write_text(json.dumps(dataclasses.asdict(watch.end())))
+
+
+async def _idle() -> None:
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    await told.wait()
+
+
+def main() -> None:
+    """Run a program of mqtool, or a loop that does nothing."""
+    from mqtool import cli
+    from mqtool.engine import cluster
+
+    path, run = Path(sys.argv[1]), cluster.run
+    del sys.argv[1]
+    if sys.argv[1] == "idle":
+        with contextlib.suppress(KeyboardInterrupt):
+            run(watched(_idle(), path))
+        return
+    cluster.run = lambda main: run(watched(main, path))
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()
