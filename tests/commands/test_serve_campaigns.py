@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.campaigns.fuzz import run_fuzz
+from tests.campaigns.hostile import ATTACKS, run_hostile
 from tests.campaigns.kills import CLIENTS, LANES, Sent, check, run_kills
+from tests.campaigns.orphans import run_orphans
 
 
 def test_what_was_acknowledged_before_kills_is_there_once_and_in_order(tmp_path: Path) -> None:
@@ -24,6 +26,20 @@ def test_a_broker_and_a_name_server_live_on_whatever_they_are_sent(tmp_path: Pat
     assert count.broken > 0
     assert count.asked > 0
     assert len(count.answers) > 5
+
+
+def test_an_honest_client_is_served_beside_hostile_ones(tmp_path: Path) -> None:
+    rows = asyncio.run(run_hostile(tmp_path, 0.05, ATTACKS[7::12]))
+
+    assert len(rows) > 4
+    assert all(row.honest.count for row in rows)
+    assert len(ATTACKS) > 40
+
+
+def test_no_process_outlives_a_kill(tmp_path: Path) -> None:
+    done, _ = run_orphans(tmp_path, kills=4, seed=3)
+
+    assert done.total() == 4
 
 
 def test_the_count_sees_what_is_lost_there_twice_or_out_of_order() -> None:

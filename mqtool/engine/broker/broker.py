@@ -203,7 +203,9 @@ class Broker:
     def delete_queues(self, topic: str) -> None:
         """Delete the queues of a topic; whoever is answered for that is answered once they are gone."""
         if remove := self.store.let_go_topic(topic):
-            if not self.store.removes_aside:
+            if self.store.removes_aside:  # it waits until the messages are dispatched, the last of them in later turns
+                self.store.write_some_units()
+            else:
                 self.store.write_units()
             self.saves.want(self.store.root / "consumequeue" / topic, tuple, lambda _path, _data: remove())
 

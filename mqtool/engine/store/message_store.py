@@ -244,6 +244,7 @@ class MessageStore:
         self._waiting: dict[LiveQueue, None] = {}  # with units to be written
         self._new: dict[LiveQueue, tuple[int, int]] = {}
         """Queues without files, and time and address of the last message before their first."""
+        self._is_behind = False  # some of them were left for later
         self._leaving: dict[str, Callable[[], None]] = {}
         """Topics whose queues are to be removed, and what does that."""
         self._cleaning: list[LiveQueue] = []
@@ -638,7 +639,7 @@ class MessageStore:
     @property
     def has_much_to_write(self) -> bool:
         """Whether ``write_units`` is better called soon: the longer it waits, the longer it takes."""
-        return self._appended >= _MANY_WAITING or bool(self._new)
+        return self._appended >= _MANY_WAITING or self._is_behind
 
     def write_units(self) -> None:
         """Write the units and keys of all messages into their files; what fails is tried again at the next tick."""
@@ -669,6 +670,7 @@ class MessageStore:
             self._hold_up(error)
         else:
             self._dispatched = next(iter(self._new.values()), end)
+        self._is_behind = bool(self._new)
 
     def flush_is_due(self, now: int) -> bool:
         """Tell whether it is time to ``flush`` a log whose producers do not wait for it, and begin to count anew."""

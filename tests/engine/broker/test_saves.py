@@ -155,6 +155,38 @@ def test_nobody_waits_while_an_old_segment_is_removed(tmp_path: Path) -> None:
         asyncio.run(test())
 
 
+def test_nobody_waits_while_the_queues_of_a_deleted_topic_are_removed(tmp_path: Path) -> None:
+    reached, let_go = threading.Event(), threading.Event()
+    real = Path.unlink
+
+    def held(path: Path, *, missing_ok: bool = False) -> None:
+        if path.is_relative_to(tmp_path / "consumequeue" / "Gone"):
+            reached.set()
+            assert let_go.wait(_PATIENCE), "nobody was served meanwhile"
+        real(path, missing_ok=missing_ok)
+
+    async def test() -> None:
+        clock = mqtool.VirtualClock()
+        async with asyncio.timeout(60), mqtool.Broker(tmp_path, clock=clock) as broker:
+            client, other = Client(broker.address), Client(broker.address)
+            await client.send(b"one", topic="Gone")
+            await client.send(b"one", topic="T")
+            clock.advance(1)  # now its queue has a file
+            deleted = asyncio.ensure_future(client.done(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Gone"))
+            await asyncio.to_thread(reached.wait, _PATIENCE)
+            await other.send(b"meanwhile", topic="T")
+            assert not deleted.done()
+            let_go.set()
+            await deleted
+            assert not (tmp_path / "consumequeue" / "Gone").exists()
+            assert (await client.send(b"again", topic="Gone"))["queueOffset"] == "0"
+            await client.close()
+            await other.close()
+
+    with mock.patch.object(Path, "unlink", held):
+        asyncio.run(test())
+
+
 # The rules alone
 
 
