@@ -43,6 +43,11 @@ _AT_ONCE = 1000
 
 _TELLING = layout.COMPRESSED | layout.INNER_BATCH | layout.TRANSACTION_MASK
 """Flags of records that other parts of them may contradict."""
+_CONTRADICTED = (
+    (_SYS_FLAG_AT, ">i4", "LOG-FLAG", "its system flag contradicts its body, it is written anew"),
+    (_QUEUE_OFFSET_AT, ">i8", "LOG-PROPERTIES", "its queue offset is not INNER_BASE, which is taken"),
+)
+"""Position, form and finding of numbers that are put right, and what is told of it."""
 _MARK = b"mqtool is making this store: it is not whole\n"
 
 
@@ -183,7 +188,7 @@ class NewStore:
         self._held: _Put | None = None  # until the next tell whether its store times can be right
         self._times = np.empty(0, np.int64)  # of the last messages
         self._mended: collections.Counter[str] = collections.Counter()
-        self._left: dict[str, list[Finding]] = {}  # by code
+        self._left: collections.Counter[tuple[str, str]] = collections.Counter()  # codes, and what they say
         disk.make_folder(root / "commitlog")
         self.log = LogWriter(disk, root / "commitlog", file_size, start_offset)
 
@@ -214,8 +219,9 @@ class NewStore:
         """Yield what was put right in the messages so far, and what is wrong with them and stays."""
         for what, count in self._mended.items():
             yield f"{count:,} message{'s' if count > 1 else ''}: {what}"
-        for code, found in self._left.items():
-            yield f"left as it is ({code}), {len(found):,} times: {found[0].message}; see `mqtool explain {code}`"
+        for (code, message), count in self._left.items():
+            times = "once" if count == 1 else f"{count:,} times"
+            yield f"left as it is ({code}), {times}: {message}; see `mqtool explain {code}`"
 
     def end(self) -> None:
         """Write all messages."""
@@ -282,26 +288,12 @@ class NewStore:
         derived = dispatch(some, [])
         places = some.column("position")
         mended: set[tuple[str, int]] = set()
-        for right, at, code, form, what in (
-            (
-                right_flags(some, derived),
-                _SYS_FLAG_AT,
-                "LOG-FLAG",
-                ">i4",
-                "its system flag contradicts its body, it is written anew",
-            ),
-            (
-                right_offsets(some, derived),
-                _QUEUE_OFFSET_AT,
-                "LOG-PROPERTIES",
-                ">i8",
-                "its queue offset is not INNER_BASE, which is taken",
-            ),
-        ):
-            if right:
-                put_numbers(records, starts[rows[list(right)]] + at, np.array(list(right.values())), form)
-                self._mended[what] += len(right)
-                mended |= {(code, int(places[row])) for row in right}
+        right = right_flags(some, derived), right_offsets(some, derived)
+        for (at, form, code, what), numbers in zip(_CONTRADICTED, right, strict=True):
+            if numbers:
+                put_numbers(records, starts[rows[list(numbers)]] + at, np.array(list(numbers.values())), form)
+                self._mended[what] += len(numbers)
+                mended |= {(code, int(places[row])) for row in numbers}
         findings = FindingsOfRows(some, "", MOST_LISTED)
         check_records(findings, derived)
         for place, one in findings.all:
@@ -309,7 +301,7 @@ class NewStore:
                 self._leave(one)
 
     def _leave(self, one: Finding) -> None:
-        self._left.setdefault(one.code, []).append(one)
+        self._left[one.code, one.message] += 1
 
     def _append(self, records: Bytes, ends: Ints, sizes: Ints, first: int, stop: int) -> None:
         self.log.append(records[ends[first] - sizes[first] : ends[stop - 1]], sizes[first:stop])
