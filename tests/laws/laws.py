@@ -188,7 +188,12 @@ class _Check:
             missing = {key for key in offsets if key not in reachable and key not in lost and key not in righted}
             missing -= after.inside_batches()
             if mend.startswith("rebuild"):  # it gives a message whose body fails its CRC the unit that it had
-                missing -= self.same_units(after)
+                same, whole = self.same_units(after), base_of(self.case.base).judged.records
+                missing -= same
+                for record in before.records.values():  # and one whose number is damaged the place that it had
+                    was = whole.get(record.position)
+                    if was is not None and was.keys and same >= {*was.keys}:
+                        missing -= {*record.keys}
             unheard = missing & set(told.lacks({*missing, *lost}))
             doubtful = unheard & after.reachable(with_doubtful=True)
             if unheard - doubtful:
