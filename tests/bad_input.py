@@ -434,7 +434,9 @@ def stream_end(chance: random.Random) -> bytes:
 GOOD = questions.topic_configs().command
 """What an honest client asks meanwhile."""
 
-FINDINGS = frozenset({"LOG-FLAG", "LOG-QUEUE-ORDER", "QUEUE-MISSING", "QUEUE-POSITION", "CONFIG-OFFSET"})
+FINDINGS = frozenset(
+    {"LOG-FLAG", "LOG-PROPERTY-TEXT", "LOG-QUEUE-ORDER", "QUEUE-MISSING", "QUEUE-POSITION", "CONFIG-OFFSET"}
+)
 """What ``verify`` may find of a store afterwards, as clients have asked for it: a body that is not packed as its flag
-says; messages of a topic that was deleted, which have no queue, or one that counts from 0 again; an offset of a group
-that is beyond its queue."""
+says; properties of members of a batch, which brokers store as they come; messages of a topic that was deleted, which
+have no queue, or one that counts from 0 again; an offset of a group that is beyond its queue."""

@@ -61,9 +61,14 @@ def put_time(store: Path, number: int, time: int) -> Message:
     return messages_of(store)[number]
 
 
-times = st.lists(st.integers(0, HOUR), min_size=3 * MOST, max_size=40).map(
-    lambda steps: np.cumsum(np.array(steps, np.int64)) + 1_700_000_000_000
-)
+def series(longest_step: int) -> st.SearchStrategy[np.ndarray]:
+    return st.lists(st.integers(0, longest_step), min_size=3 * MOST, max_size=40).map(
+        lambda steps: np.cumsum(np.array(steps, np.int64)) + 1_700_000_000_000
+    )
+
+
+times = series(HOUR)
+steady_times = series(HOUR // 6)
 
 
 @given(times, st.data())
@@ -80,7 +85,7 @@ def test_a_message_whose_time_stands_out_gets_one_between_its_neighbours(
     assert decided.times == ({row: sound[row - 1]} if len(steps_back(damaged)) else {})
 
 
-@given(times, st.integers(2, 30))
+@given(steady_times, st.integers(2, 30))  # else the few behind a long step forward may as well be what is damaged
 def test_where_the_clock_was_set_back_nothing_is_changed(sound: np.ndarray, hours: int) -> None:
     both = np.r_[sound, sound - sound[0] + sound[-1] - hours * HOUR]
 

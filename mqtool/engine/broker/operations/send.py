@@ -38,6 +38,7 @@ _RETRY_TOPIC, _TIMER_OUT = probe_of("RETRY_TOPIC"), probe_of("TIMER_OUT_MS")
 _ADDED = ("MSG_REGION", "TRACE_ON", "CLUSTER")
 _TO_BE_REPLACED = tuple(name.encode() for name in (*_ADDED, "POP_CK"))
 _MAY_BE_SENT_AGAIN = re.compile(b"|".join(_TO_BE_REPLACED))
+_WELL_FORMED = re.compile(rb"(?:[^\x00\x01\x02]+\x01[^\x00\x02]*(?:\x02|\Z))*")
 _TAIL_SEPARATOR = b"\x02"
 _MULTI_TAG = "MULTI_TAG"
 _MOST_OF_BATCH_TOPIC = 127
@@ -256,6 +257,8 @@ class Sends:
             pairs = parse_properties(properties)
             kept = {one: value for one, value in pairs.items() if one.encode() not in _TO_BE_REPLACED}
             return build_properties(kept) + marks
+        if not _WELL_FORMED.fullmatch(properties):
+            properties = _well_formed(properties)
         if properties and not properties.endswith(_TAIL_SEPARATOR):
             properties += _TAIL_SEPARATOR
         return properties + marks
@@ -284,6 +287,15 @@ class Sends:
         message.properties = add_property(message.properties, "INNER_NUM", str(count))
         message.sys_flag |= SysFlag.INNER_BATCH
         return self._store.append(message, now)
+
+
+def _well_formed(properties: bytes) -> bytes:
+    """Return those of the pairs that a reader finds in properties, as RocketMQ stores them; no zero byte is kept.
+
+    By zeros ``verify`` knows properties that the disk has lost.
+    """
+    pairs = parse_properties(properties.replace(b"\0", b""))
+    return build_properties(pairs)
 
 
 @functools.cache
