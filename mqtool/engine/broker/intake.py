@@ -26,7 +26,10 @@ class Intake:
         Returns:
             Where it is stored, or why it is not.
         """
+        properties = message.properties
         for word, detour in self.detours:
-            if word in message.properties and (refused := detour(message, now)) is not None:
-                return refused
+            if word in properties:
+                if (refused := detour(message, now)) is not None:
+                    return refused
+                properties = message.properties
         return self.store.append(message, now)

@@ -25,7 +25,7 @@ from mqtool.engine.broker.processors.authentication import access_fault
 from mqtool.engine.broker.processors.request import Processor, Request
 from mqtool.engine.broker.processors.session import Outbox, RemotingSession
 from mqtool.formats.codes import ResponseCode
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.remoting import RESPONSE, Outgoing, Peer, RemotingCommand
 
 PROCESSORS: dict[int, Processor] = {
     code: processor
@@ -60,8 +60,8 @@ class RemotingDoor:
 
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return what to send for a command."""
-        broker, session = self.broker, self.session(peer)
-        if command.is_response:  # whose code may be that of a request
+        broker, session = self.broker, self._sessions.get(peer) or self.session(peer)
+        if command.flag & RESPONSE:  # whose code may be that of a request
             session.answered(command, now)
             return self._outbox.take()
         if broker.access and (fault := access_fault(broker.access, command, peer.host)):
@@ -73,17 +73,18 @@ class RemotingDoor:
         processor = PROCESSORS.get(command.code)
         if processor is None:
             return ((peer, refused.refuse(Request(command, session, now))),)
-        saves = broker.saves
-        saves.begin_request()
+        saves, outbox = broker.saves, self._outbox
+        changes = saves.begin_request()
         answer = processor(broker, Request(command, session, now))
-        if saves.changes_of_request and answer is not None:
-            if not command.is_oneway:
-                session.reply_when_saved(saves, command, answer, saves.changes_of_request, now)
-        elif answer is not None:
-            if not self._outbox.waiting:
+        if answer is not None:
+            if saves.changes != changes:
+                if not command.is_oneway:
+                    session.reply_when_saved(saves, command, answer, saves.changes, now)
+            elif outbox.waiting:
+                session.reply(answer, now)
+            else:
                 return ((peer, answer),)
-            session.reply(answer, now)
-        return self._outbox.take()
+        return outbox.take() if outbox.waiting else ()
 
     def session(self, peer: Peer) -> RemotingSession:
         """Return the session of a connection."""

@@ -99,9 +99,10 @@ class Saves:
         self._room.release(_KEY, done.changes, next(iter(failed.values()), None), now)
         self._tell()
 
-    def begin_request(self) -> None:
-        """Take note that what changes from now on is changed by one request."""
-        self._changes_before = self.changes
+    def begin_request(self) -> int:
+        """Take note that what changes from now on is changed by one request; return how many changes there were."""
+        self._changes_before = changes = self.changes
+        return changes
 
     @property
     def changes_of_request(self) -> int:
