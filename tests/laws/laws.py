@@ -246,7 +246,7 @@ class _Check:
         for one in self.before.misplaced:
             if one.position < unread and (one.position, one.stated, one.digest()) in left:
                 for key in one.keys:
-                    were[key] = were[key] - {one.digest()}
+                    were[key] = were.get(key, set()) - {one.digest()}
         return were
 
     def same_units(self, after: JudgedStore) -> set[Key]:

@@ -325,6 +325,21 @@ _ROWS = {
             {"op": "zero", "file": "commitlog/00000000000000000000", "at": 8000, "len": 3000},
         ],
     ),
+    "a segment that is too short, and that records are put back into twice, is recovered": (
+        "timer-550-clean",
+        "recover",
+        [
+            {"op": "excise", "file": "commitlog/00000000000000000000", "at": 0, "len": 1, "keep": False},
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 0,
+                "len": 4096,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 4096,
+            },
+        ],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

@@ -94,7 +94,10 @@ class PatchedFile(MappedFile):
 
     def map(self) -> Bytes:
         """Return a private copy of the bytes, of which memory holds what was changed."""
-        if self.original.size == self.size:
+        on_disk = self.original
+        while isinstance(on_disk, PatchedFile):
+            on_disk = on_disk.original
+        if on_disk.size == self.size:
             with reading(self.path), self.path.open("rb") as file:
                 view = np.frombuffer(mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY), np.uint8)
             if isinstance(self.original, PatchedFile):
