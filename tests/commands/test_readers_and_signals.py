@@ -33,7 +33,7 @@ CHANGES = {
     "undo -s {mended} --yes": Status.OK,
     "topic create New -s {store} --yes": Status.OK,
     "salvage -s {store} --into {new}": Status.GIVEN_UP,
-    "rebuild all -s {store} --into {new}": Status.OK,
+    "rebuild all -s {store} --into {new}": Status.GIVEN_UP,
     f"import {{export}} --into {{new}} {SMALL}": Status.OK,
     "recover -s {store} --dry-run": Status.DAMAGE,
 }
