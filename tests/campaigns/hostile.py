@@ -333,7 +333,7 @@ async def _names(attacker: Attacker, number: int) -> None:
     await attacker.send(("../../etc/\r\n", "x" * (16 << 10), "\x00\x1b[2J")[number % 3])
 
 
-@each("topics made and deleted", "each flushes its queues")
+@each("topics made and deleted", "files go beside the loop")
 async def _deleted(attacker: Attacker, number: int) -> None:
     await attacker.send(f"Gone{number % 8}")
     await attacker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=f"Gone{number % 8}")
@@ -410,7 +410,7 @@ async def _filters(attacker: Attacker, number: int) -> None:
     await attacker.ask(RequestCode.PULL_MESSAGE, **attacker.pull_fields(subscription=text))
 
 
-@each("pulls with filters by SQL of 16,000 characters", "16,384 characters: 23")
+@each("pulls with filters by SQL of 16,000 characters", "2,048 characters: 23")
 async def _sql(attacker: Attacker, number: int) -> None:
     text = " OR ".join(f"a{number % 7} = {one}" for one in range(1000))
     await attacker.ask(RequestCode.PULL_MESSAGE, **attacker.pull_fields(subscription=text, expressionType="SQL92"))
