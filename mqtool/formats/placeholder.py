@@ -7,6 +7,7 @@ the property ``MQTOOL_LOST`` what was lost and why; their bodies are zeros.
 
 import dataclasses
 import functools
+import threading
 import zlib
 from collections.abc import Collection
 from typing import Self
@@ -42,18 +43,21 @@ class _ZeroCrcs:
 
     def __init__(self) -> None:
         self._known = np.full(1, 0, np.int64)
+        self._growing = threading.Lock()
 
     def of(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the CRC for each size; of one above ``MOST`` -1."""
         sizes = np.minimum(sizes, MOST + 1)
-        if len(sizes) and int(sizes.max()) >= len(self._known):
-            more = np.full(int(sizes.max()) + 1, -1, np.int64)
-            more[: len(self._known)] = self._known
-            self._known = more
-        for size in np.unique(sizes[self._known[sizes] < 0]).tolist():
-            if size <= MOST:
-                self._known[size] = zlib.crc32(bytes(size)) & 0x7FFFFFFF
-        return self._known[sizes]
+        with self._growing:
+            if len(sizes) and int(sizes.max()) >= len(self._known):
+                more = np.full(int(sizes.max()) + 1, -1, np.int64)
+                more[: len(self._known)] = self._known
+                self._known = more
+            known = self._known
+            for size in np.unique(sizes[known[sizes] < 0]).tolist():
+                if size <= MOST:
+                    known[size] = zlib.crc32(bytes(size)) & 0x7FFFFFFF
+        return known[sizes]
 
 
 _zero_crcs = _ZeroCrcs()

@@ -1,7 +1,10 @@
 """The records that stand where nothing is known to have been."""
 
+import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from mqtool.formats import placeholder
@@ -22,3 +25,17 @@ def test_a_filler_that_has_room_for_a_crc_property_ends_in_one(more: int, like: 
     assert len(record) == size
     digits = str(zlib.crc32(record[:-CRC_SIZE]) & 0x7FFFFFFF).zfill(10)[::-1]  # as RocketMQ writes them
     assert record[-CRC_SIZE:] == f"__CRC32#\x01{digits}\x02".encode()
+
+
+def test_threads_may_ask_for_crcs_at_once() -> None:
+    sizes = [np.arange(1, stop, dtype=np.int64) for stop in range(2, 400, 3)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(5):
+            crcs = placeholder._ZeroCrcs()
+            with ThreadPoolExecutor(8) as pool:
+                for some, found in zip(sizes, pool.map(crcs.of, sizes), strict=True):
+                    assert found.tolist() == [zlib.crc32(bytes(size)) & 0x7FFFFFFF for size in some.tolist()]
+    finally:
+        sys.setswitchinterval(before)
