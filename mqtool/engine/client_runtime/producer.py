@@ -172,6 +172,8 @@ class Producer(Client):
                 await self._instance.route(self._topic(topic))
         except UnavailableError:
             self._is_running = False
+            if self._trace:
+                await self._trace.stop()
             await self._instance.stop()
             raise
 
