@@ -14,6 +14,8 @@ from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.intake import Intake
+from mqtool.engine.broker.operations.acknowledge import Acknowledgements
+from mqtool.engine.broker.operations.pop import PopRequests
 from mqtool.engine.broker.operations.pull import Pulls
 from mqtool.engine.broker.operations.send import Sends
 from mqtool.engine.broker.pops import Pops
@@ -101,6 +103,8 @@ class Broker:
         self.timers = Timers(store, state, saves, config, now)
         revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
         self.pops = pops = Pops(store, state, topics, offsets, revive_log, room, self.figures, saves, config, now)
+        self.pop_requests = PopRequests(store, state, topics, groups, offsets, pops, room)
+        self.acknowledgements = Acknowledgements(store, topics, pops)
         self.transactions = Transactions(intake, state, topics, offsets, self.clients, self.access, now)
 
         self._clockworks: list[Clockwork] = [

@@ -7,10 +7,10 @@ once. A pop in order leaves the cursor where the first message is that its group
 
 import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import UNKNOWN, ConsumerOffsets
 from mqtool.engine.broker.figures import Figures
@@ -24,7 +24,6 @@ from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.live_pull import Fetched, Wanted, fetch, is_in_memory
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.commit_log import HEAD_DTYPES
-from mqtool.formats.headers import ChangeInvisibleTime, Pop
 from mqtool.formats.new_message import build_record, record_size, topic_field
 from mqtool.formats.pop import (
     ORDER_QUEUE_ID,
@@ -55,6 +54,38 @@ _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 _QUEUE_OFFSET_AT = int(HEAD_DTYPES[0].fields["queue_offset"][1])  # type: ignore[index]
 
 
+class PopRequest(NamedTuple):
+    """What a consumer wants to be given."""
+
+    group: str
+    topic: str
+    queue_id: int  # -1: of any queue
+    max_count: int  # messages
+    invisible_ms: int
+    init_mode: int = 0
+    is_in_order: bool = False
+    attempt_id: str | None = None  # the same for a pop that is tried again, as its answer did not come
+
+
+class PoppedMessage(NamedTuple):
+    """A message that a group was given."""
+
+    group: str
+    topic: str  # its own, or a retry topic
+    queue_id: int
+    offset: int  # in its queue
+
+
+class GivenOut(NamedTuple):
+    """The messages of one queue that a pop was given."""
+
+    topic: str  # their own, or a retry topic
+    queue_id: int
+    start_offset: int
+    offsets: list[int]
+    counts: Mapping[int, int]  # by offset, of those that were given out in order: how often before
+
+
 @dataclass(slots=True)
 class Taken:
     """What one pop was given."""
@@ -63,12 +94,11 @@ class Taken:
     revive_queue_id: int
     parts: list[memoryview | bytes] = field(default_factory=list)
     count: int = 0
-    starts: list[str] = field(default_factory=list)  # as the answer has them, a text for each queue
-    offsets: list[str] = field(default_factory=list)
-    order_counts: list[str] = field(default_factory=list)
+    queues: list[GivenOut] = field(default_factory=list)
     rest: int = 0  # how many messages are left in the queues that were looked at
     flush_offset: int = 0  # up to which the log must be flushed before the messages may be given out
     free_at: int | None = None  # when a queue that is blocked by what others hold is free (ms)
+    is_full: bool = False  # it would have waited for messages, and too many do
 
 
 class Pops:
@@ -122,41 +152,41 @@ class Pops:
 
     # Taking
 
-    def take(self, header: Pop, wanted: Wanted, now: int) -> Taken:
+    def take(self, request: PopRequest, wanted: Wanted, now: int) -> Taken:
         """Give out messages and hide them."""
         turn = next(self._turns)
-        taken = Taken(now, ORDER_QUEUE_ID if header.order else turn % self._state.settings.revive_queue_count)
-        for topic, queue_id in self._places(header, turn):
-            self._take_from(topic, queue_id, header, wanted, taken)
+        taken = Taken(now, ORDER_QUEUE_ID if request.is_in_order else turn % self._state.settings.revive_queue_count)
+        for topic, queue_id in self._places(request, turn):
+            self._take_from(topic, queue_id, request, wanted, taken)
         return taken
 
-    def _places(self, header: Pop, turn: int) -> Iterator[tuple[str, int]]:
-        retries = () if header.order else self.retry_topics(header.topic, header.consumer_group)
+    def _places(self, request: PopRequest, turn: int) -> Iterator[tuple[str, int]]:
+        retries = () if request.is_in_order else self.retry_topics(request.topic, request.group)
         places = [(topic, 0) for topic in retries if self._topics.get(topic) is not None]
-        own: Iterator[tuple[str, int]] = ((header.topic, queue_id) for queue_id in self._queue_ids(header, turn))
+        own: Iterator[tuple[str, int]] = ((request.topic, queue_id) for queue_id in self._queue_ids(request, turn))
         first, last = (places, own) if turn % _RETRY_FIRST == _RETRY_FIRST - 1 else (own, places)
         yield from first
         yield from last
 
-    def _queue_ids(self, header: Pop, turn: int) -> Sequence[int]:
-        if header.queue_id >= 0:
-            return (header.queue_id,)
-        config = self._topics.get(header.topic)
+    def _queue_ids(self, request: PopRequest, turn: int) -> Sequence[int]:
+        if request.queue_id >= 0:
+            return (request.queue_id,)
+        config = self._topics.get(request.topic)
         count = config.read_queue_count if config else 0
         return [(turn + at) % count for at in range(count)]
 
-    def _take_from(self, topic: str, queue_id: int, header: Pop, wanted: Wanted, taken: Taken) -> None:
+    def _take_from(self, topic: str, queue_id: int, request: PopRequest, wanted: Wanted, taken: Taken) -> None:
         store, offsets = self._store, self._offsets
-        group, now = header.consumer_group, taken.pop_time
+        group, now = request.group, taken.pop_time
         queue = store.queue(topic, queue_id)
         key = topic, group, queue_id
         if offsets.take_reset(group, topic, queue_id) is not None:
             self.orders.forget(key)
-        if header.order and (free_at := self.orders.blocked_until(key, header.attempt_id, now)):
+        if request.is_in_order and (free_at := self.orders.blocked_until(key, request.attempt_id, now)):
             taken.free_at = min(free_at, taken.free_at or free_at)
             return
-        offset = self.cursor(topic, group, queue_id, header.init_mode)
-        room = header.max_msg_nums - taken.count
+        offset = self.cursor(topic, group, queue_id, request.init_mode)
+        room = request.max_count - taken.count
         if room <= 0 or queue is None:
             taken.rest += max(0, queue.next_offset - offset) if queue else 0
             return
@@ -167,38 +197,33 @@ class Pops:
         taken.rest += fetched.max_offset - fetched.next_offset
         if not fetched.parts:
             offsets.commit(group, topic, queue_id, max(offset, fetched.next_offset))
-        elif not self._keep(key, offset, fetched, header, taken):
+        elif not self._keep(key, offset, fetched, request, taken):
             taken.rest += fetched.message_count
 
-    def _keep(self, key: tuple[str, str, int], start: int, fetched: Fetched, header: Pop, taken: Taken) -> bool:
+    def _keep(self, key: tuple[str, str, int], start: int, fetched: Fetched, request: PopRequest, taken: Taken) -> bool:
         """Keep that messages are given out and put them into the answer; tell whether that could be."""
         topic, group, queue_id = key
         now, broker_name = taken.pop_time, self._state.settings.broker_name
         offsets = _queue_offsets(fetched.parts)
-        receipt = Receipt(start, now, header.invisible_time, taken.revive_queue_id, broker_name)
-        flag = topic_flag(topic)
-        if header.order:
-            held = self.orders.hold(key, Held(offsets, now, header.invisible_time, header.attempt_id, now))
+        receipt = Receipt(start, now, request.invisible_ms, taken.revive_queue_id, broker_name)
+        counts: Mapping[int, int] = {}
+        if request.is_in_order:
+            held = self.orders.hold(key, Held(offsets, now, request.invisible_ms, request.attempt_id, now))
             counts = held.counts
-            taken.order_counts += [f"{flag} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
-            least = min(counts.values()) if len(counts) == len(offsets) else 0
-            taken.order_counts.append(f"{flag} {queue_id} {least}")
             self._offsets.commit(group, topic, queue_id, start)
         else:
             distances = tuple(offset - start for offset in offsets)
-            point = CheckPoint(
-                group, topic, queue_id, start, distances, now, header.invisible_time, receipt.broker_name
-            )
+            point = CheckPoint(group, topic, queue_id, start, distances, now, request.invisible_ms, receipt.broker_name)
             result = self.log.add(point, taken.revive_queue_id, now)
             if result.status is not PutStatus.PUT_OK:
                 return False
             taken.flush_offset = max(taken.flush_offset, result.flush_offset)
             self._offsets.commit(group, topic, queue_id, fetched.next_offset)
-        taken.starts.append(f"{flag} {queue_id} {start}")
-        taken.offsets.append(f"{flag} {queue_id} {','.join(map(str, offsets))}")
+        taken.queues.append(GivenOut(topic, queue_id, start, offsets, counts))
         taken.count += len(offsets)
-        if topic.startswith(RETRY_PREFIX) and topic != header.topic:
-            taken.parts += [_as_of(record, header.topic, receipt, flag) for record in _records(fetched.parts)]
+        if topic.startswith(RETRY_PREFIX) and topic != request.topic:
+            flag = topic_flag(topic)
+            taken.parts += [_as_of(record, request.topic, receipt, flag) for record in _records(fetched.parts)]
         else:
             taken.parts += fetched.parts
         self._figures.given += fetched.message_count
@@ -251,27 +276,29 @@ class Pops:
                 offsets.commit(ack.group, ack.topic, ack.queue_id, following)
             self._wake(ack.topic, ack.group, ack.queue_id)
 
-    def hide(self, header: ChangeInvisibleTime, receipt: Receipt, now: int) -> AppendResult:
+    def hide(
+        self, popped: PoppedMessage, receipt: Receipt, invisible_ms: int, now: int, *, is_suspended: bool
+    ) -> AppendResult:
         """Have a message be hidden for another time from now on, by a check point of its own."""
-        group, topic, queue_id, offset = header.consumer_group, header.topic, header.queue_id, header.offset
-        name, is_suspended = receipt.broker_name, bool(header.suspend)
-        point = CheckPoint(group, topic, queue_id, offset, (0,), now, header.invisible_time, name, is_suspended)
+        group, topic, queue_id, offset = popped
+        name = receipt.broker_name
+        point = CheckPoint(group, topic, queue_id, offset, (0,), now, invisible_ms, name, is_suspended)
         result = self.log.add(point, receipt.revive_queue_id, now)
         if result.status is not PutStatus.PUT_OK:
             return result
         ack = receipt.acknowledgement(group, topic, queue_id, offset)
         return self.acknowledge(ack, receipt.revive_queue_id, receipt.revive_time, now)
 
-    def hide_in_order(self, header: ChangeInvisibleTime, receipt: Receipt, now: int) -> int | None:
+    def hide_in_order(self, popped: PoppedMessage, receipt: Receipt, invisible_ms: int, now: int) -> int | None:
         """Have a message that was taken in order be hidden until another time.
 
         Returns:
             That time, in ms; None where the group is done with the message.
         """
-        group, topic, queue_id, offset = header.consumer_group, header.topic, header.queue_id, header.offset
+        group, topic, queue_id, offset = popped
         if offset < self._offsets.get(group, topic, queue_id):
             return None
-        until = now + header.invisible_time
+        until = now + invisible_ms
         self.orders.hide((topic, group, queue_id), offset, receipt.pop_time, until)
         self._wake(topic, group, queue_id)
         return until

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from mqtool.engine.broker.broker import Broker
 from mqtool.engine.broker.limits import MOST_OF_BODY
+from mqtool.engine.broker.operations.refusal import RefusedError
 from mqtool.engine.broker.processors import (
     accounts,
     admin,
@@ -22,7 +23,9 @@ from mqtool.engine.broker.processors import (
     transaction,
 )
 from mqtool.engine.broker.processors.authentication import access_fault
-from mqtool.engine.broker.processors.request import Processor, Request
+from mqtool.engine.broker.processors.protocol_texts import ACL_EXCEPTION
+from mqtool.engine.broker.processors.refusals import refusal
+from mqtool.engine.broker.processors.request import Answer, Processor, Request
 from mqtool.engine.broker.processors.session import Outbox, RemotingSession
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.remoting import RESPONSE, Outgoing, Peer, RemotingCommand
@@ -65,8 +68,7 @@ class RemotingDoor:
             session.answered(command, now)
             return self._outbox.take()
         if broker.access and (fault := access_fault(broker.access, command, peer.host)):
-            remark = f"org.apache.rocketmq.acl.common.AclException: {fault}"
-            return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)),)
+            return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=ACL_EXCEPTION + fault)),)
         if len(command.body) > MOST_OF_BODY and command.code not in send.PROCESSORS:
             remark = f"a request that carries no messages has at most {MOST_OF_BODY:,} bytes of body"
             return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)),)
@@ -75,7 +77,11 @@ class RemotingDoor:
             return ((peer, refused.refuse(Request(command, session, now))),)
         saves, outbox = broker.saves, self._outbox
         changes = saves.begin_request()
-        answer = processor(broker, Request(command, session, now))
+        answer: Answer
+        try:
+            answer = processor(broker, Request(command, session, now))
+        except RefusedError as error:
+            answer = refusal(command, error)
         if answer is not None:
             if saves.changes != changes:
                 if not command.is_oneway:

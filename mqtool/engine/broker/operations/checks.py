@@ -35,6 +35,11 @@ def checked_topic(topics: Topics, name: str, queue_id: int) -> TopicConfig:
     if not topic.perm & _READ:
         raise RefusedError(Reason.NOT_ALLOWED, f"the topic[{name}] pulling message is forbidden", Forbids.TOPIC)
     if not 0 <= queue_id < topic.read_queue_count:
-        remark = f"queueId[{queue_id}] is illegal, topic:[{name}] topicConfig.readQueueNums:[{topic.read_queue_count}]"
-        raise RefusedError(Reason.BAD_ARGUMENT, remark)
+        raise RefusedError(Reason.BAD_ARGUMENT, no_such_queue(topic, queue_id))
     return topic
+
+
+def no_such_queue(topic: TopicConfig, queue_id: int) -> str:
+    """Return the text of a refusal: a topic has no such queue to be read."""
+    count = topic.read_queue_count
+    return f"queueId[{queue_id}] is illegal, topic:[{topic.topic}] topicConfig.readQueueNums:[{count}]"

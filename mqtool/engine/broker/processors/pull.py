@@ -6,8 +6,7 @@
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.pull import Filter, Place, Pulled
-from mqtool.engine.broker.operations.refusal import RefusedError
-from mqtool.engine.broker.processors.refusals import refusal
+from mqtool.engine.broker.processors.protocol_texts import OFFSET_RESET
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
 from mqtool.formats.headers import Pull, parse_header
@@ -26,7 +25,6 @@ _CODES = {
     StoreStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     StoreStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-_OFFSET_RESET = "OFFSET_RESET"
 
 # Bits as plain numbers: a flag takes as long to test as all else that is checked.
 _COMMIT_OFFSET, _SUSPEND = int(PullSysFlag.COMMIT_OFFSET), int(PullSysFlag.SUSPEND)
@@ -39,18 +37,15 @@ def pull(broker: "Broker", request: "Request") -> "Answer":
     header = parse_header(Pull, command.ext_fields)
     flags, offset = header.sys_flag, header.queue_offset
     expression = (header.subscription or "") if flags & _SUBSCRIPTION else None
-    try:
-        pulled = broker.pulls.pull(
-            session,
-            Place(header.consumer_group, header.topic, header.queue_id, offset, header.max_msg_nums),
-            Filter(expression, header.expression_type, header.sub_version),
-            now,
-            wait_ms=header.suspend_timeout_millis if flags & _SUSPEND else 0,
-            commit_offset=header.commit_offset if flags & _COMMIT_OFFSET else None,
-            is_lite=command.code == RequestCode.LITE_PULL_MESSAGE,
-        )
-    except RefusedError as refused:
-        return refusal(command, refused)
+    pulled = broker.pulls.pull(
+        session,
+        Place(header.consumer_group, header.topic, header.queue_id, offset, header.max_msg_nums),
+        Filter(expression, header.expression_type, header.sub_version),
+        now,
+        wait_ms=header.suspend_timeout_millis if flags & _SUSPEND else 0,
+        commit_offset=header.commit_offset if flags & _COMMIT_OFFSET else None,
+        is_lite=command.code == RequestCode.LITE_PULL_MESSAGE,
+    )
     opaque = command.opaque
     if isinstance(pulled, Pulled):
         return _answer(opaque, offset, pulled)
@@ -71,7 +66,7 @@ def _answer(opaque: int, queue_offset: int, pulled: Pulled) -> RemotingCommand:
         "topicSysFlag": str(topic.sys_flag),
         "groupSysFlag": str(group.sys_flag),
     }
-    answer = RemotingCommand(code, RESPONSE, opaque, fields, remark=_OFFSET_RESET if is_reset else status.value)
+    answer = RemotingCommand(code, RESPONSE, opaque, fields, remark=OFFSET_RESET if is_reset else status.value)
     if parts:
         answer.parts = parts
     return answer

@@ -54,7 +54,7 @@ def recall(broker: "Broker", request: "Request") -> "Answer":
         remark = f"recall failed, {broker.store.refusal or 'execute error'}"
         return command.answer(ResponseCode.SYSTEM_ERROR, marks, remark=remark)
     answer = command.answer(ext_fields=build_header(RecallMessageResponse(handle.unique_key)) | marks)
-    return acknowledged(broker, request, answer, result)
+    return acknowledged(broker, request, answer, result.flush_offset)
 
 
 def _checked(broker: "Broker", header: RecallMessage, now: int) -> RecallHandle:

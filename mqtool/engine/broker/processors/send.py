@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mqtool.engine.broker.limits import MOST_TIMERS
 from mqtool.engine.broker.operations.refusal import RefusedError
 from mqtool.engine.broker.operations.send import NewTopic
-from mqtool.engine.broker.processors.refusals import CODES, refusal
+from mqtool.engine.broker.processors.refusals import CODES
 from mqtool.engine.broker.processors.session import remoting_session
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.formats.codes import RequestCode, ResponseCode, Version
@@ -107,13 +107,13 @@ def _answer(
         fields["transactionId"] = key.decode("utf-8", "replace")
     if more:
         fields |= more
-    return acknowledged(broker, request, command.answer(ext_fields=fields), result)
+    return acknowledged(broker, request, command.answer(ext_fields=fields), result.flush_offset)
 
 
-def acknowledged(broker: "Broker", request: "Request", answer: RemotingCommand, result: AppendResult) -> "Answer":
+def acknowledged(broker: "Broker", request: "Request", answer: RemotingCommand, flush_offset: int) -> "Answer":
     """Return the answer to a request that has stored a message, nothing yet where it must wait for the disk."""
-    if result.flush_offset and result.flush_offset > broker.store.flushed_offset:
-        when_flushed(broker, request, answer, result.flush_offset)
+    if flush_offset and flush_offset > broker.store.flushed_offset:
+        when_flushed(broker, request, answer, flush_offset)
         return None
     return answer
 
@@ -203,17 +203,14 @@ def _send_back(broker: "Broker", request: "Request") -> "Answer":
     command, now = request.command, request.now
     header = parse_header(SendBack, command.ext_fields)
     most = _most_times(header.max_reconsume_times, command.version)
-    try:
-        result = broker.sends.send_back(
-            header.group, header.offset, header.delay_level, now, is_of_unit=header.unit_mode, most_times=most
-        )
-    except RefusedError as refused:
-        return refusal(command, refused)
+    result = broker.sends.send_back(
+        header.group, header.offset, header.delay_level, now, is_of_unit=header.unit_mode, most_times=most
+    )
     if result is None:
         return command.answer()
     if result.status is not PutStatus.PUT_OK:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark=result.status)
-    return acknowledged(broker, request, command.answer(), result)
+    return acknowledged(broker, request, command.answer(), result.flush_offset)
 
 
 _send_by_long_names = functools.partial(_send, short=False)

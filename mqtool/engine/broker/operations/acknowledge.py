@@ -1,0 +1,134 @@
+"""What becomes of messages that were popped: they are done with, or hidden for another time.
+
+(Rules: remoting.md 3.4. RocketMQ: ``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.)
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.broker.operations.checks import no_such_queue
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.pops import PoppedMessage, Pops
+from mqtool.engine.broker.topics import Topics
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.formats.pop import ORDER_QUEUE_ID, Acknowledgement, parse_receipt
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+
+class Done(NamedTuple):
+    """Messages of one pop that a group is done with."""
+
+    messages: Acknowledgement
+    revive_queue_id: int
+    revive_time: int  # when they could be seen again (ms)
+
+
+class Hidden(NamedTuple):
+    """A message that is hidden for another time."""
+
+    pop_time: int  # from when on it is hidden, in ms; 0 where its group is done with it
+    invisible_ms: int
+    revive_queue_id: int
+    flush_offset: int = 0
+
+
+_DONE_WITH = Hidden(0, 0, 0)
+
+
+class Acknowledgements:
+    """Acknowledgements, on the parts of a broker that they need.
+
+    Each says up to where the log must be flushed before the consumer may be told; 0 for at once.
+    """
+
+    def __init__(self, store: "MessageStore", topics: Topics, pops: Pops) -> None:
+        self._store = store
+        self._topics = topics
+        self._pops = pops
+
+    def acknowledge(self, popped: PoppedMessage, receipt: str, now: int) -> int:
+        """Take note that a group is done with a message; return the flush offset.
+
+        Raises:
+            RefusedError: it was not given this message, or that cannot be stored.
+            FormatError: the receipt is none.
+        """
+        group, topic, queue_id, offset = popped
+        low, high = self._kept(topic, queue_id)
+        if not low <= offset <= high:
+            text = f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}"
+            raise RefusedError(Reason.NO_MESSAGE, text)
+        given = parse_receipt(receipt)
+        messages = given.acknowledgement(group, topic, queue_id, offset)
+        return self._flush_offset(self._take(Done(messages, given.revive_queue_id, given.revive_time), now))
+
+    def acknowledge_all(self, batch: Iterable[Done], now: int) -> int:
+        """Take note that groups are done with messages of several pops; return the flush offset.
+
+        What is not kept any more is passed over.
+
+        Raises:
+            RefusedError: a group was not given one of them, or that cannot be stored.
+        """
+        result: AppendResult | None = None
+        for done in batch:
+            messages = done.messages
+            queue = self._store.queue(messages.topic, messages.queue_id)
+            low, high = (queue.min_offset(self._store.log.min_offset), queue.next_offset) if queue else (0, -1)
+            kept = tuple(offset for offset in messages.offsets if low <= offset <= high)
+            if kept:
+                result = self._take(done._replace(messages=messages._replace(offsets=kept)), now) or result
+        return self._flush_offset(result)
+
+    def hide(
+        self, popped: PoppedMessage, receipt: str, invisible_ms: int, now: int, *, is_suspended: bool = False
+    ) -> Hidden:
+        """Hide a message for another time; where ``is_suspended``, giving it out again counts as no attempt.
+
+        Raises:
+            RefusedError: there is no such message, or that cannot be stored.
+            FormatError: the receipt is none.
+        """
+        low, high = self._kept(popped.topic, popped.queue_id)
+        if not low <= popped.offset < high:
+            raise RefusedError(Reason.NO_MESSAGE, f"there is no message {popped.offset}")
+        given = parse_receipt(receipt)
+        if given.revive_queue_id == ORDER_QUEUE_ID:
+            until = self._pops.hide_in_order(popped, given, invisible_ms, now)
+            return _DONE_WITH if until is None else Hidden(given.pop_time, until - given.pop_time, ORDER_QUEUE_ID)
+        result = self._pops.hide(popped, given, invisible_ms, now, is_suspended=is_suspended)
+        return Hidden(now, invisible_ms, given.revive_queue_id, self._flush_offset(result))
+
+    def _take(self, done: Done, now: int) -> AppendResult | None:
+        """Take note that messages are done with; raises ``RefusedError``."""
+        messages = done.messages
+        if done.revive_queue_id != ORDER_QUEUE_ID:
+            return self._pops.acknowledge(messages, done.revive_queue_id, done.revive_time, now)
+        try:
+            self._pops.acknowledge_in_order(messages)
+        except KeyError as error:
+            place = f"{messages.topic}@{messages.group}@{messages.queue_id}"
+            text = f"offset is illegal, key:{place}, commit:{error.args[0]}"
+            raise RefusedError(Reason.BAD_MESSAGE, text) from None
+        return None
+
+    def _flush_offset(self, result: AppendResult | None) -> int:
+        """Return the flush offset of what may have been stored; raises ``RefusedError`` where it could not be."""
+        if result is None:
+            return 0
+        if result.status is not PutStatus.PUT_OK:
+            text = self._store.refusal or f"the revive log does not take it: {result.status}"
+            raise RefusedError(Reason.NOT_POSSIBLE, text)
+        return result.flush_offset
+
+    def _kept(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset that is kept and the next one; raises ``RefusedError``."""
+        config = self._topics.get(topic)
+        if config is None:
+            raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
+        if not 0 <= queue_id < config.read_queue_count:
+            raise RefusedError(Reason.BAD_MESSAGE, no_such_queue(config, queue_id))
+        queue = self._store.queue(topic, queue_id)
+        return (queue.min_offset(self._store.log.min_offset), queue.next_offset) if queue else (0, 0)

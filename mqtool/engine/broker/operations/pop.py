@@ -1,0 +1,259 @@
+"""Pops, and what goes with them: looking without taking, asking for news, counting those who wait.
+
+(Rules: remoting.md 3.4. RocketMQ: ``PopMessageProcessor``, ``PeekMessageProcessor``, ``NotificationProcessor``,
+``PollingInfoProcessor``.)
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
+from mqtool.engine.broker.limits import check_name
+from mqtool.engine.broker.operations.checks import checked_group, no_such_queue
+from mqtool.engine.broker.operations.filters import wanted_by_expression
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.pops import PopRequest, Pops, Taken
+from mqtool.engine.broker.sessions import Session
+from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.topics import Topics
+from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, Kind, Waiting, WaitingRoom
+from mqtool.engine.store.live_pull import EVERYTHING, Wanted, fetch
+from mqtool.formats.codes import Perm
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+MOST_MESSAGES = 32
+ALL_QUEUES = -1
+_LATE_MS = 500
+"""A pop that has been under way for so much longer than it would wait is not worth an answer."""
+_READ = int(Perm.READ)
+
+Key = tuple[str, str, str, int]
+"""What those have in common who wait for the same: kind, topic, group and queue id."""
+
+
+class Peeked(NamedTuple):
+    """Messages that stay where they are."""
+
+    parts: list[bytes]
+    rest: int  # how many more there are in the queues that were looked at
+
+
+class News(NamedTuple):
+    """Whether there are messages."""
+
+    has_messages: bool
+    is_full: bool = False  # it would have waited for some, and too many do
+
+
+class NewsRequest(NamedTuple):
+    """Of what a consumer wants news."""
+
+    group: str
+    topic: str
+    queue_id: int  # -1: of any queue
+    is_in_order: bool
+    attempt_id: str | None
+
+
+class PopRequests:
+    """What consumers that pop ask for, on the parts of a broker that this needs."""
+
+    def __init__(
+        self,
+        store: "MessageStore",
+        state: BrokerState,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        pops: Pops,
+        room: WaitingRoom,
+    ) -> None:
+        self.pops = pops
+        self.room = room
+        self._store = store
+        self._state = state
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+
+    def pop(
+        self,
+        session: Session,
+        request: PopRequest,
+        now: int,
+        *,
+        asked_at: int,
+        wait_ms: int = 0,
+        kind: str | None = None,
+        expression: str | None = None,
+    ) -> Taken | Waiting:
+        """Return messages, hidden from their group from now on, or what waits for them.
+
+        Args:
+            session: whose pop it is.
+            request: which messages.
+            now: the time, in ms.
+            asked_at: when the consumer has asked, by its own clock (ms).
+            wait_ms: how long it waits where there are none, from then on.
+            kind: of the filter, TAG or SQL92; None: TAG.
+            expression: its filter; empty or None: it wants all messages.
+
+        Raises:
+            RefusedError: it gets no messages.
+            LimitError: no more consumer offsets are kept, or the attempt has too long a name.
+        """
+        until = asked_at + wait_ms
+        if now - until > _LATE_MS:
+            raise RefusedError(Reason.TOO_LATE, "the pop message is timeout too much")
+        if request.max_count > MOST_MESSAGES:
+            text = f"the broker[{self._state.address}] pop message's num is greater than {MOST_MESSAGES}"
+            raise RefusedError(Reason.BAD_ARGUMENT, text)
+        if not self._state.settings.timer_enabled:
+            raise RefusedError(Reason.NOT_POSSIBLE, "pop message is forbidden because timerWheelEnable is false")
+        self._check(request.group, request.topic, request.queue_id, now)
+        wanted = _wanted(kind, expression)
+        self._offsets.check_room(request.group, request.topic)
+        check_name(request.attempt_id or "", "attempt id")
+        key = _key(POPS, request.topic, request.group, request.queue_id)
+        once = _Pop(self, request, wanted, key)
+        taken = self.pops.take(request, wanted, now)
+        if taken.parts or wait_ms <= 0 or until <= now:
+            if taken.rest:
+                self.room.wake(key)
+            return taken
+        if not self.room.has_room(POPS, key):
+            taken.is_full = True
+            return taken
+        topics = (request.topic, *self.pops.retry_topics(request.topic, request.group))
+        waiting = Waiting(POPS, key, session, until, once.look, topics=topics, wanted=wanted)
+        self.room.add(waiting)
+        once.look_again(taken)
+        return waiting
+
+    def peek(self, group: str, topic: str, queue_id: int, max_count: int, now: int) -> Peeked:
+        """Return messages that stay where they are.
+
+        Raises:
+            RefusedError: the group may not read them.
+        """
+        self._check(group, topic, queue_id, now)
+        parts: list[bytes] = []
+        rest = count = 0
+        for name, one in self._places(topic, group, queue_id):
+            if count >= max_count:
+                break
+            queue, offset = self._store.queue(name, one), self.pops.cursor(name, group, one)
+            fetched = fetch(self._store, queue, offset, max_count - count)
+            parts += fetched.parts
+            count += fetched.message_count
+            rest += max(0, fetched.max_offset - offset)
+        return Peeked(parts, rest)
+
+    def news(self, session: Session, request: NewsRequest, until: int, now: int) -> News | Waiting:
+        """Tell whether there are messages, as soon as there are any, or at a time (ms) that there are none.
+
+        Raises:
+            RefusedError: the group may not read them.
+        """
+        self._check(request.group, request.topic, request.queue_id, now)
+        key = _key(NOTIFICATIONS, request.topic, request.group, request.queue_id)
+
+        def look(is_due: bool, now: int) -> News | None:
+            has_messages = self._has_messages(request, key, now)
+            return News(has_messages) if has_messages or is_due else None
+
+        news = look(until <= now, now)
+        if news is not None:
+            return news
+        if not self.room.has_room(NOTIFICATIONS, key):
+            return News(False, is_full=True)
+        topics = (request.topic, *self.pops.retry_topics(request.topic, request.group))
+        waiting = Waiting(NOTIFICATIONS, key, session, until, look, topics=topics)
+        self.room.add(waiting)
+        return waiting
+
+    def waiting_count(self, group: str, topic: str, queue_id: int, now: int) -> int:
+        """Return how many pops wait for the same.
+
+        Raises:
+            RefusedError: the group may not read it.
+        """
+        self._check(group, topic, queue_id, now)
+        return self.room.count(POPS, _key(POPS, topic, group, queue_id))
+
+    def _has_messages(self, request: NewsRequest, key: Key, now: int) -> bool:
+        group, pops = request.group, self.pops
+        for topic, queue_id in self._places(request.topic, group, request.queue_id):
+            cursor = topic, group, queue_id
+            if request.is_in_order and (free_at := pops.orders.blocked_until(cursor, request.attempt_id, now)):
+                self.room.wake_at(free_at, key)
+            elif pops.has_messages(topic, group, queue_id):
+                return True
+        return False
+
+    def _places(self, topic: str, group: str, queue_id: int) -> Iterable[tuple[str, int]]:
+        """Yield the queues that a request is about."""
+        config = self._topics.get(topic)
+        queue_ids: Iterable[int] = (queue_id,)
+        if queue_id < 0:
+            queue_ids = range(config.read_queue_count if config else 0)
+        yield from ((topic, one) for one in queue_ids)
+        yield from ((retries, 0) for retries in self.pops.retry_topics(topic, group))
+
+    def _check(self, group: str, topic: str, queue_id: int, now: int) -> None:
+        """See whether a group may read a topic; raises ``RefusedError``."""
+        if not self._state.settings.perm & _READ:
+            raise RefusedError(Reason.NOT_ALLOWED, f"the broker[{self._state.address}] pop message is forbidden")
+        config = self._topics.get(topic)
+        if config is None:
+            raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist, apply first please!")
+        if not config.perm & _READ:
+            raise RefusedError(Reason.NOT_ALLOWED, f"the topic[{topic}] peeking message is forbidden")
+        if queue_id >= config.read_queue_count:
+            raise RefusedError(Reason.BAD_ARGUMENT, no_such_queue(config, queue_id))
+        checked_group(self._groups, group, now)
+
+
+class _Pop:
+    """A pop that may be tried again."""
+
+    __slots__ = ("_key", "_request", "_requests", "_wanted")
+
+    def __init__(self, requests: PopRequests, request: PopRequest, wanted: Wanted, key: Key) -> None:
+        self._requests = requests
+        self._request = request
+        self._wanted = wanted
+        self._key = key
+
+    def look(self, is_due: bool, now: int) -> Taken | None:
+        """Return what there is for a pop that has waited, None while that is nothing."""
+        taken = self._requests.pops.take(self._request, self._wanted, now)
+        if taken.parts or is_due:
+            return taken
+        self.look_again(taken)
+        return None
+
+    def look_again(self, taken: Taken) -> None:
+        """See to it that it is tried again where its filter stopped, or when a queue is free."""
+        room = self._requests.room
+        if taken.rest:
+            room.wake(self._key)
+        if taken.free_at:
+            room.wake_at(taken.free_at, self._key)
+
+
+def _key(kind: Kind, topic: str, group: str, queue_id: int) -> Key:
+    return kind.name, topic, group, queue_id
+
+
+def _wanted(kind: str | None, expression: str | None) -> Wanted:
+    """Return the filter of a pop; raises ``RefusedError``."""
+    if not expression:
+        return EVERYTHING
+    try:
+        return wanted_by_expression(kind or "TAG", expression)
+    except RefusedError:
+        raise RefusedError(Reason.BAD_FILTER, "parse the consumer's subscription failed") from None
