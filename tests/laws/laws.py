@@ -264,11 +264,9 @@ class _Check:
         told = " ".join(plan.remarks)
         return {
             key
-            for record in self.before.records.values()
-            if (now := after.records.get(record.position))
-            and now.digest() == record.digest()
-            and now.keys != record.keys
-            if f"the message at {record.position:,} is whole" in told
+            for record in (*self.before.records.values(), *self.before.misplaced)
+            if (now := after.records.get(record.stated)) and now.digest() == record.digest() and now.keys != record.keys
+            if f"the message at {record.stated:,} is whole" in told
             for key in record.keys
         }
 

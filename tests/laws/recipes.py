@@ -340,6 +340,57 @@ _ROWS = {
             },
         ],
     ),
+    "the last message of a queue whose offset jumps ahead is where its unit leads": (
+        "batchcq-533-kill",
+        "recover --abnormal --cut",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 46390, "hex": "0000000000000022"}],
+    ),
+    "messages of empty units between those behind the end of the log are told": (
+        "special-533-clean",
+        "recover --abnormal --cut",
+        [
+            {"op": "resize", "file": "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/1/00000000000000000000", "size": 150},
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 10550, "len": 22218},
+            {"op": "zero", "file": "commitlog/00000000000000032768", "at": 0, "len": 32768},
+            {"op": "zero", "file": "commitlog/00000000000000065536", "at": 0, "len": 32768},
+        ],
+    ),
+    "a message whose number is put right in a segment that gets its name again is kept": (
+        "retry-533-clean",
+        "recover --abnormal --cut",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 16179, "hex": "10"},
+            {
+                "op": "rename",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000065536000",
+            },
+        ],
+    ),
+    "a store whose only segment can be none is refused": (
+        "txn-533-clean",
+        "recover --normal",
+        [
+            {"op": "resize", "file": "commitlog/00000000000000000000", "size": 1},
+            {
+                "op": "rename",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000032768",
+            },
+        ],
+    ),
+    "doctor sends to no repair where the only segment can be none": (
+        "txn-533-clean",
+        "doctor",
+        [
+            {"op": "resize", "file": "commitlog/00000000000000000000", "size": 1},
+            {
+                "op": "rename",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000032768",
+            },
+        ],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

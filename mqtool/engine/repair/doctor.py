@@ -124,7 +124,7 @@ CAUSES: dict[str, Cause] = {
     "LOG-SECOND-KIND": Cause(
         LOSES, PAGES["LOG-SECOND-KIND"].title, log.second_kind, (_EXPORT,), versions=("4.9",)
     ),
-    "LOG-NAME": Cause(LOSES, CHECKS["LOG-NAME"].title, of_findings("LOG-NAME"), (_RECOVER,)),
+    "LOG-NAME": Cause(LOSES, CHECKS["LOG-NAME"].title, log.misnamed, (_RECOVER,)),
     "LOG-GAP": Cause(LOSES, CHECKS["LOG-GAP"].title, of_findings("LOG-GAP"), (_RECOVER,)),
     "LOG-DAMAGED": Cause(
         LOSES, PAGES["LOG-DAMAGED"].title,

@@ -108,10 +108,17 @@ def log_missing(case: Case) -> Iterator[Sign]:
     yield from of_findings("LOG-MISSING", commands=commands)(case)
     reader = case.reader
     queues = [*reader.consume_queues.values(), *reader.batch_consume_queues.values()]
-    if reader.paths.commit_log and not reader.commit_log.segments and any(queue.segments for queue in queues):
+    is_gone = not reader.commit_log.segments or (case.elsewhere is not None and case.elsewhere.is_all)
+    if reader.paths.commit_log and is_gone and any(queue.segments for queue in queues):
         folder = reader.paths.relative(reader.paths.commit_log[0])
         text = f"no segment, but {len(queues):,} queues: a broker that starts deletes them"
         yield Sign(text, file=folder, commands=commands)
+
+
+def misnamed(case: Case) -> Iterator[Sign]:
+    """Yield segments with wrong names; a log of which nothing is left to be named is LOG-MISSING."""
+    is_gone = case.elsewhere is not None and case.elsewhere.is_all
+    yield from of_findings("LOG-NAME", commands=() if is_gone else None)(case)
 
 
 def file_size(case: Case) -> Iterator[Sign]:

@@ -597,6 +597,17 @@ class _Builder:
             return False
         return int(queue.units(span.start, span.start + 1)["physical_offset"][0]) == span.physical_offset
 
+    def _is_led_to_before(self, span: Span) -> bool:
+        """Tell whether the last message of a queue jumps ahead, and a unit from where the queue was leads to it."""
+        queue = self.reader.consume_queues.get(span.queue)
+        if queue is None or self._is_confirmed(span):
+            return False
+        after = self.order.next.get(span.queue, (span.start, -1))[0]
+        return any(
+            (units["physical_offset"] == span.physical_offset).any()
+            for _, units in queue.windows(after, min(span.start, queue.max_offset()))
+        )
+
     def _jump(self, span: Span) -> int:
         """Take offsets as they are; returns the next of the queue."""
         after, address = self.order.next.get(span.queue, (span.start, -1))
@@ -649,7 +660,10 @@ class _Builder:
             if hole.start >= plan.end_offset:  # what is misplaced there is left over
                 plan.note_lost((known for known in hole.known if not known.misplaced), BEHIND)
         for span in self.held.values():
-            self._jump(span)
+            if self._is_led_to_before(span):
+                self.odd.append(span)
+            else:
+                self._jump(span)
         self.order.strange = self.alone.keys() - self.reader.consume_queues.keys()
         lost = find_lost(self.reader, plan.holes, self.order)
         editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)

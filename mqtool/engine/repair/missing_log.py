@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mqtool.engine.repair.placement import records_in
+from mqtool.engine.repair.placement import place, records_in
+from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapped_file import MappedFile
@@ -80,7 +81,7 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
         return None
     log = reader.commit_log
     folders = tuple(reader.paths.commit_log)
-    if not log.total_size:
+    if not _has_segments(log):
         return Elsewhere(tuple(_folders_near(reader)), folders, is_all=True) if _held_messages(reader) else None
     if "storePathCommitLog" in reader.config.settings or not log.file_size:
         return None
@@ -93,6 +94,13 @@ def log_elsewhere(reader: StoreReader) -> Elsewhere | None:
         if any(start < stop and start + log.file_size > first for first, stop in missing for start in starts):
             found.append(folder)
     return Elsewhere(tuple(found), folders, is_all=False) if found else None
+
+
+def _has_segments(log: CommitLog) -> bool:
+    """Tell whether there is a segment with anything in it, by its name or by its records."""
+    if log.file_size and all(segment.start_offset % log.file_size for segment in log.segments):
+        return bool(place(log).log.total_size)
+    return bool(log.total_size)
 
 
 def _held_messages(reader: StoreReader) -> bool:

@@ -149,9 +149,15 @@ class QueueMender:
             if end is None:
                 end = _first_at_or_behind(queue, start_offset, last)
             if last > end:
+                after = end
                 for low, units in queue.windows(end, last):
-                    offsets = low + np.arange(len(units))
-                    self._tell(key, offsets, offsets + 1, units, plan)
+                    used = np.flatnonzero(units["size"] != 0)
+                    offsets = low + used
+                    # Units that are empty, or whose file is missing, stood between those of messages.
+                    begins = np.r_[after, offsets[:-1] + 1][: len(offsets)]
+                    begins = np.where(offsets - begins <= self._most, begins, offsets)
+                    self._tell(key, begins, offsets + 1, units[used], plan)
+                    after = int(offsets[-1]) + 1 if len(offsets) else after
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
             self._fill_front(key, queue)

@@ -489,7 +489,8 @@ def _remarks(found: Recovery) -> list[str]:
         offsets = gap.start if gap.messages == 1 else f"{gap.start} to {gap.stop - 1}"
         remarks.append(
             f"there is no room for a placeholder of {topic} {queue_id} {offsets}: a broker that makes its queues again "
-            "will move the later units of that queue; those that are there lead to no message of it (QUEUE-DANGLING)"
+            "will move the later units of that queue; those that are there lead to no message of it (LOG-QUEUE-ORDER, "
+            "QUEUE-DANGLING)"
         )
     if found.reader.rocksdb_queues is not None:
         remarks.append("the queues lie in RocksDB: they are left as they are, the broker fills them up by itself")
