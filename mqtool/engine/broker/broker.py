@@ -15,8 +15,11 @@ from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.operations.acknowledge import Acknowledgements
+from mqtool.engine.broker.operations.clients import ClientRequests
+from mqtool.engine.broker.operations.offsets import OffsetRequests
 from mqtool.engine.broker.operations.pop import PopRequests
 from mqtool.engine.broker.operations.pull import Pulls
+from mqtool.engine.broker.operations.recall import Recalls
 from mqtool.engine.broker.operations.send import Sends
 from mqtool.engine.broker.pops import Pops
 from mqtool.engine.broker.queue_locks import LockTable
@@ -105,6 +108,9 @@ class Broker:
         self.pops = pops = Pops(store, state, topics, offsets, revive_log, room, self.figures, saves, config, now)
         self.pop_requests = PopRequests(store, state, topics, groups, offsets, pops, room)
         self.acknowledgements = Acknowledgements(store, topics, pops)
+        self.recalls = Recalls(intake, state, topics)
+        self.client_requests = ClientRequests(state, topics, groups, self.clients)
+        self.offset_requests = OffsetRequests(store, state, topics, groups, offsets, self.clients, room)
         self.transactions = Transactions(intake, state, topics, offsets, self.clients, self.access, now)
 
         self._clockworks: list[Clockwork] = [

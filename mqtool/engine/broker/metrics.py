@@ -7,8 +7,8 @@ What only clients know, latencies of the store, and bytes by topic are not told;
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqtool.engine.broker.operations.queues import store_timestamp
 from mqtool.engine.broker.processors.admin import runtime_info
-from mqtool.engine.broker.processors.query import store_timestamp
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _progress(broker: "Broker", now: int) -> Iterator[_Progress]:
             stored += queue.next_offset
             consumed += min(max(offset, 0), queue.next_offset)
             first = max(offset, queue.min_offset(broker.store.log.min_offset))
-            if (waits := store_timestamp(broker, topic, queue_id, first)) >= 0:
+            if (waits := store_timestamp(broker.store, topic, queue_id, first)) >= 0:
                 latency = max(latency, now - waits)
         yield _Progress(topic, group, stored, consumed, latency)
 

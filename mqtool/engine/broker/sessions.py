@@ -1,5 +1,6 @@
 """Who is at the other end, whatever protocol he speaks, and what a broker tells him without being asked."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from mqtool.formats.stored_message import StoredMessage
@@ -21,7 +22,17 @@ class TransactionCheck(NamedTuple):
     transaction_id: str | None
 
 
-Notice = ConsumersChanged | TransactionCheck
+class OffsetsReset(NamedTuple):
+    """The consumers of a group go on elsewhere, and see to that themselves."""
+
+    group: str
+    topic: str
+    timestamp: int  # ms, of which these offsets are
+    is_forced: bool
+    offsets: Mapping[int, int]  # by queue id
+
+
+Notice = ConsumersChanged | TransactionCheck | OffsetsReset
 """What wants no answer."""
 
 

@@ -13,6 +13,9 @@ class Reason(enum.Enum):
     NO_TOPIC = enum.auto()
     NO_GROUP = enum.auto()
     NO_MESSAGE = enum.auto()
+    NOT_FOUND = enum.auto()
+    NOT_ONLINE = enum.auto()
+    NO_ANSWER = enum.auto()
     BAD_MESSAGE = enum.auto()
     NOT_SUBSCRIBED = enum.auto()
     OLD_SUBSCRIPTION = enum.auto()
@@ -20,6 +23,7 @@ class Reason(enum.Enum):
     BAD_FILTER = enum.auto()
     BAD_HANDLE = enum.auto()
     TOO_LATE = enum.auto()
+    ONLY_BY_CHECK = enum.auto()
 
 
 class Forbids(enum.IntEnum):

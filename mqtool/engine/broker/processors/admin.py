@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mqtool.engine.broker.processors.query import store_timestamp
+from mqtool.engine.broker.operations.queues import store_timestamp
 from mqtool.engine.broker.settings import AT_START
 from mqtool.engine.store.append_result import PutStatus
 from mqtool.engine.store.message_store import CHANGEABLE
@@ -26,13 +26,11 @@ from mqtool.formats.bodies import (
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import DataVersion, Table, TopicConfig
 from mqtool.formats.headers import (
-    CloneGroupOffset,
     GetBrokerConsumeStats,
     GetConsumeStats,
     GroupAndTopic,
     GroupName,
     QueryConsumeQueue,
-    QueryCorrectionOffset,
     ResumeCheck,
     TopicName,
     ViewBrokerStats,
@@ -62,8 +60,6 @@ _QUEUES_OF_THREADS = {
 """The queues of RocketMQ's threads and their lengths; here nothing waits, but tools look for the figures."""
 _AT_START = AT_START | (STORE_SETTINGS - CHANGEABLE)
 _MOST_UNITS = 1000
-_NOWHERE = (1 << 63) - 1
-"""An offset that is behind all others."""
 
 
 def _reply(request: "Request", body: Any) -> "Answer":
@@ -247,7 +243,7 @@ def _topic_stats(broker: "Broker", request: "Request") -> "Answer":
         queue = broker.store.queue(topic, queue_id)
         end = queue.next_offset if queue else 0
         table[MessageQueue(topic, broker.settings.broker_name, queue_id)] = {
-            "lastUpdateTimestamp": max(store_timestamp(broker, topic, queue_id, end - 1), 0),
+            "lastUpdateTimestamp": max(store_timestamp(broker.store, topic, queue_id, end - 1), 0),
             "maxOffset": end,
             "minOffset": queue.min_offset(broker.store.log.min_offset) if queue else 0,
         }
@@ -279,7 +275,7 @@ def _progress(broker: "Broker", group: str, topics: Iterable[str]) -> dict[Messa
             table[MessageQueue(config.topic, broker.settings.broker_name, queue_id)] = {
                 "brokerOffset": _end(broker, config.topic, queue_id),
                 "consumerOffset": consumed,
-                "lastTimestamp": max(store_timestamp(broker, config.topic, queue_id, consumed - 1), 0),
+                "lastTimestamp": max(store_timestamp(broker.store, config.topic, queue_id, consumed - 1), 0),
                 "pullOffset": max(broker.offsets.pulled(group, config.topic, queue_id), consumed),
             }
     return table
@@ -328,14 +324,14 @@ def _consume_time_span(broker: "Broker", request: "Request") -> "Answer":
         start = queue.min_offset(broker.store.log.min_offset) if queue else 0
         end = queue.next_offset if queue else 0
         consumed = max(broker.offsets.get(header.group, topic, queue_id), 0)
-        waiting = store_timestamp(broker, topic, queue_id, consumed)
+        waiting = store_timestamp(broker.store, topic, queue_id, consumed)
         spans.append(
             {
-                "consumeTimeStamp": store_timestamp(broker, topic, queue_id, max(consumed - 1, start)),
+                "consumeTimeStamp": store_timestamp(broker.store, topic, queue_id, max(consumed - 1, start)),
                 "delayTime": request.now - waiting if waiting >= 0 else 0,
-                "maxTimeStamp": store_timestamp(broker, topic, queue_id, end - 1),
+                "maxTimeStamp": store_timestamp(broker.store, topic, queue_id, end - 1),
                 "messageQueue": {"brokerName": broker.settings.broker_name, "queueId": queue_id, "topic": topic},
-                "minTimeStamp": store_timestamp(broker, topic, queue_id, start),
+                "minTimeStamp": store_timestamp(broker.store, topic, queue_id, start),
             }
         )
     return _reply(request, {"consumeTimeSpanSet": spans})
@@ -358,30 +354,6 @@ def _subscription(broker: "Broker", request: "Request") -> "Answer":
     subscription = online.subscriptions.get(header.topic) if online else None
     members = subscription_members(subscription) if subscription else None
     return _reply(request, {"group": header.group, "subscriptionData": members, "topic": header.topic})
-
-
-def _clone_offsets(broker: "Broker", request: "Request") -> "Answer":
-    header = parse_header(CloneGroupOffset, request.command.ext_fields)
-    topics = [header.topic] if header.topic else broker.offsets.topics_of(header.src_group)
-    for config in _configs(broker, topics):
-        broker.offsets.clone(header.src_group, header.dest_group, config.topic)
-    return _done(request)
-
-
-def _correction_offsets(broker: "Broker", request: "Request") -> "Answer":
-    """Tell of each queue how far all groups have read it, and of those that one group is not that far in, no place."""
-    header = parse_header(QueryCorrectionOffset, request.command.ext_fields)
-    left_out = (header.filter_groups or "").split(",")
-    least: dict[int, int] = {}
-    for group in broker.offsets.groups_of(header.topic):
-        for queue_id, offset in broker.offsets.of(group, header.topic).items() if group not in left_out else ():
-            queue = broker.store.queue(header.topic, queue_id)
-            if offset >= (queue.min_offset(broker.store.log.min_offset) if queue else 0):
-                least[queue_id] = min(offset, least.get(queue_id, offset))
-    for queue_id, offset in broker.offsets.of(header.compare_group, header.topic).items():
-        if least.get(queue_id, offset) > offset:
-            least[queue_id] = _NOWHERE
-    return _reply(request, {"correctionOffsets": least})
 
 
 def _query_queue(broker: "Broker", request: "Request") -> "Answer":
@@ -482,8 +454,6 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _groups_of_topic,
     RequestCode.QUERY_CONSUME_TIME_SPAN: _consume_time_span,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _clean_expired_queues,
-    RequestCode.QUERY_CORRECTION_OFFSET: _correction_offsets,
-    RequestCode.CLONE_GROUP_OFFSET: _clone_offsets,
     RequestCode.VIEW_BROKER_STATS_DATA: _view_stats,
     RequestCode.CLEAN_UNUSED_TOPIC: _clean_unused_topics,
     RequestCode.GET_BROKER_CONSUME_STATS: _broker_consume_stats,

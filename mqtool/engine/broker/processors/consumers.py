@@ -3,23 +3,27 @@
 (Rules: remoting.md 3.2, 3.7. RocketMQ: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``, ``Broker2Client``.)
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mqtool.engine.broker.consumer_offsets import UNKNOWN
-from mqtool.engine.broker.processors.session import Then, remoting_session
-from mqtool.engine.store.live_pull import is_in_memory
+from mqtool.engine.broker.operations.offsets import Reset
+from mqtool.engine.broker.processors.protocol_texts import PREVIOUSLY_RESET
+from mqtool.engine.broker.processors.session import Then, by_queue_of, remoting_session
+from mqtool.engine.store.time_search import Boundary
 from mqtool.errors import FormatError, NotFoundError
-from mqtool.formats.bodies import MessageQueue, build_body, by_queue, parse_body
+from mqtool.formats.bodies import build_body, by_queue, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode, Version
-from mqtool.formats.config_tables import Table, TopicConfig
 from mqtool.formats.headers import (
+    CloneGroupOffset,
     ConsumeDirectly,
     GetConsumerStatus,
     GetRunningInfo,
     OffsetResponse,
     QueryConsumerOffset,
+    QueryCorrectionOffset,
+    Queue,
     ResetOffset,
+    SearchOffset,
+    TimestampResponse,
     UpdateConsumerOffset,
     build_header,
     parse_header,
@@ -34,151 +38,74 @@ if TYPE_CHECKING:
 CALL_MS = 10_000
 """How long a consumer may take for an answer that is passed on."""
 
-_NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
-
 
 # Offsets
 
 
 def query_offset(broker: "Broker", request: "Request") -> "Answer":
     """Return what a group reads next of a queue."""
-    command = request.command
-    header = parse_header(QueryConsumerOffset, command.ext_fields)
-    offset = broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
-    if offset < 0:
-        offset = _first_offset(broker, header)
-    if offset < 0:
-        return command.answer(ResponseCode.QUERY_NOT_FOUND, remark=_NOT_FOUND)
-    return command.answer(ext_fields=build_header(OffsetResponse(offset)))
-
-
-def _first_offset(broker: "Broker", header: QueryConsumerOffset) -> int:
-    """Return where a group begins that has not read a queue yet: at 0 while the queue is young enough."""
-    queue = broker.store.queue(header.topic, header.queue_id)
-    if header.set_zero_if_not_found is False or queue is None or queue.min_offset(broker.store.log.min_offset) > 0:
-        return UNKNOWN
-    units = queue.units(0, 1)
-    return 0 if units and is_in_memory(broker.store, units[0].physical_offset) else UNKNOWN
+    group, topic, queue_id, begins_at_zero = parse_header(QueryConsumerOffset, request.command.ext_fields)
+    offset = broker.offset_requests.consumed(group, topic, queue_id, begins_at_zero=begins_at_zero is not False)
+    return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
 
 
 def update_offset(broker: "Broker", request: "Request") -> "Answer":
     """Take what a group reads next of a queue."""
-    command = request.command
-    group, topic, queue_id, offset = parse_header(UpdateConsumerOffset, command.ext_fields)
-    if broker.groups.get(group) is None:
-        remark = f"Group {group} not exist!"
-        return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
-    if (config := broker.topics.get(topic)) is None:
-        return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"Topic {topic} not exist!")
-    # RocketMQ takes any number; made-up ones would fill the table. A topic may have had more queues before.
-    if not 0 <= queue_id < max(config.read_queue_count, config.write_queue_count) and (
-        broker.offsets.get(group, topic, queue_id) == UNKNOWN
-    ):
-        return command.answer(ResponseCode.INVALID_PARAMETER, remark=f"Topic {topic} has no queue {queue_id}")
-    if broker.offsets.has_reset(group, topic, queue_id):
-        return command.answer(remark="Offset has been previously reset")
-    broker.offsets.check_room(group, topic, queue_id)
-    broker.offsets.commit(group, topic, queue_id, offset)
-    return command.answer()
-
-
-# Resets
-
-
-class _ResetError(Exception):
-    """A reset that cannot be; its text becomes the remark of the answer."""
+    counts = broker.offset_requests.commit(*parse_header(UpdateConsumerOffset, request.command.ext_fields))
+    return request.command.answer(remark=None if counts else PREVIOUSLY_RESET)
 
 
 def reset(broker: "Broker", request: "Request") -> "Answer":
-    """Set what a group reads next of one queue or all queues of a topic.
-
-    The next pull of each queue is told so, one that waits at once; where ``useServerSideResetOffset`` is false, the
-    consumers are told to do it themselves, as brokers before 5.0 have it.
-    """
-    command = request.command
-    header = parse_header(ResetOffset, command.ext_fields)
-    topic = broker.topics.get(header.topic)
-    if topic is None:
-        remark = f"Topic {header.topic} does not exist"
-        return command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
-    if broker.groups.get(header.group) is None:
-        remark = f"Group {header.group} does not exist"
-        return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
-    try:
-        if broker.settings.server_side_reset:
-            targets = _targets(broker, header, topic)
-            broker.offsets.check_room(header.group, header.topic)
-            for queue_id, offset in targets.items():
-                broker.offsets.reset(header.group, header.topic, queue_id, offset)
-                broker.room.wake((header.topic, queue_id))
-            body = build_body({"offsetTable": _by_queue(broker, header.topic, targets)})
-            return command.answer(body=body)
-        return _reset_by_consumers(broker, request, header, topic)
-    except _ResetError as error:
-        return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+    """Set what a group reads next of one queue or all queues of a topic."""
+    header = parse_header(ResetOffset, request.command.ext_fields)
+    offsets = broker.offset_requests.reset(
+        Reset(header.group, header.topic, header.timestamp, header.is_force, header.queue_id, header.offset)
+    )
+    table = by_queue_of(header.topic, broker.settings.broker_name, offsets)
+    return request.command.answer(body=build_body({"offsetTable": table}))
 
 
-def _targets(broker: "Broker", header: ResetOffset, topic: TopicConfig) -> dict[int, int]:
-    """Return the new offset of each queue."""
-    ids = range(topic.read_queue_count) if header.queue_id < 0 else [header.queue_id]
-    if not ids or max(ids) >= topic.read_queue_count:
-        raise _ResetError(f"the topic {header.topic} has no queue to be reset")
-    targets = {}
-    for queue_id in ids:
-        if header.offset is None or header.offset < 0:
-            targets[queue_id] = _offset_at(broker, header.topic, queue_id, header.timestamp)
-            continue
-        low, high = _range(broker, header.topic, queue_id)
-        if not low <= header.offset <= high + 1:
-            raise _ResetError(f"Target offset {header.offset} not in consume queue range [{low}-{high}]")
-        targets[queue_id] = header.offset
-    return targets
+def clone_offsets(broker: "Broker", request: "Request") -> "Answer":
+    """Have a group go on where another is."""
+    source, target, topic, _ = parse_header(CloneGroupOffset, request.command.ext_fields)
+    broker.offset_requests.clone(source, target, topic)
+    return request.command.answer()
 
 
-def _reset_by_consumers(broker: "Broker", request: "Request", header: ResetOffset, topic: TopicConfig) -> "Answer":
-    targets = {}
-    for queue_id in range(topic.write_queue_count):
-        committed = broker.offsets.get(header.group, header.topic, queue_id)
-        if committed < 0:
-            raise _ResetError(f"THe consumer group <{header.group}> not exist")
-        target = _offset_at(broker, header.topic, queue_id, header.timestamp)
-        targets[queue_id] = target if header.is_force else min(target, committed)
-    online = broker.clients.group(header.group)
-    if online is None:
-        remark = f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic}"
-        return request.command.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
-    queues = _by_queue(broker, header.topic, targets)
-    fields = build_header(header._replace(queue_id=-1, offset=None))
-    for client in online.members.values():
-        if client.session.version >= Version.V3_0_7:
-            body = build_body({"offsetTable": _for_cpp(queues) if client.session.language == "CPP" else queues})
-            remoting_session(client.session).tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
-    return request.command.answer(body=build_body({"offsetTable": queues}))
+def correction_offsets(broker: "Broker", request: "Request") -> "Answer":
+    """Tell of each queue how far all groups have read it."""
+    topic, group, left_out = parse_header(QueryCorrectionOffset, request.command.ext_fields)
+    least = broker.offset_requests.least(topic, group, (left_out or "").split(","))
+    return request.command.answer(body=build_body({"correctionOffsets": least}))
 
 
-def _offset_at(broker: "Broker", topic: str, queue_id: int, timestamp: int) -> int:
-    queue = broker.store.queue(topic, queue_id)
-    if queue is None:
-        return 0
-    return queue.next_offset if timestamp < 0 else broker.store.offset_at(queue, timestamp)
+def search_offset(broker: "Broker", request: "Request") -> "Answer":
+    """Return the offset of a time in a queue."""
+    topic, queue_id, timestamp, kind = parse_header(SearchOffset, request.command.ext_fields)
+    boundary = Boundary.UPPER if (kind or "").lower() == "upper" else Boundary.LOWER
+    offset = broker.offset_requests.offset_at(topic, queue_id, timestamp, boundary)
+    return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
 
 
-def _range(broker: "Broker", topic: str, queue_id: int) -> tuple[int, int]:
-    queue = broker.store.queue(topic, queue_id)
-    return (queue.min_offset(broker.store.log.min_offset), queue.next_offset) if queue else (0, 0)
+def max_offset(broker: "Broker", request: "Request") -> "Answer":
+    """Return the end of a queue."""
+    topic, queue_id, _ = parse_header(Queue, request.command.ext_fields)
+    offset = broker.offset_requests.next_offset(topic, queue_id)
+    return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
 
 
-def _by_queue(broker: "Broker", topic: str, offsets: Mapping[int, int]) -> dict[MessageQueue, int]:
-    name = broker.settings.broker_name
-    return {MessageQueue(topic, name, queue_id): offset for queue_id, offset in offsets.items()}
+def min_offset(broker: "Broker", request: "Request") -> "Answer":
+    """Return the beginning of a queue."""
+    topic, queue_id, _ = parse_header(Queue, request.command.ext_fields)
+    offset = broker.offset_requests.min_offset(topic, queue_id)
+    return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
 
 
-def _for_cpp(queues: Mapping[MessageQueue, int]) -> list[Table]:
-    # Clients in C++ have no reader for a map whose keys are queues.
-    return [
-        {"brokerName": queue.broker_name, "offset": offset, "queueId": queue.queue_id, "topic": queue.topic}
-        for queue, offset in queues.items()
-    ]
+def earliest_timestamp(broker: "Broker", request: "Request") -> "Answer":
+    """Return when the first message of a queue was stored."""
+    topic, queue_id, _ = parse_header(Queue, request.command.ext_fields)
+    timestamp = broker.offset_requests.earliest_timestamp(topic, queue_id)
+    return request.command.answer(ext_fields=build_header(TimestampResponse(timestamp)))
 
 
 # Questions that are passed on
@@ -269,6 +196,12 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.QUERY_CONSUMER_OFFSET: query_offset,
     RequestCode.UPDATE_CONSUMER_OFFSET: update_offset,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset,
+    RequestCode.CLONE_GROUP_OFFSET: clone_offsets,
+    RequestCode.QUERY_CORRECTION_OFFSET: correction_offsets,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset,
+    RequestCode.GET_MAX_OFFSET: max_offset,
+    RequestCode.GET_MIN_OFFSET: min_offset,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: earliest_timestamp,
     RequestCode.GET_CONSUMER_RUNNING_INFO: running_info,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_directly,
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: consumer_status,

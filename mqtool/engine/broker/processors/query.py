@@ -6,17 +6,12 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mqtool.engine.store.time_search import Boundary
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import (
     UNIQUE_KEY_QUERY,
-    OffsetResponse,
     QueryMessage,
     QueryMessageResponse,
-    Queue,
-    SearchOffset,
-    TimestampResponse,
     ViewMessage,
     build_header,
     parse_header,
@@ -97,54 +92,7 @@ def _view_message(broker: "Broker", request: "Request") -> "Answer":
     return answer
 
 
-def _search_offset(broker: "Broker", request: "Request") -> "Answer":
-    header = parse_header(SearchOffset, request.command.ext_fields)
-    boundary = Boundary.UPPER if (header.boundary_type or "").lower() == "upper" else Boundary.LOWER
-    queue = broker.store.queue(header.topic, header.queue_id)
-    return _offset(request, broker.store.offset_at(queue, header.timestamp, boundary) if queue else 0)
-
-
-def _max_offset(broker: "Broker", request: "Request") -> "Answer":
-    header = parse_header(Queue, request.command.ext_fields)
-    queue = broker.store.queue(header.topic, header.queue_id)
-    return _offset(request, queue.next_offset if queue else 0)
-
-
-def _min_offset(broker: "Broker", request: "Request") -> "Answer":
-    header = parse_header(Queue, request.command.ext_fields)
-    queue = broker.store.queue(header.topic, header.queue_id)
-    return _offset(request, queue.min_offset(broker.store.log.min_offset) if queue else 0)
-
-
-def _offset(request: "Request", offset: int) -> "Answer":
-    return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
-
-
-def _earliest_timestamp(broker: "Broker", request: "Request") -> "Answer":
-    header = parse_header(Queue, request.command.ext_fields)
-    queue = broker.store.queue(header.topic, header.queue_id)
-    timestamp = (
-        store_timestamp(broker, header.topic, header.queue_id, queue.min_offset(broker.store.log.min_offset))
-        if queue
-        else -1
-    )
-    return request.command.answer(ext_fields=build_header(TimestampResponse(timestamp)))
-
-
-def store_timestamp(broker: "Broker", topic: str, queue_id: int, queue_offset: int) -> int:
-    """Return when the message at a place of a queue was stored (ms), -1 where there is none."""
-    queue = broker.store.queue(topic, queue_id)
-    if queue is None or not 0 <= queue_offset < queue.next_offset:
-        return -1
-    units = queue.units(queue_offset, 1)
-    return broker.store.log.store_timestamp(units[0].physical_offset) if units else -1
-
-
 PROCESSORS: "dict[int, Processor]" = {
     RequestCode.QUERY_MESSAGE: _query_message,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _search_offset,
-    RequestCode.GET_MAX_OFFSET: _max_offset,
-    RequestCode.GET_MIN_OFFSET: _min_offset,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _earliest_timestamp,
     RequestCode.VIEW_MESSAGE_BY_ID: _view_message,
 }

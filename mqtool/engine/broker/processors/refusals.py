@@ -15,6 +15,9 @@ CODES = {
     Reason.NO_TOPIC: ResponseCode.TOPIC_NOT_EXIST,
     Reason.NO_GROUP: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     Reason.NO_MESSAGE: ResponseCode.NO_MESSAGE,
+    Reason.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
+    Reason.NOT_ONLINE: ResponseCode.CONSUMER_NOT_ONLINE,
+    Reason.NO_ANSWER: ResponseCode.CONSUME_MSG_TIMEOUT,
     Reason.BAD_MESSAGE: ResponseCode.MESSAGE_ILLEGAL,
     Reason.NOT_SUBSCRIBED: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     Reason.OLD_SUBSCRIPTION: ResponseCode.SUBSCRIPTION_NOT_LATEST,
@@ -22,6 +25,7 @@ CODES = {
     Reason.BAD_FILTER: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     Reason.BAD_HANDLE: ResponseCode.ILLEGAL_OPERATION,
     Reason.TOO_LATE: ResponseCode.POLLING_TIMEOUT,
+    Reason.ONLY_BY_CHECK: ResponseCode.ILLEGAL_OPERATION,
 }
 
 

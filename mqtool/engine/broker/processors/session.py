@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from mqtool.engine.broker.saves import Saves
-from mqtool.engine.broker.sessions import ConsumersChanged, Notice, Session, TransactionCheck
+from mqtool.engine.broker.sessions import ConsumersChanged, Notice, OffsetsReset, Session, TransactionCheck
 from mqtool.engine.broker.waiting_room import CALLS, Waiting, WaitingRoom
 from mqtool.errors import MqtoolError, UnavailableError
-from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.headers import CheckTransaction, ConsumerGroup, build_header
+from mqtool.formats.bodies import MessageQueue, build_body
+from mqtool.formats.codes import RequestCode, ResponseCode, Version
+from mqtool.formats.headers import CheckTransaction, ConsumerGroup, ResetOffset, build_header
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.new_message import Host, build_record, record_size, topic_field
 from mqtool.formats.remoting import ONEWAY, Outgoing, Peer, RemotingCommand
@@ -109,9 +110,28 @@ class RemotingSession(Session):
         """Tell something."""
         if isinstance(notice, ConsumersChanged):
             self.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, build_header(ConsumerGroup(notice.group)))
+        elif isinstance(notice, OffsetsReset):
+            if self.version >= Version.V3_0_7:
+                fields = build_header(ResetOffset(notice.topic, notice.group, notice.timestamp, notice.is_forced))
+                self.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, self._reset_body(notice))
         else:
             fields = {**build_header(_check_header(notice)), "bname": self._outbox.broker_name()}
             self.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, _check_body(notice))
+
+    def _reset_body(self, notice: OffsetsReset) -> bytes:
+        queues = by_queue_of(notice.topic, self._outbox.broker_name(), notice.offsets)
+        if self.language == "CPP":  # clients in C++ have no reader for a map whose keys are queues
+            listed = [
+                {"brokerName": queue.broker_name, "offset": offset, "queueId": queue.queue_id, "topic": queue.topic}
+                for queue, offset in queues.items()
+            ]
+            return build_body({"offsetTable": listed})
+        return build_body({"offsetTable": queues})
+
+
+def by_queue_of(topic: str, broker_name: str, offsets: Mapping[int, int]) -> dict[MessageQueue, int]:
+    """Return offsets by queue, as bodies have them."""
+    return {MessageQueue(topic, broker_name, queue_id): offset for queue_id, offset in offsets.items()}
 
 
 def remoting_session(session: Session) -> RemotingSession:

@@ -1,0 +1,151 @@
+"""Clients that come and go, and who is there.
+
+(Rules: remoting.md 3.3, 3.6. RocketMQ: ``ClientManageProcessor``, ``ConsumerManageProcessor``,
+``AdminBrokerProcessor``.)
+"""
+
+from mqtool.engine.broker.clients import Client, Clients, OnlineGroup, size_of
+from mqtool.engine.broker.limits import (
+    MOST_GROUPS_IN_ALL,
+    MOST_MEMBERS,
+    MOST_OF_SUBSCRIPTIONS,
+    MOST_TOPICS,
+    check_name,
+    check_room,
+)
+from mqtool.engine.broker.operations.filters import MOST_OF_FILTER, wanted_by_expression
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.sessions import Session
+from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.topics import Topics
+from mqtool.errors import LimitError
+from mqtool.formats.bodies import Heartbeat
+from mqtool.formats.topics import RETRY_PREFIX
+
+MOST_GROUPS = 256
+"""Groups of one client, of producers and of consumers each: every new one makes topics and is written down."""
+MOST_SUBSCRIPTIONS = 1 << 12
+"""Of all groups in a heartbeat."""
+
+
+class ClientRequests:
+    """What clients say of themselves, and ask of each other, on the parts of a broker that this needs."""
+
+    def __init__(self, state: BrokerState, topics: Topics, groups: SubscriptionGroups, clients: Clients) -> None:
+        self._state = state
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+
+    def heartbeat(self, session: Session, beat: Heartbeat, now: int) -> bool:
+        """Take note of a client; the members of the groups that it changes are told.
+
+        Returns:
+            Whether subscriptions are not those that a short heartbeat speaks of: they are wanted again.
+
+        Raises:
+            RefusedError: there is too much of something in it; nothing of it is taken.
+        """
+        try:
+            self._check(beat, session)
+        except LimitError as error:
+            raise RefusedError(Reason.BAD_ARGUMENT, str(error)) from None
+        client = Client(session, beat.client_id, now)
+        is_changed = not beat.fingerprint
+        groups = self._groups.find_all([data.group for data in beat.consumers], now)
+        known = [(data, group) for data, group in zip(beat.consumers, groups, strict=True) if group]
+        self._topics.of_groups(
+            (
+                (RETRY_PREFIX + data.group, group.retry_queue_count, data.unit_mode)
+                for data, group in known
+                if group.retry_queue_count > 0
+            ),
+            now,
+        )
+        for data, _ in known:
+            self._clients.register_consumer(data, client, keeps_subscriptions=beat.without_subscriptions)
+            if beat.fingerprint:
+                is_changed |= self._clients.take_fingerprint(data.group, beat.fingerprint)
+        for producer_group in beat.producer_groups:
+            self._clients.register_producer(producer_group, client)
+        return is_changed
+
+    def unregister(self, session: Session, producer_group: str | None, consumer_group: str | None) -> None:
+        """Forget a client that says good-bye to one group, or to one of each kind."""
+        if producer_group:
+            self._clients.unregister_producer(producer_group, session)
+        if consumer_group:
+            self._clients.unregister_consumer(consumer_group, session)
+
+    def check_filter(self, kind: str, expression: str) -> None:
+        """See whether a filter will work here; of tags any does.
+
+        Raises:
+            RefusedError: it will not.
+        """
+        if kind == "TAG":
+            return
+        if not self._state.settings.sql92_enabled:
+            text = f"The broker does not support consumer to filter message by {kind}"
+            raise RefusedError(Reason.NOT_POSSIBLE, text)
+        wanted_by_expression(kind, expression)
+
+    # Who is there
+
+    def consumer_ids(self, group: str) -> list[str]:
+        """Return the ids of the members of a group, each once; raises ``RefusedError`` where there are none."""
+        online = self._clients.group(group)
+        if online is None:
+            raise RefusedError(Reason.NOT_POSSIBLE, f"no consumer for this group, {group}")
+        return list(dict.fromkeys(client.client_id for client in online.members.values()))
+
+    def consumers(self, group: str) -> OnlineGroup:
+        """Return the members of a group and what it wants; raises ``RefusedError`` where there are none."""
+        online = self._clients.group(group)
+        if online is None:
+            raise RefusedError(Reason.NOT_ONLINE, f"the consumer group[{group}] not online")
+        return online
+
+    def producers(self, group: str) -> list[Client]:
+        """Return the producers of a group; raises ``RefusedError`` where there are none."""
+        clients = self._clients.producers(group)
+        if not clients:
+            raise RefusedError(Reason.NOT_POSSIBLE, f"the producer group[{group}] not exist")
+        return clients
+
+    def all_producers(self) -> dict[str, list[Client]]:
+        """Return all producers by group."""
+        return {group: self._clients.producers(group) for group in self._clients.producer_groups()}
+
+    # Limits
+
+    def _check(self, beat: Heartbeat, session: Session) -> None:
+        """See that there is not too much in a heartbeat; raises ``LimitError``."""
+        clients = self._clients
+        producers, consumers = clients.groups_of(session)
+        groups = {one.group for one in beat.consumers}
+        if max(len(producers | {*beat.producer_groups}), len(consumers | groups)) > MOST_GROUPS:
+            raise LimitError(f"a client has at most {MOST_GROUPS} groups of producers and of consumers each")
+        subscriptions = [one for consumer in beat.consumers for one in consumer.subscriptions]
+        for name in (beat.client_id, *beat.producer_groups, *(one.group for one in beat.consumers)):
+            check_name(name, "name")
+        for one in subscriptions:
+            check_name(one.topic, "topic")
+            check_name(one.expression_type, "expression type")
+        new = len({*beat.producer_groups} - producers) + len(groups - consumers)
+        check_room(clients.member_count, new, MOST_MEMBERS, "clients in groups")
+        before = sum(size_of(online.subscriptions.values()) for one in groups if (online := clients.group(one)))
+        size = max(0, size_of(subscriptions) - before)
+        check_room(clients.subscription_size, size, MOST_OF_SUBSCRIPTIONS, "characters of subscriptions")
+        new_groups = sum(self._groups.get(one) is None for one in groups)
+        check_room(len(self._groups), new_groups, MOST_GROUPS_IN_ALL, "groups")
+        new_topics = sum(self._topics.get(RETRY_PREFIX + one) is None for one in groups)
+        check_room(len(self._topics.configs), new_topics, MOST_TOPICS, "topics")
+        if len(subscriptions) > MOST_SUBSCRIPTIONS:
+            raise LimitError(f"a heartbeat has at most {MOST_SUBSCRIPTIONS:,} subscriptions")
+        for one in subscriptions:
+            if max(len(one.expression), len(one.tags_codes), len(one.tags)) > MOST_OF_FILTER:
+                raise LimitError(
+                    f"the filter for the topic [{one.topic[:200]}] is longer than {MOST_OF_FILTER:,} characters"
+                )

@@ -1,0 +1,205 @@
+"""Offsets: how far groups have read, where messages of a time lie, resets.
+
+(Rules: remoting.md 3.2, 3.7. RocketMQ: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``, ``Broker2Client``.)
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.broker.clients import Clients
+from mqtool.engine.broker.consumer_offsets import UNKNOWN, ConsumerOffsets
+from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.sessions import OffsetsReset
+from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.topics import Topics
+from mqtool.engine.broker.waiting_room import WaitingRoom
+from mqtool.engine.store.live_pull import is_in_memory
+from mqtool.engine.store.time_search import Boundary
+from mqtool.formats.config_tables import TopicConfig
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+NOWHERE = (1 << 63) - 1
+"""An offset that is behind all others."""
+
+
+class Reset(NamedTuple):
+    """Where a group is to go on."""
+
+    group: str
+    topic: str
+    timestamp: int  # ms; less than 0: at the end
+    is_forced: bool  # also where it has not come yet
+    queue_id: int = -1  # -1: of all queues
+    offset: int | None = None  # in place of a time
+
+
+class OffsetRequests:
+    """What is asked about offsets, on the parts of a broker that this needs."""
+
+    def __init__(
+        self,
+        store: "MessageStore",
+        state: BrokerState,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        room: WaitingRoom,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._room = room
+
+    # Of groups
+
+    def consumed(self, group: str, topic: str, queue_id: int, *, begins_at_zero: bool = True) -> int:
+        """Return what a group reads next of a queue; one that is new begins at 0 while the queue is young enough.
+
+        Raises:
+            RefusedError: it has not read this queue, nor may it begin at 0.
+        """
+        offset = self._offsets.get(group, topic, queue_id)
+        if offset < 0 and begins_at_zero:
+            offset = self._first_offset(topic, queue_id)
+        if offset < 0:
+            raise RefusedError(Reason.NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first")
+        return offset
+
+    def _first_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._store.queue(topic, queue_id)
+        if queue is None or queue.min_offset(self._store.log.min_offset) > 0:
+            return UNKNOWN
+        units = queue.units(0, 1)
+        return 0 if units and is_in_memory(self._store, units[0].physical_offset) else UNKNOWN
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Take what a group reads next of a queue; tell whether it counts: a reset comes first.
+
+        Raises:
+            RefusedError: there is no such group, topic or queue.
+            LimitError: no more offsets are kept.
+        """
+        if self._groups.get(group) is None:
+            raise RefusedError(Reason.NO_GROUP, f"Group {group} not exist!")
+        if (config := self._topics.get(topic)) is None:
+            raise RefusedError(Reason.NO_TOPIC, f"Topic {topic} not exist!")
+        # RocketMQ takes any number; made-up ones would fill the table. A topic may have had more queues before.
+        if not 0 <= queue_id < max(config.read_queue_count, config.write_queue_count) and (
+            self._offsets.get(group, topic, queue_id) == UNKNOWN
+        ):
+            raise RefusedError(Reason.BAD_ARGUMENT, f"Topic {topic} has no queue {queue_id}")
+        if self._offsets.has_reset(group, topic, queue_id):
+            return False
+        self._offsets.check_room(group, topic, queue_id)
+        self._offsets.commit(group, topic, queue_id, offset)
+        return True
+
+    def clone(self, source: str, target: str, topic: str | None) -> None:
+        """Have a group go on where another is, in one topic or all that this has read."""
+        for name in [topic] if topic else self._offsets.topics_of(source):
+            if self._topics.get(name) is not None:
+                self._offsets.clone(source, target, name)
+
+    def least(self, topic: str, group: str, left_out: Collection[str]) -> dict[int, int]:
+        """Return of each queue how far all groups but some have read it, ``NOWHERE`` where one is not so far."""
+        least: dict[int, int] = {}
+        for other in self._offsets.groups_of(topic):
+            for queue_id, offset in self._offsets.of(other, topic).items() if other not in left_out else ():
+                if offset >= ends_of(self._store, topic, queue_id)[0]:
+                    least[queue_id] = min(offset, least.get(queue_id, offset))
+        for queue_id, offset in self._offsets.of(group, topic).items():
+            if least.get(queue_id, offset) > offset:
+                least[queue_id] = NOWHERE
+        return least
+
+    # Of queues
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that is kept."""
+        return ends_of(self._store, topic, queue_id)[0]
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message gets."""
+        return next_offset_of(self._store, topic, queue_id)
+
+    def offset_at(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """Return the queue offset of the first or last message stored at a time (ms)."""
+        queue = self._store.queue(topic, queue_id)
+        return self._store.offset_at(queue, timestamp, boundary) if queue else 0
+
+    def earliest_timestamp(self, topic: str, queue_id: int) -> int:
+        """Return when the first message that is kept was stored (ms), -1 where there is none."""
+        return store_timestamp(self._store, topic, queue_id, self.min_offset(topic, queue_id))
+
+    # Resets
+
+    def reset(self, reset: Reset) -> dict[int, int]:
+        """Set what a group reads next of one queue or all queues of a topic, and return that by queue id.
+
+        The next pull of each queue is told so, one that waits at once; where ``useServerSideResetOffset`` is false, the
+        consumers are told to do it themselves, as brokers before 5.0 have it.
+
+        Raises:
+            RefusedError: there is no such topic, group, queue or offset, or nobody to be told.
+            LimitError: no more offsets are kept.
+        """
+        topic = self._topics.get(reset.topic)
+        if topic is None:
+            raise RefusedError(Reason.NO_TOPIC, f"Topic {reset.topic} does not exist")
+        if self._groups.get(reset.group) is None:
+            raise RefusedError(Reason.NO_GROUP, f"Group {reset.group} does not exist")
+        if not self._state.settings.server_side_reset:
+            return self._reset_by_consumers(reset, topic)
+        targets = self._targets(reset, topic)
+        self._offsets.check_room(reset.group, reset.topic)
+        for queue_id, offset in targets.items():
+            self._offsets.reset(reset.group, reset.topic, queue_id, offset)
+            self._room.wake((reset.topic, queue_id))
+        return targets
+
+    def _targets(self, reset: Reset, topic: TopicConfig) -> dict[int, int]:
+        """Return the new offset of each queue."""
+        ids = range(topic.read_queue_count) if reset.queue_id < 0 else [reset.queue_id]
+        if not ids or max(ids) >= topic.read_queue_count:
+            raise RefusedError(Reason.NOT_POSSIBLE, f"the topic {reset.topic} has no queue to be reset")
+        targets = {}
+        for queue_id in ids:
+            if reset.offset is None or reset.offset < 0:
+                targets[queue_id] = self._target_at(reset.topic, queue_id, reset.timestamp)
+                continue
+            low, high = ends_of(self._store, reset.topic, queue_id)
+            if not low <= reset.offset <= high + 1:
+                text = f"Target offset {reset.offset} not in consume queue range [{low}-{high}]"
+                raise RefusedError(Reason.NOT_POSSIBLE, text)
+            targets[queue_id] = reset.offset
+        return targets
+
+    def _reset_by_consumers(self, reset: Reset, topic: TopicConfig) -> dict[int, int]:
+        targets = {}
+        for queue_id in range(topic.write_queue_count):
+            committed = self._offsets.get(reset.group, reset.topic, queue_id)
+            if committed < 0:
+                raise RefusedError(Reason.NOT_POSSIBLE, f"THe consumer group <{reset.group}> not exist")
+            target = self._target_at(reset.topic, queue_id, reset.timestamp)
+            targets[queue_id] = target if reset.is_forced else min(target, committed)
+        online = self._clients.group(reset.group)
+        if online is None:
+            text = f"Consumer not online, so can not reset offset, Group: {reset.group} Topic: {reset.topic}"
+            raise RefusedError(Reason.NOT_ONLINE, text)
+        notice = OffsetsReset(reset.group, reset.topic, reset.timestamp, reset.is_forced, targets)
+        for client in online.members.values():
+            client.session.notify(notice)
+        return targets
+
+    def _target_at(self, topic: str, queue_id: int, timestamp: int) -> int:
+        if timestamp < 0:
+            return next_offset_of(self._store, topic, queue_id)
+        return self.offset_at(topic, queue_id, timestamp)
