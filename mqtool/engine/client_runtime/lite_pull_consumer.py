@@ -234,9 +234,9 @@ class LitePullConsumer(Consumer):
             UsageError: the consumer is not running.
         """
         self._check_running()
-        return (await self.take_batch(timeout_ms)).messages
+        return (await self._take_batch(timeout_ms)).messages
 
-    async def take_batch(self, timeout_ms: int | None) -> "Batch":
+    async def _take_batch(self, timeout_ms: int | None) -> "Batch":
         """Do what ``poll`` does, for messages that may be given back."""
         self._check_running()
         given = await self._take(self.options.poll_timeout_millis if timeout_ms is None else timeout_ms)
@@ -245,7 +245,7 @@ class LitePullConsumer(Consumer):
         first, given.count = given.count, len(given.messages)
         return Batch(given.messages[first:], given)
 
-    def give_back(self, batch: "Batch") -> None:
+    def _give_back(self, batch: "Batch") -> None:
         """Have the messages of a batch come first when this consumer is asked again."""
         if batch.given is None:
             return
@@ -315,11 +315,11 @@ class LitePullConsumer(Consumer):
         Args:
             timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
         """
-        batch = await self.take_batch(timeout_ms)
+        batch = await self._take_batch(timeout_ms)
         try:
             yield batch.messages
         except BaseException:
-            self.give_back(batch)
+            self._give_back(batch)
             raise
         if batch.messages:
             await self.commit()

@@ -9,7 +9,7 @@ import logging
 import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqtool.engine.client import questions, sending
@@ -108,6 +108,18 @@ class ProducerOptions(ClientOptions):
     linger_ms: int = 10
     hooks: "Sequence[hooks.Hook]" = ()
     trace: bool = False
+
+
+@dataclass(slots=True)
+class SendCall:
+    """A message that is sent, and how: what ``send`` and its siblings are given."""
+
+    message: ProducerMessage
+    queue: MessageQueue | None = None
+    _: KW_ONLY
+    selector: Selector | None = None
+    arg: Any = None
+    timeout_ms: int | None = None
 
 
 class Producer(Client):
@@ -213,7 +225,7 @@ class Producer(Client):
                 raise AnswerTimeoutError(f"{are} not sent within {timeout_ms:,} ms")
             await asyncio.wait(under_way, timeout=left)
 
-    # Sending
+    # SendCall
 
     async def send(
         self,
@@ -240,10 +252,11 @@ class Producer(Client):
             RefusedError: the broker refuses it for a reason that another would have, too.
             SendError: all attempts failed.
         """
+        call = SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
         if self._batches and message.may_be_batched:
-            return await self._add(message, await self._lane(message, queue, selector, arg, timeout_ms), timeout_ms)
+            return await self._add(call, await self._lane(call))
         packed, given = self._pack(message)
-        return await self._send(packed, message, queue, selector, arg, timeout_ms, given=given)
+        return await _told(given, message, self._send(packed, call))
 
     async def send_async(
         self,
@@ -259,26 +272,26 @@ class Producer(Client):
         Waits where back pressure is enabled and too much is under way.
         """
         options = self.options
+        call = SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
         if self._batches and message.may_be_batched:
-            lane = await self._lane(message, queue, selector, arg, timeout_ms)
+            lane = await self._lane(call)
             if not options.enable_backpressure_for_async_mode:
-                return self._add(message, lane, timeout_ms)
+                return self._add(call, lane)
             size = len(message.encoded_body)
             await self._room.take(size)
-            added = self._add(message, lane, timeout_ms)
+            added = self._add(call, lane)
             added.add_done_callback(lambda _: self._instance.keep(self._room.give_back(size)))
             return added
         packed, given = self._pack(message)
+        work = _told(given, message, self._send(packed, call, is_async=True))
         if not options.enable_backpressure_for_async_mode:
-            return self._begun(
-                self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True, given=given)
-            )
+            return self._begun(work)
         size = len(packed.body)
         await self._room.take(size)
 
         async def send() -> SendResult:
             try:
-                return await self._send(packed, message, queue, selector, arg, timeout_ms, is_async=True, given=given)
+                return await work
             finally:
                 await self._room.give_back(size)
 
@@ -286,38 +299,22 @@ class Producer(Client):
 
     # Automatic batches
 
-    async def _lane(
-        self,
-        message: ProducerMessage,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        arg: Any,
-        timeout_ms: int | None,
-    ) -> LaneKey:
-        queues = await self.to_choose_from(message, timeout_ms) if selector else []
-        return self.lane(message, queue, selector, arg, queues)
+    async def _lane(self, call: SendCall) -> LaneKey:
+        return self.lane(call, await self.to_choose_from(call) if call.selector else [])
 
-    async def to_choose_from(self, message: ProducerMessage, timeout_ms: int | None) -> list[MessageQueue]:
+    async def to_choose_from(self, call: SendCall) -> list[MessageQueue]:
         """Return the queues that a selector chooses from."""
-        return await self._queues_within(
-            message.topic, self.options.send_msg_timeout if timeout_ms is None else timeout_ms
-        )
+        return await self._queues_within(call.message.topic, self._timeout_of(call))
 
-    def lane(
-        self,
-        message: ProducerMessage,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        arg: Any,
-        queues: list[MessageQueue],
-    ) -> LaneKey:
+    def lane(self, call: SendCall, queues: list[MessageQueue]) -> LaneKey:
         """Return with which others a message may go together; any thread may ask.
 
         Raises:
             UsageError: queue or selector make no sense.
         """
-        if queue or selector:
-            queue = self._chooser(message, queue, selector, arg)(queues, None)
+        message, queue = call.message, call.queue
+        if queue or call.selector:
+            queue = self._chooser(call)(queues, None)
         return LaneKey(message.topic, queue, message.wait_store_ok)
 
     @property
@@ -335,25 +332,25 @@ class Producer(Client):
         assert self._batches is not None
         self._batches.post(lane, one)
 
-    def waiting(self, message: ProducerMessage, timeout_ms: int | None, future: AnyFuture) -> Waiting:
+    def waiting(self, call: SendCall, future: AnyFuture) -> Waiting:
         """Return a message as it waits for its batch; any thread may ask.
 
         Raises:
             UsageError: no broker would take the message.
         """
+        message = call.message
         check_message(message, self.options.max_message_size)
         message.unique_key = self._unique_key()
-        timeout_ms = self.options.send_msg_timeout if timeout_ms is None else timeout_ms
         given = self._before_send([message])
         with hooks.told_of_failure(given, [message]):
             element = element_of(message, self._topic(message.topic))
         if given:
             hooks.after_future(given, [message], future)
-        return Waiting(message, element, timeout_ms, future)
+        return Waiting(message, element, self._timeout_of(call), future)
 
-    def _add(self, message: ProducerMessage, lane: LaneKey, timeout_ms: int | None) -> "asyncio.Future[SendResult]":
+    def _add(self, call: SendCall, lane: LaneKey) -> "asyncio.Future[SendResult]":
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        one = self.waiting(message, timeout_ms, future)
+        one = self.waiting(call, future)
         self._check_running()
         assert self._batches is not None
         self._batches.add(lane, one)
@@ -367,7 +364,7 @@ class Producer(Client):
             packed = join_batch(messages, elements, self._topic(first.topic), self._unique_key())
         else:
             packed = self._packed(first)
-        return self._send(packed, first, queue, None, None, min(one.timeout_ms for one in batch))
+        return self._send(packed, SendCall(first, queue, timeout_ms=min(one.timeout_ms for one in batch)))
 
     def _begun(self, work: "Coroutine[Any, Any, SendResult]") -> "asyncio.Task[SendResult]":
         task = asyncio.create_task(work)
@@ -391,7 +388,7 @@ class Producer(Client):
         packed, given = self._pack(message)
         with hooks.told_of_end(given, [message]):
             queues = await self._queues(message.topic)
-            chosen = self._chooser(message, queue, selector, arg)(queues, None)
+            chosen = self._chooser(SendCall(message, queue, selector=selector, arg=arg))(queues, None)
             question = self._question(packed, chosen)
             await self._instance.tell(chosen.broker_name, question.command)
 
@@ -419,7 +416,7 @@ class Producer(Client):
                     packed = pack_batch(batch, self._topic(first.topic), self._unique_key())
                 else:
                     packed = self._packed(first)
-                results.append(await self._send(packed, first, queue, None, None, timeout_ms))
+                results.append(await self._send(packed, SendCall(first, queue, timeout_ms=timeout_ms)))
         return results
 
     async def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
@@ -471,7 +468,8 @@ class Producer(Client):
         self._awaited[correlation_id] = replied
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._send(packed, message, queue, selector, arg, timeout_ms, given=given)
+                call = SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
+                await _told(given, message, self._send(packed, call))
                 return await replied
         except TimeoutError:
             sentence = f"no reply to the message to {message.topic} within {timeout_ms:,} ms"
@@ -494,7 +492,7 @@ class Producer(Client):
         message = sending.reply_to(request, body)
         packed, given = self._pack(message)
         packed = packed._replace(is_reply=True)
-        return await self._send(packed, message, None, None, None, timeout_ms, given=given)
+        return await _told(given, message, self._send(packed, SendCall(message, timeout_ms=timeout_ms)))
 
     def _replied(self, _address: str, command: RemotingCommand) -> RemotingCommand:
         from mqtool.engine.client.incoming import parse_reply
@@ -511,44 +509,18 @@ class Producer(Client):
 
     # How
 
-    async def _send(
-        self,
-        packed: Packed,
-        message: ProducerMessage,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        arg: Any,
-        timeout_ms: int | None,
-        *,
-        is_async: bool = False,
-        given: hooks.Given | None = None,
-    ) -> SendResult:
-        work = self._send_to_any(packed, message, queue, selector, arg, timeout_ms, is_async=is_async)
-        if not given:
-            return await work
-        results: list[SendResult] = []
-        with hooks.told_of_end(given, [message], results):
-            results.append(await work)
-        return results[0]
+    def _timeout_of(self, call: SendCall) -> int:
+        return self.options.send_msg_timeout if call.timeout_ms is None else call.timeout_ms
 
-    async def _send_to_any(
-        self,
-        packed: Packed,
-        message: ProducerMessage,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        arg: Any,
-        timeout_ms: int | None,
-        *,
-        is_async: bool = False,
-    ) -> SendResult:
+    async def _send(self, packed: Packed, call: SendCall, *, is_async: bool = False) -> SendResult:
         options, instance = self.options, self._instance
-        timeout_ms = options.send_msg_timeout if timeout_ms is None else timeout_ms
+        timeout_ms = self._timeout_of(call)
         start = instance.clock()
         self._check_running()
-        queues = instance.known_to_write(packed.topic) or await self._queues_within(message.topic, timeout_ms)
-        choose = self._chooser(message, queue, selector, arg)
-        if queue or selector:
+        topic = call.message.topic
+        queues = instance.known_to_write(packed.topic) or await self._queues_within(topic, timeout_ms)
+        choose = self._chooser(call)
+        if call.queue or call.selector:
             chosen = choose(queues, None)
             return await self._ask(packed, chosen, timeout_ms)
         retries = options.retry_times_when_send_async_failed if is_async else options.retry_times_when_send_failed
@@ -583,7 +555,7 @@ class Producer(Client):
                 kept = result
         if kept is not None:
             return kept
-        raise SendError(message.topic, brokers, errors, instance.clock() - start)
+        raise SendError(topic, brokers, errors, instance.clock() - start)
 
     def _ask(self, packed: Packed, queue: MessageQueue, timeout_ms: int) -> Awaitable[SendResult]:
         answer = self._instance.ask(queue.broker_name, self._question(packed, queue), timeout_ms)
@@ -601,9 +573,8 @@ class Producer(Client):
     def _question(self, packed: Packed, queue: MessageQueue) -> "questions.Question[SendResult]":
         return sending.send(packed, queue, self.group, self._instance.clock(), self.options.default_topic_queue_nums)
 
-    def _chooser(
-        self, message: ProducerMessage, queue: MessageQueue | None, selector: Selector | None, arg: Any
-    ) -> Choose:
+    def _chooser(self, call: SendCall) -> Choose:
+        message, queue, selector = call.message, call.queue, call.selector
         if queue and selector:
             raise UsageError("a message goes to the queue given or to one that a selector chooses: give one of them")
         if queue:
@@ -612,7 +583,7 @@ class Producer(Client):
             wanted = queue._replace(topic=self._topic(queue.topic))
             return lambda _queues, _failed: wanted
         if selector:
-            return lambda queues, _failed: _chosen(selector, queues, message, arg)
+            return lambda queues, _failed: _chosen(selector, queues, message, call.arg)
         turns = self._turns.get(message.topic)
         if turns is None:
             turns = self._turns[message.topic] = InTurn(random.randrange(1 << 16), self._faults)
@@ -706,7 +677,7 @@ class TransactionProducer(Producer):
         if message.is_delayed:
             raise UsageError("a message in a transaction cannot be delayed")
         packed, given = self._pack(message, sending.transaction_properties(self.group))
-        sent = await self._send(packed, message, None, None, None, None, given=given)
+        sent = await _told(given, message, self._send(packed, SendCall(message)))
         if sent.status is not SendStatus.SEND_OK:  # it may be lost with the broker
             return await self._end(sent, TransactionState.ROLLBACK)
         try:
@@ -741,6 +712,16 @@ class TransactionProducer(Producer):
             await self._instance.wire.tell(address, sending.answer_check(self.group, asked, message.message_id, state))
         except UnavailableError as error:  # it asks again
             log.warning("the state of %s: %s", message.message_id, error)
+
+
+async def _told(given: hooks.Given, message: ProducerMessage, work: Awaitable[SendResult]) -> SendResult:
+    """Send a message, and tell the hooks what became of it."""
+    if not given:
+        return await work
+    results: list[SendResult] = []
+    with hooks.told_of_end(given, [message], results):
+        results.append(await work)
+    return results[0]
 
 
 def _chosen(selector: Selector, queues: Sequence[MessageQueue], message: ProducerMessage, arg: Any) -> MessageQueue:

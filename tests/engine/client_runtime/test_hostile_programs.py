@@ -23,6 +23,7 @@ from mqtool import (
 )
 from mqtool.engine.client_runtime.blocking.background import background
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
+from mqtool.engine.client_runtime.producer import SendCall
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
 from mqtool.formats.codes import RequestCode, SysFlag
@@ -265,7 +266,7 @@ def send_unreadable(producer: mqtool.Producer, queue: mqtool.MessageQueue) -> No
     """Send a body that is said to be compressed, and is not."""
     message = ProducerMessage("Orders", b"unreadable")
     packed = producer._client._packed(message)._replace(sys_flag=int(SysFlag.COMPRESSED))
-    background.run(producer._client._send(packed, message, queue, None, None, None))
+    background.run(producer._client._send(packed, SendCall(message, queue)))
 
 
 @pytest.mark.parametrize("text", ["a\x01b\x02lost", "\x01b\x02a\x01b", "a\x01b\x02c\0\x01d\x02", "a\x01b\0"])
@@ -273,7 +274,7 @@ def test_properties_that_no_reader_finds_are_not_stored(text: str, broker: mqtoo
     with mqtool.Producer("P", broker.name_server_address) as producer:
         message = ProducerMessage("Orders", b"one")
         packed = producer._client._packed(message)._replace(properties=text)
-        background.run(producer._client._send(packed, message, None, None, None, None))
+        background.run(producer._client._send(packed, SendCall(message)))
     [stored] = [one for one in mqtool.open_store(broker.store).messages() if one.topic == "Orders"]
     assert stored.properties["a"] == "b"
     assert are_readable(stored.raw_properties)

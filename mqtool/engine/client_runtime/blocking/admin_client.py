@@ -1,24 +1,17 @@
 """The admin client for programs without an event loop."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mqtool.engine.client_runtime import admin_client as aio
-from mqtool.engine.client_runtime.blocking.background import BlockingClient, blocking
-from mqtool.engine.client_runtime.instance import ClientOptions
+from mqtool.engine.client_runtime.blocking.background import BlockingClient, arguments_of_class, blocking
 
 
 class AdminClient(BlockingClient[aio.AdminClient]):
     """Asks brokers, and changes them, from ``with`` to the end of its block; see ``aio.AdminClient``."""
 
-    def __init__(
-        self,
-        name_servers: str | Sequence[str] | None = None,
-        options: "ClientOptions | Mapping[str, Any] | None" = None,
-        **more: Any,
-    ) -> None:
-        """Make a client; see ``aio.AdminClient``."""
-        super().__init__(lambda: aio.AdminClient(name_servers, options, **more))
+    @arguments_of_class(aio.AdminClient)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(lambda: aio.AdminClient(*args, **kwargs))
 
     brokers = blocking(aio.AdminClient.brokers)
     broker_figures = blocking(aio.AdminClient.broker_figures)

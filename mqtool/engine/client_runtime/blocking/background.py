@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import functools
+import inspect
 import os
 import threading
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import GenericAlias, TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 from mqtool.engine.client_runtime.client import Client, Running
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
@@ -170,6 +172,8 @@ class BlockingMember(BlockingClient[AnyMember]):
 
 
 Self_ = TypeVar("Self_", bound=Running)
+Caller = TypeVar("Caller")
+AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 
 
 def blocking(
@@ -179,6 +183,68 @@ def blocking(
 
     @functools.wraps(method)
     def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return background.run(method(client._client, *args, **kwargs))
+        work: Coroutine[Any, Any, T] = _of(client, method)(*args, **kwargs)
+        return background.run(work)
 
     return called
+
+
+def in_loop(method: Callable[Concatenate[Self_, P], T]) -> Callable[Concatenate[BlockingClient[Self_], P], T]:
+    """Return the form for any thread of a method that is no coroutine, but wants the event loop."""
+
+    @functools.wraps(method)
+    def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        bound: Callable[P, T] = _of(client, method)
+        return background.call(lambda: bound(*args, **kwargs))
+
+    return called
+
+
+def blocking_block(
+    method: Callable[Concatenate[Self_, P], AbstractAsyncContextManager[T]],
+) -> Callable[Concatenate[BlockingClient[Self_], P], AbstractContextManager[T]]:
+    """Return the form for ``with`` of a method for ``async with``."""
+
+    @functools.wraps(method)
+    @contextlib.contextmanager
+    def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        block: AbstractAsyncContextManager[T] = _of(client, method)(*args, **kwargs)
+        given = background.run(block.__aenter__())
+        try:
+            yield given
+        except BaseException as error:
+            if not background.run(block.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            background.run(block.__aexit__(None, None, None))
+
+    given = get_args(inspect.signature(method).return_annotation)
+    return _shown_as(called, method, GenericAlias(AbstractContextManager, given))
+
+
+def _shown_as(method: AnyCallable, described: Callable[..., Any], returned: Any) -> AnyCallable:
+    """Have ``help`` and ``inspect`` show the signature of another method, with a return type of its own."""
+    signature = inspect.signature(described).replace(return_annotation=returned)
+    method.__signature__ = signature  # type: ignore[attr-defined]
+    return method
+
+
+def _of(client: BlockingClient[Any], method: Callable[..., Any]) -> Any:
+    """Return the method that the client has by that name: kinds of clients have forms of their own."""
+    return getattr(client._client, method.__name__)
+
+
+def arguments_of(
+    described: Callable[Concatenate[Any, P], Any],
+) -> Callable[[Callable[Concatenate[Caller, ...], T]], Callable[Concatenate[Caller, P], T]]:
+    """Give a method that passes its arguments on the signature, and the docstring, of the one that takes them."""
+    return lambda method: _shown_as(
+        functools.update_wrapper(method, described, ("__doc__",)), described, method.__annotations__["return"]
+    )
+
+
+def arguments_of_class(
+    described: Callable[P, Any],
+) -> Callable[[Callable[Concatenate[Caller, ...], None]], Callable[Concatenate[Caller, P], None]]:
+    """Give an ``__init__`` that passes its arguments on the signature, and the docstring, of a class."""
+    return lambda method: functools.update_wrapper(method, described.__init__)

@@ -1,19 +1,19 @@
-"""Consumers for programs without an event loop."""
+"""Consumers for programs without an event loop: what they do, and with which arguments, those for asyncio say."""
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime import lite_pull_consumer, pop_consumer, pull_consumer, push_consumer
-from mqtool.engine.client_runtime.blocking.background import BlockingMember, background
-from mqtool.engine.client_runtime.consume_services import Listener, PushConsumerOptions
+from mqtool.engine.client_runtime.blocking.background import (
+    BlockingMember,
+    arguments_of_class,
+    background,
+    blocking,
+    blocking_block,
+    in_loop,
+)
 from mqtool.engine.client_runtime.consumer import Consumer
-from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions, OnQueues
-from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
-from mqtool.engine.client_runtime.pull_consumer import PullConsumerOptions, PullResult
 from mqtool.engine.client_runtime.reader import Reader
-from mqtool.formats.bodies import MessageQueue
 
 AioReader = TypeVar("AioReader", bound=Reader)
 
@@ -21,21 +21,10 @@ AioReader = TypeVar("AioReader", bound=Reader)
 class _Reading(BlockingMember[AioReader]):
     """What consumers have in common that read queues themselves."""
 
-    def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
-        """Return all queues of a topic that can be read."""
-        return background.run(self._client.fetch_message_queues(topic))
-
-    def min_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the first message that a queue has."""
-        return background.run(self._client.min_offset(queue))
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset behind the last message of a queue."""
-        return background.run(self._client.max_offset(queue))
-
-    def offset_for_timestamp(self, queue: MessageQueue, timestamp: int) -> int:
-        """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
-        return background.run(self._client.offset_for_timestamp(queue, timestamp))
+    fetch_message_queues = blocking(Reader.fetch_message_queues)
+    min_offset = blocking(Reader.min_offset)
+    max_offset = blocking(Reader.max_offset)
+    offset_for_timestamp = blocking(Reader.offset_for_timestamp)
 
 
 AioConsumer = TypeVar("AioConsumer", bound=Consumer)
@@ -44,70 +33,50 @@ AioConsumer = TypeVar("AioConsumer", bound=Consumer)
 class _Consuming(_Reading[AioConsumer]):
     """What consumers have in common that share queues out."""
 
-    def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
-        """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92."""
-        background.call(lambda: self._client.subscribe(topic, expression, is_sql92=is_sql92))
-
-    def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no longer."""
-        background.call(lambda: self._client.unsubscribe(topic))
-
-    def queues(self) -> list[MessageQueue]:
-        """Return the queues that this consumer has now."""
-        return background.call(self._client.queues)
+    subscribe = in_loop(Consumer.subscribe)
+    unsubscribe = in_loop(Consumer.unsubscribe)
+    queues = in_loop(Consumer.queues)
 
 
 class PushConsumer(_Consuming[push_consumer.PushConsumer]):
-    """Gives the messages of a group's topics to a listener, from ``with`` to the end of its block; see ``aio``'s."""
+    """Gives the messages of a group's topics to a listener, from ``with`` to the end of its block.
 
-    def __init__(
-        self,
-        group: str,
-        listener: Listener,
-        name_servers: str | Sequence[str] | None = None,
-        options: "PushConsumerOptions | Mapping[str, Any] | None" = None,
-        **more: Any,
-    ) -> None:
-        """Make a consumer; ``subscribe`` it to topics, then start it. Listeners run in threads of their own."""
-        super().__init__(lambda: push_consumer.PushConsumer(group, listener, name_servers, options, **more))
+    Listeners run in threads of their own.
+    """
 
-    def suspend(self) -> None:
-        """Give the listener nothing more for now."""
-        background.call(self._client.suspend)
+    @arguments_of_class(push_consumer.PushConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(lambda: push_consumer.PushConsumer(*args, **kwargs))
 
-    def resume(self) -> None:
-        """Go on."""
-        background.call(self._client.resume)
+    suspend = in_loop(push_consumer.PushConsumer.suspend)
+    resume = in_loop(push_consumer.PushConsumer.resume)
 
 
 class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
-    """Gives messages when it is asked; see ``aio``'s."""
+    """Gives messages when it is asked: of its share of the topics it subscribes to, or of queues assigned to it.
 
-    def __init__(
-        self,
-        group: str,
-        name_servers: str | Sequence[str] | None = None,
-        options: "LitePullConsumerOptions | Mapping[str, Any] | None" = None,
-        **more: Any,
-    ) -> None:
-        """Make a consumer; ``subscribe`` or ``assign``, and start it."""
-        super().__init__(lambda: lite_pull_consumer.LitePullConsumer(group, name_servers, options, **more))
+    ``poll`` gives some, ``for`` one after the other, ``batch`` some that are consumed when its block ends.
+    What was given is consumed once it is committed; what was not comes again after a restart.
+    """
 
-    def assign(self, queues: Collection[MessageQueue], expression: str = "*", *, is_sql92: bool = False) -> None:
-        """Consume these queues and no others, whoever else does."""
-        background.call(lambda: self._client.assign(queues, expression, is_sql92=is_sql92))
+    @arguments_of_class(lite_pull_consumer.LitePullConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(lambda: lite_pull_consumer.LitePullConsumer(*args, **kwargs))
 
-    def assignment(self) -> list[MessageQueue]:
-        """Return the queues that this consumer has, or will have in a moment."""
-        return background.call(self._client.assignment)
-
-    def register_topic_message_queue_change_listener(self, topic: str, listener: OnQueues) -> None:
-        """Have a function told, in a thread of this package, when the queues of a topic are others than before."""
-        background.run(self._client.register_topic_message_queue_change_listener(topic, listener))
-
-    def poll(self, timeout_ms: int | None = None) -> list[ConsumerMessage]:
-        """Return some messages of one queue; none if none come in time."""
-        return background.run(self._client.poll(timeout_ms))
+    assign = in_loop(lite_pull_consumer.LitePullConsumer.assign)
+    assignment = in_loop(lite_pull_consumer.LitePullConsumer.assignment)
+    register_topic_message_queue_change_listener = blocking(
+        lite_pull_consumer.LitePullConsumer.register_topic_message_queue_change_listener
+    )
+    poll = blocking(lite_pull_consumer.LitePullConsumer.poll)
+    batch = blocking_block(lite_pull_consumer.LitePullConsumer.batch)
+    commit = blocking(lite_pull_consumer.LitePullConsumer.commit)
+    committed = blocking(lite_pull_consumer.LitePullConsumer.committed)
+    seek = blocking(lite_pull_consumer.LitePullConsumer.seek)
+    seek_to_begin = blocking(lite_pull_consumer.LitePullConsumer.seek_to_begin)
+    seek_to_end = blocking(lite_pull_consumer.LitePullConsumer.seek_to_end)
+    pause = in_loop(lite_pull_consumer.LitePullConsumer.pause)
+    resume = in_loop(lite_pull_consumer.LitePullConsumer.resume)
 
     def __iter__(self) -> Self:
         """Give one message after the other until this consumer is shut down; who asks for one has consumed the last."""
@@ -118,112 +87,38 @@ class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
         """Return the next message."""
         if message := self._client.next_at_hand():  # most of the time without a turn of the event loop
             return message
-        try:
-            return background.run(self._client.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-    @contextlib.contextmanager
-    def batch(self, timeout_ms: int | None = None) -> Iterator[list[ConsumerMessage]]:
-        """Give some messages of one queue, none if none come in time, and commit them when the block ends.
-
-        After an exception they are not committed, and come first when this consumer is asked again.
-        """
-        client = self._client
-        batch = background.run(client.take_batch(timeout_ms))
-        try:
-            yield batch.messages
-        except BaseException:
-            background.call(lambda: client.give_back(batch))
-            raise
-        if batch.messages:
-            self.commit()
-
-    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Report what was consumed: by default all that was given."""
-        background.run(self._client.commit(offsets))
-
-    def committed(self, queue: MessageQueue) -> int | None:
-        """Return what the group consumes next of a queue, None where nothing was committed yet."""
-        return background.run(self._client.committed(queue))
-
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on in a queue of this consumer from an offset; what was pulled of it is dropped."""
-        background.run(self._client.seek(queue, offset))
-
-    def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on with the first message of a queue."""
-        background.run(self._client.seek_to_begin(queue))
-
-    def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with what comes to a queue from now on."""
-        background.run(self._client.seek_to_end(queue))
-
-    def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Pull no more of some queues; ``poll`` still gives what was pulled."""
-        background.call(lambda: self._client.pause(queues))
-
-    def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Pull of some queues again."""
-        background.call(lambda: self._client.resume(queues))
+        return _next(self._client)
 
 
 class PullConsumer(_Reading[pull_consumer.PullConsumer]):
-    """Gives messages of any queue from any offset; see ``aio``'s."""
+    """Gives messages of any queue from any offset; who uses it keeps the offsets, or has the brokers keep them."""
 
-    def __init__(
-        self,
-        group: str,
-        name_servers: str | Sequence[str] | None = None,
-        options: "PullConsumerOptions | Mapping[str, Any] | None" = None,
-        **more: Any,
-    ) -> None:
-        """Make a consumer; start it, then pull."""
-        super().__init__(lambda: pull_consumer.PullConsumer(group, name_servers, options, **more))
+    @arguments_of_class(pull_consumer.PullConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(lambda: pull_consumer.PullConsumer(*args, **kwargs))
 
-    def pull(
-        self, queue: MessageQueue, offset: int, max_nums: int = 32, expression: str = "*", *, is_sql92: bool = False
-    ) -> PullResult:
-        """Return messages of a queue from an offset on, at once, whether there are any or not."""
-        return background.run(self._client.pull(queue, offset, max_nums, expression, is_sql92=is_sql92))
-
-    def pull_block_if_not_found(
-        self, queue: MessageQueue, offset: int, max_nums: int = 32, expression: str = "*", *, is_sql92: bool = False
-    ) -> PullResult:
-        """Return messages of a queue from an offset on, and wait for some where there are none."""
-        return background.run(
-            self._client.pull_block_if_not_found(queue, offset, max_nums, expression, is_sql92=is_sql92)
-        )
-
-    def committed(self, queue: MessageQueue) -> int | None:
-        """Return what the group consumes next of a queue, None where nothing was committed yet."""
-        return background.run(self._client.committed(queue))
-
-    def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Have the broker note what the group consumes next of a queue."""
-        background.run(self._client.commit(queue, offset))
+    pull = blocking(pull_consumer.PullConsumer.pull)
+    pull_block_if_not_found = blocking(pull_consumer.PullConsumer.pull_block_if_not_found)
+    committed = blocking(pull_consumer.PullConsumer.committed)
+    commit = blocking(pull_consumer.PullConsumer.commit)
 
 
 class PopConsumer(BlockingMember[pop_consumer.PopConsumer]):
-    """Takes messages that brokers of 5.x hide from others for a while; see ``aio``'s."""
+    """Takes messages of any queue, beside any number of members of its group; brokers of 5.x share nothing out.
 
-    def __init__(
-        self,
-        group: str,
-        name_servers: str | Sequence[str] | None = None,
-        options: "PopConsumerOptions | Mapping[str, Any] | None" = None,
-        **more: Any,
-    ) -> None:
-        """Make a consumer; ``subscribe`` it to a topic, then start it."""
-        super().__init__(lambda: pop_consumer.PopConsumer(group, name_servers, options, **more))
+    What is not acknowledged in time comes again, to whichever member, and after as many times as the group allows it
+    becomes a dead letter.
+    """
 
-    def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
-        """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92."""
-        background.call(lambda: self._client.subscribe(topic, expression, is_sql92=is_sql92))
+    @arguments_of_class(pop_consumer.PopConsumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(lambda: pop_consumer.PopConsumer(*args, **kwargs))
 
-    def pop(self, timeout_ms: int | None = None) -> list[ConsumerMessage]:
-        """Take some messages of one broker; none if none come in time."""
-        return background.run(self._client.pop(timeout_ms))
+    subscribe = in_loop(pop_consumer.PopConsumer.subscribe)
+    pop = blocking(pop_consumer.PopConsumer.pop)
+    batch = blocking_block(pop_consumer.PopConsumer.batch)
+    ack = blocking(pop_consumer.PopConsumer.ack)
+    change_invisible_time = blocking(pop_consumer.PopConsumer.change_invisible_time)
 
     def __iter__(self) -> Self:
         """Give one message after the other until this consumer is shut down; who asks for one has consumed the last."""
@@ -232,26 +127,11 @@ class PopConsumer(BlockingMember[pop_consumer.PopConsumer]):
 
     def __next__(self) -> ConsumerMessage:
         """Return the next message."""
-        try:
-            return background.run(self._client.__anext__())
-        except StopAsyncIteration:
-            raise StopIteration from None
+        return _next(self._client)
 
-    @contextlib.contextmanager
-    def batch(self, timeout_ms: int | None = None) -> Iterator[list[ConsumerMessage]]:
-        """Give some messages, none if none come in time, and acknowledge them when the block ends.
 
-        After an exception they come again, to this consumer or another, when they are hidden no longer.
-        """
-        messages = self.pop(timeout_ms)
-        yield messages
-        for message in messages:
-            self.ack(message)
-
-    def ack(self, message: ConsumerMessage) -> bool:
-        """Be done with a message; return False where it was too late, as others may have it by now."""
-        return background.run(self._client.ack(message))
-
-    def change_invisible_time(self, message: ConsumerMessage, invisible_ms: int) -> ConsumerMessage | None:
-        """Have a message hidden for so long from now on, and return it with the receipt that counts then."""
-        return background.run(self._client.change_invisible_time(message, invisible_ms))
+def _next(client: "lite_pull_consumer.LitePullConsumer | pop_consumer.PopConsumer") -> ConsumerMessage:
+    try:
+        return background.run(client.__anext__())
+    except StopAsyncIteration:
+        raise StopIteration from None
