@@ -15,12 +15,17 @@ from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.operations.acknowledge import Acknowledgements
+from mqtool.engine.broker.operations.administration import SettingRequests
+from mqtool.engine.broker.operations.assignment import Assignments
 from mqtool.engine.broker.operations.clients import ClientRequests
+from mqtool.engine.broker.operations.groups import GroupRequests
 from mqtool.engine.broker.operations.offsets import OffsetRequests
 from mqtool.engine.broker.operations.pop import PopRequests
 from mqtool.engine.broker.operations.pull import Pulls
 from mqtool.engine.broker.operations.recall import Recalls
 from mqtool.engine.broker.operations.send import Sends
+from mqtool.engine.broker.operations.statistics import Statistics
+from mqtool.engine.broker.operations.topics import TopicRequests
 from mqtool.engine.broker.pops import Pops
 from mqtool.engine.broker.queue_locks import LockTable
 from mqtool.engine.broker.request_modes import RequestModes
@@ -101,6 +106,11 @@ class Broker:
         self.request_modes = RequestModes(config, saves)
         self.sends = Sends(intake, state, topics, groups, self.locks, self.figures, now)
         self.pulls = Pulls(store, state, topics, groups, offsets, self.clients, self.figures, room)
+        self.assignments = Assignments(topics, groups, self.clients, self.request_modes)
+        self.topic_requests = TopicRequests(store, topics, self.delete_queues)
+        self.group_requests = GroupRequests(groups, offsets)
+        self.setting_requests = SettingRequests(store, state, self.configure)
+        self.statistics = Statistics(store, topics, groups, offsets, self.clients, self.figures)
         self.awaited_flushes = AwaitedFlushes(store, state, room)
         self.delayed = DelayedMessages(store, state, saves, config, now)
         self.timers = Timers(store, state, saves, config, now)

@@ -7,8 +7,8 @@ What only clients know, latencies of the store, and bytes by topic are not told;
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqtool.engine.broker.operations.administration import runtime_info
 from mqtool.engine.broker.operations.queues import store_timestamp
-from mqtool.engine.broker.processors.admin import runtime_info
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ _RATE_SECONDS = ("10", "60", "600")
 
 
 def _runtime(broker: "Broker", now: int) -> Iterator[Gauge]:
-    info = runtime_info(broker, now)
+    info = runtime_info(broker.store, broker.figures, broker.delayed, now)
     labels = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
     values = (
         broker.settings.cluster_name,

@@ -83,6 +83,10 @@ class SubscriptionGroups:
         """Return how many groups there are."""
         return len(self._groups)
 
+    def names(self) -> list[str]:
+        """Return the names of all groups."""
+        return list(self._members)
+
     def get(self, group: str) -> SubscriptionGroup | None:
         """Return a group that there is."""
         return self._groups.get(group)

@@ -5,9 +5,15 @@ Where access control is off, or what is wanted makes no sense, nothing is change
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.acl import AccessControl
+from mqtool.engine.broker.operations.accounts import (
+    checked_access,
+    delete_account,
+    put_account,
+)
+from mqtool.engine.broker.operations.refusal import RefusedError
 from mqtool.errors import FormatError, MqtoolError
 from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -19,20 +25,16 @@ from mqtool.formats.headers import (
     build_header,
     parse_header,
 )
-from mqtool.formats.plain_acl import account_members, account_of
+from mqtool.formats.plain_acl import account_members
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
-_NOT_ENABLED = "access control is off here (aclEnable)"
-
 
 def _put(access: AccessControl, request: "Request") -> None:
     header = parse_header(PutAccount, request.command.ext_fields)
-    known = access.acl.accounts.get(header.access_key)
-    members: dict[str, Any] = account_members(known) if known else {"accessKey": header.access_key}
-    told = {
+    changes = {
         "secretKey": header.secret_key,
         "whiteRemoteAddress": header.white_remote_address,
         "admin": header.admin,
@@ -41,14 +43,11 @@ def _put(access: AccessControl, request: "Request") -> None:
         "topicPerms": _split(header.topic_perms),
         "groupPerms": _split(header.group_perms),
     }
-    members |= {name: value for name, value in told.items() if value not in (None, "", [])}
-    access.put(account_of(members), request.now)
+    put_account(access, header.access_key, changes, request.now)
 
 
 def _delete(access: AccessControl, request: "Request") -> None:
-    access_key = parse_header(AccessKey, request.command.ext_fields).access_key
-    if not access.delete(access_key, request.now):
-        raise FormatError(f"there is no account {access_key}", offset=0)
+    delete_account(access, parse_header(AccessKey, request.command.ext_fields).access_key, request.now)
 
 
 def _put_white_addresses(access: AccessControl, request: "Request") -> None:
@@ -60,29 +59,23 @@ def _split(text: str | None) -> list[str]:
     return [one.strip() for one in (text or "").split(",") if one.strip()]
 
 
-Change = Callable[[AccessControl, "Request"], None]
+def _changing(change: Callable[[AccessControl, "Request"], None], code: ResponseCode) -> "Processor":
+    """Return a processor whose refusals have a code of their own."""
 
-
-def _changing(change: Change, code: ResponseCode) -> "Processor":
     def process(broker: "Broker", request: "Request") -> "Answer":
-        command = request.command
-        if broker.access is None:
-            return command.answer(code, remark=_NOT_ENABLED)
         try:
-            change(broker.access, request)
+            change(checked_access(broker.access), request)
         except FormatError as error:
-            return command.answer(code, remark=error.reason)
-        except MqtoolError as error:
-            return command.answer(code, remark=str(error))
-        return command.answer()
+            return request.command.answer(code, remark=error.reason)
+        except (MqtoolError, RefusedError) as error:
+            return request.command.answer(code, remark=str(error))
+        return request.command.answer()
 
     return process
 
 
 def _tell_version(broker: "Broker", request: "Request") -> "Answer":
-    if broker.access is None:
-        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=_NOT_ENABLED)
-    counter, timestamp = broker.access.acl.version
+    counter, timestamp = checked_access(broker.access).acl.version
     version = {"counter": counter, "timestamp": timestamp, "stateVersion": 0}
     settings = broker.settings
     header = AclVersionResponse(
@@ -96,9 +89,7 @@ def _tell_version(broker: "Broker", request: "Request") -> "Answer":
 
 
 def _tell_accounts(broker: "Broker", request: "Request") -> "Answer":
-    if broker.access is None:
-        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark=_NOT_ENABLED)
-    acl = broker.access.acl
+    acl = checked_access(broker.access).acl
     body = {
         "globalWhiteAddrs": [*acl.white_addresses],
         "plainAccessConfigs": [account_members(account) for account in acl.accounts.values()],

@@ -6,12 +6,9 @@
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.processors.topics import names_in
-from mqtool.engine.broker.subscription_groups import MOST_GIVEN_NAME, is_name
-from mqtool.engine.broker.topics import MOST_QUEUES
 from mqtool.errors import FormatError
 from mqtool.formats.bodies import build_body, parse_body
-from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.config_tables import Table
+from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import DeleteGroup, GroupForbidden, GroupName, parse_header
 
 if TYPE_CHECKING:
@@ -21,7 +18,8 @@ if TYPE_CHECKING:
 
 def update(broker: "Broker", request: "Request") -> "Answer":
     """Make a group, or change one."""
-    return _update(broker, request, [parse_body(request.command.body)])
+    broker.group_requests.update([parse_body(request.command.body)], request.now)
+    return request.command.answer()
 
 
 def update_list(broker: "Broker", request: "Request") -> "Answer":
@@ -29,22 +27,7 @@ def update_list(broker: "Broker", request: "Request") -> "Answer":
     given = parse_body(request.command.body).get("groupConfigList")
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise FormatError("groupConfigList is no list of groups", offset=0)
-    return _update(broker, request, given)
-
-
-def _update(broker: "Broker", request: "Request", given: list[Table]) -> "Answer":
-    for one in given:
-        name = str(one.get("groupName") or "")
-        if not is_name(name, MOST_GIVEN_NAME):
-            remark = f"the group name [{name[:200]}] is blank, longer than {MOST_GIVEN_NAME} or has characters other"
-            return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=f"{remark} than %|a-zA-Z0-9_-")
-    for one in given:
-        count = one.get("retryQueueNums") or 0
-        if not isinstance(count, int) or count > MOST_QUEUES:
-            remark = f"retryQueueNums of the group [{one['groupName']}] is no number up to {MOST_QUEUES:,}"
-            return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)
-    for one in given:
-        broker.groups.update(one, request.now)
+    broker.group_requests.update(given, request.now)
     return request.command.answer()
 
 
@@ -57,42 +40,30 @@ def get_all(broker: "Broker", request: "Request") -> "Answer":
 
 def get(broker: "Broker", request: "Request") -> "Answer":
     """Return one group."""
-    name = parse_header(GroupName, request.command.ext_fields).group
-    if (members := broker.groups.members(name)) is None:
-        remark = f"No group in this broker. group: {name}"
-        return request.command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+    members = broker.group_requests.find(parse_header(GroupName, request.command.ext_fields).group)
     return request.command.answer(body=build_body(members))
 
 
 def delete(broker: "Broker", request: "Request") -> "Answer":
     """Forget a group, and its offsets where that is asked for."""
-    header = parse_header(DeleteGroup, request.command.ext_fields)
-    return _delete(broker, request, [header.group_name], with_offsets=header.clean_offset or header.remove_offset)
+    group, clean_offset, remove_offset = parse_header(DeleteGroup, request.command.ext_fields)
+    broker.group_requests.delete([group], request.now, with_offsets=clean_offset or remove_offset)
+    return request.command.answer()
 
 
 def delete_list(broker: "Broker", request: "Request") -> "Answer":
     """Forget several groups, and their offsets where that is asked for."""
     body = request.command.body
     with_offsets = parse_body(body).get("cleanOffset") is True
-    return _delete(broker, request, names_in(body, "groupNameList"), with_offsets=with_offsets)
-
-
-def _delete(broker: "Broker", request: "Request", groups: list[str], *, with_offsets: bool) -> "Answer":
-    for group in groups:
-        broker.groups.delete(group, request.now)
-        if with_offsets:
-            broker.offsets.delete_group(group)
+    broker.group_requests.delete(names_in(body, "groupNameList"), request.now, with_offsets=with_offsets)
     return request.command.answer()
 
 
 def forbid(broker: "Broker", request: "Request") -> "Answer":
     """Tell whether a group may read a topic, after changing that where it is asked for."""
-    header = parse_header(GroupForbidden, request.command.ext_fields)
-    if header.readable is not None:
-        broker.groups.set_readable(header.group, header.topic, header.readable, request.now)
-    readable = broker.groups.is_readable(header.group, header.topic)
-    body = build_body({"group": header.group, "readable": readable, "topic": header.topic})
-    return request.command.answer(body=body)
+    group, topic, change = parse_header(GroupForbidden, request.command.ext_fields)
+    readable = broker.group_requests.forbid(group, topic, change, request.now)
+    return request.command.answer(body=build_body({"group": group, "readable": readable, "topic": topic}))
 
 
 PROCESSORS: "dict[int, Processor]" = {

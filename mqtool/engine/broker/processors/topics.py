@@ -3,17 +3,14 @@
 (Rules: remoting.md 3.5. RocketMQ: ``AdminBrokerProcessor``.)
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.topics import MOST_QUEUES, fault_of_name
-from mqtool.errors import FormatError, HeaderError
+from mqtool.errors import FormatError
 from mqtool.formats.bodies import build_body, build_topic_list, parse_body, topic_members, version_members
-from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.config_tables import topics as parse_topics
 from mqtool.formats.headers import CreateTopic, TopicName, parse_header
-from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -33,7 +30,8 @@ def _create(broker: "Broker", request: "Request") -> "Answer":
         sys_flag=header.topic_sys_flag,
         attributes=_changed(dict(known.attributes) if known else {}, header.attributes or ""),
     )
-    return _answer(request, _put(broker, [config], request))
+    broker.topic_requests.put([config], request.now)
+    return request.command.answer()
 
 
 def _changed(attributes: dict[str, str], changes: str) -> dict[str, str]:
@@ -58,53 +56,18 @@ def _create_some(broker: "Broker", request: "Request") -> "Answer":
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise FormatError("topicConfigList is no list of topics", offset=0)
     table = {"topicConfigTable": {str(one.get("topicName") or ""): one for one in listed}}
-    return _answer(request, _put(broker, parse_topics(table).values(), request))
-
-
-def _put(broker: "Broker", configs: Iterable[TopicConfig], request: "Request") -> str | None:
-    """Make or change topics; return what is wrong with one of them, in which case none is.
-
-    Raises:
-        HeaderError: a topic that is there would get another type of queue.
-    """
-    configs = list(configs)
-    for config in configs:
-        if fault := _fault(broker, config.topic):
-            return fault
-        if max(config.read_queue_count, config.write_queue_count) > MOST_QUEUES:
-            return f"The topic[{config.topic}] would have more than {MOST_QUEUES:,} queues."
-        known = broker.topics.get(config.topic)
-        if known is not None and known.is_batch != config.is_batch:  # its queues lie in other files then
-            raise HeaderError("attributes", f"changes queue.type of the topic {config.topic}, which is there already")
-    broker.topics.put(configs, request.now)
-    return None
-
-
-def _fault(broker: "Broker", topic: str) -> str | None:
-    if broker.topics.is_system(topic):
-        return f"The topic[{topic}] is conflict with system topic."
-    return fault_of_name(topic)
+    broker.topic_requests.put([*parse_topics(table).values()], request.now)
+    return request.command.answer()
 
 
 def _delete(broker: "Broker", request: "Request") -> "Answer":
-    return _delete_each(broker, request, [parse_header(TopicName, request.command.ext_fields).topic])
+    broker.topic_requests.delete([parse_header(TopicName, request.command.ext_fields).topic], request.now)
+    return request.command.answer()
 
 
 def _delete_some(broker: "Broker", request: "Request") -> "Answer":
-    return _delete_each(broker, request, names_in(request.command.body, "topicList"))
-
-
-def _delete_each(broker: "Broker", request: "Request", topics: list[str]) -> "Answer":
-    """Delete topics, none of them if one may not be deleted."""
-    for topic in topics:
-        if not topic.strip():
-            return _answer(request, "The specified topic is blank.")
-        if broker.topics.is_system(topic):
-            return _answer(request, f"The topic[{topic}] is conflict with system topic.")
-    for topic in topics:
-        broker.topics.delete(topic, request.now)
-        broker.delete_queues(topic)
-    return _answer(request, None)
+    broker.topic_requests.delete(names_in(request.command.body, "topicList"), request.now)
+    return request.command.answer()
 
 
 def names_in(body: bytes, member: str) -> list[str]:
@@ -117,11 +80,6 @@ def names_in(body: bytes, member: str) -> list[str]:
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
         raise FormatError(f"{member} is no list of names", offset=0)
     return listed
-
-
-def _answer(request: "Request", fault: str | None) -> "Answer":
-    code = ResponseCode.SUCCESS if fault is None else ResponseCode.INVALID_PARAMETER
-    return request.command.answer(code, remark=fault)
 
 
 def _list(broker: "Broker", request: "Request") -> "Answer":
@@ -137,15 +95,8 @@ def _list(broker: "Broker", request: "Request") -> "Answer":
 
 
 def _get(broker: "Broker", request: "Request") -> "Answer":
-    topic = parse_header(TopicName, request.command.ext_fields).topic
-    config = broker.topics.get(topic)
-    answer: RemotingCommand
-    if config is None:
-        remark = f"No topic in this broker. topic: {topic}"
-        answer = request.command.answer(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
-    else:
-        answer = request.command.answer(body=build_body(topic_members(config)))
-    return answer
+    config = broker.topic_requests.find(parse_header(TopicName, request.command.ext_fields).topic)
+    return request.command.answer(body=build_body(topic_members(config)))
 
 
 def _list_system(broker: "Broker", request: "Request") -> "Answer":

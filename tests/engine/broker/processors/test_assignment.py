@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtool.engine.broker.processors.assignment import STRATEGIES
+from mqtool.engine.broker.operations.assignment import STRATEGIES
 from mqtool.engine.broker.request_modes import BY_PULL, RequestMode
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_body, build_heartbeat
 from mqtool.formats.codes import RequestCode

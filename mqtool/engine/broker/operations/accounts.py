@@ -1,0 +1,42 @@
+"""Accounts of ACL 1.0, shown and changed by request.
+
+(Rules: remoting.md 8.2. RocketMQ: ``PlainPermissionManager.updateAccessConfig``.)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mqtool.engine.broker.acl import AccessControl
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.formats.plain_acl import account_members, account_of
+
+
+def checked_access(access: AccessControl | None) -> AccessControl:
+    """Return the accounts; raises ``RefusedError`` where access is not controlled."""
+    if access is None:
+        raise RefusedError(Reason.NOT_POSSIBLE, "access control is off here (aclEnable)")
+    return access
+
+
+def put_account(access: AccessControl, access_key: str, changes: Mapping[str, Any], now: int) -> None:
+    """Make an account, or change it, by the members that the file has; what is empty or None stays as it is.
+
+    Raises:
+        FormatError: the account makes no sense.
+        WriteError: the disk is full, or fails.
+    """
+    known = access.acl.accounts.get(access_key)
+    members: dict[str, Any] = account_members(known) if known else {"accessKey": access_key}
+    members |= {name: value for name, value in changes.items() if value not in (None, "", [])}
+    access.put(account_of(members), now)
+
+
+def delete_account(access: AccessControl, access_key: str, now: int) -> None:
+    """Delete an account.
+
+    Raises:
+        RefusedError: there is none.
+        WriteError: the disk is full, or fails.
+    """
+    if not access.delete(access_key, now):
+        raise RefusedError(Reason.NOT_POSSIBLE, f"there is no account {access_key}")

@@ -1,0 +1,163 @@
+"""The broker itself: what it tells of itself, its settings, half messages that are checked again.
+
+(Rules: remoting.md 3.5 to 3.8. RocketMQ: ``AdminBrokerProcessor``.)
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.delayed import DelayedMessages
+from mqtool.engine.broker.figures import Figures
+from mqtool.engine.broker.operations.queues import next_offset_of
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.settings import AT_START, BrokerSettings
+from mqtool.engine.broker.state import BrokerState
+from mqtool.engine.broker.transactions import Transactions
+from mqtool.engine.store.append_result import PutStatus
+from mqtool.engine.store.message_store import CHANGEABLE
+from mqtool.engine.store.paths import STORE_SETTINGS
+from mqtool.engine.store.retention import disk_usage
+from mqtool.errors import FormatError, NotFoundError, UsageError
+from mqtool.formats.codes import Version
+from mqtool.formats.hosts import parse_message_id
+from mqtool.formats.topics import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+_PROTECTED = ("configBlackList", "brokerConfigPath", "rocketmqHome", "storePath")
+"""How settings begin that no request may change: a path in them would be a way to write files."""
+_QUEUES_OF_THREADS = {
+    "send": 10_000,
+    "pull": 100_000,
+    "litePull": 100_000,
+    "query": 20_000,
+    "ack": 100_000,
+}
+"""The queues of RocketMQ's threads and their lengths; here nothing waits, but tools look for the figures."""
+_AT_START = AT_START | (STORE_SETTINGS - CHANGEABLE)
+
+
+class SettingRequests:
+    """The settings of a broker and its store, asked and changed while it runs."""
+
+    def __init__(self, store: "MessageStore", state: BrokerState, configure: Callable[[BrokerSettings], None]) -> None:
+        self._store = store
+        self._state = state
+        self._configure = configure
+
+    def all(self) -> dict[str, str]:
+        """Return all settings by RocketMQ's names."""
+        return {**self._store.config.settings, **self._state.settings.texts()}
+
+    def change(self, given: Mapping[str, str]) -> None:
+        """Change settings, none of them if one cannot be changed.
+
+        Raises:
+            RefusedError: one cannot be changed.
+        """
+        if any(name.startswith(_PROTECTED) for name in given):
+            raise RefusedError(Reason.NOT_ALLOWED, "Can not update config in black list.")
+        of_store = {name: value for name, value in given.items() if name in CHANGEABLE}
+        of_broker = {name: value for name, value in given.items() if name not in CHANGEABLE}
+        try:
+            settings, unknown = self._state.settings.updated(of_broker)
+            if unknown := sorted({*unknown} - STORE_SETTINGS):
+                raise UsageError(f"no effect here: {', '.join(unknown)}")
+            present = self.all()
+            if late := [name for name in given if name in _AT_START and given[name] != present.get(name)]:
+                raise UsageError(f"taken at the start only: {', '.join(late)}")
+            self._store.configure(of_store)
+        except UsageError as error:
+            raise RefusedError(Reason.BAD_ARGUMENT, str(error)) from None
+        self._configure(settings)
+
+
+def resume_check(transactions: Transactions, message_id: str, now: int) -> None:
+    """Have a half message that was put aside be checked again.
+
+    Raises:
+        RefusedError: it cannot be.
+    """
+    try:
+        status = transactions.resume(parse_message_id(message_id), now)
+    except (FormatError, NotFoundError) as error:
+        text = f"{message_id} cannot be checked again: {error}"
+        raise RefusedError(Reason.NOT_POSSIBLE, text) from None
+    if status is not PutStatus.PUT_OK:
+        raise RefusedError(Reason.NOT_POSSIBLE, f"{message_id} cannot be stored again: {status}")
+
+
+def runtime_info(store: "MessageStore", figures: Figures, delayed: DelayedMessages, now: int) -> dict[str, str]:
+    """Return what a broker tells of itself, by RocketMQ's names."""
+    log = store.log
+    used = f"{disk_usage(store.root):.2f}"
+    size = log.end_offset - log.min_offset
+    stored, given = (" ".join(map(str, rates)) for rates in (figures.stored_rates(now), figures.given_rates(now)))
+    status = os.statvfs(store.root)
+    total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+    info = {
+        "brokerVersionDesc": "V4_9_8",
+        "brokerVersion": str(int(Version.V4_9_8)),
+        "brokerActive": "true",
+        "bootTimestamp": str(figures.started),
+        "runtime": _span(now - figures.started),
+        "startAcceptSendRequestTimeStamp": "0",
+        "msgPutTotalYesterdayMorning": str(figures.mornings[0].stored),
+        "msgPutTotalTodayMorning": str(figures.mornings[1].stored),
+        "msgPutTotalTodayNow": str(figures.stored),
+        "msgGetTotalYesterdayMorning": str(figures.mornings[0].given),
+        "msgGetTotalTodayMorning": str(figures.mornings[1].given),
+        "msgGetTotalTodayNow": str(figures.given),
+        "putTps": stored,
+        "getTotalTps": given,
+        "getFoundTps": given,
+        "getMissTps": "0.0 0.0 0.0",
+        "getTransferredTps": given,  # as 5.x says it
+        "getTransferedTps": given,  # as 4.9 does
+        "putMessageTimesTotal": str(figures.stored),
+        "putMessageSizeTotal": str(size),
+        "putMessageAverageSize": str(size / max(figures.stored, 1)),
+        "putMessageFailedTimes": "0",
+        "putMessageEntireTimeMax": "0",
+        "getMessageEntireTimeMax": "0",
+        "putMessageDistributeTime": "",
+        "putLatency99": "0.0",
+        "putLatency999": "0.0",
+        "pageCacheLockTimeMills": "0",
+        "earliestMessageTimeStamp": str(store.earliest_timestamp()),
+        "commitLogMinOffset": str(log.min_offset),
+        "commitLogMaxOffset": str(log.end_offset),
+        "commitLogDirCapacity": f"Total : {_gib(total)}, Free : {_gib(free)}.",
+        "commitLogDiskRatio": used,
+        "consumeQueueDiskRatio": used,
+        "remainHowManyDataToFlush": f"{log.end_offset - log.flushed_offset} B",
+        "remainTransientStoreBufferNumbs": "2147483647",
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": "100000",
+        "timerReadBehind": "0",
+        "timerOffsetBehind": "0",
+        "timerCongestNum": "0",
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+    }
+    for name, capacity in _QUEUES_OF_THREADS.items():
+        info[f"{name}ThreadPoolQueueSize"] = "0"
+        info[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
+        info[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    for level, offset in delayed.offsets.items():
+        info[f"scheduleMessageOffset_{level}"] = f"{offset},{next_offset_of(store, SCHEDULE_TOPIC, level - 1)}"
+    return info
+
+
+def _span(ms: int) -> str:
+    minutes, seconds = divmod(ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"[ {hours // 24} days, {hours % 24} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"

@@ -1,0 +1,61 @@
+"""Subscription groups made, changed, deleted and forbidden to read by administrators.
+
+(Rules: remoting.md 3.5. RocketMQ: ``AdminBrokerProcessor``.)
+"""
+
+from collections.abc import Iterable, Sequence
+
+from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.subscription_groups import MOST_GIVEN_NAME, SubscriptionGroups, is_name
+from mqtool.engine.broker.topics import MOST_QUEUES
+from mqtool.formats.config_tables import Table
+
+
+class GroupRequests:
+    """What administrators have done to groups, on the parts of a broker that this needs."""
+
+    def __init__(self, groups: SubscriptionGroups, offsets: ConsumerOffsets) -> None:
+        self._groups = groups
+        self._offsets = offsets
+
+    def find(self, group: str) -> Table:
+        """Return the members of a group as the table has them; raises ``RefusedError`` where there is none."""
+        members = self._groups.members(group)
+        if members is None:
+            raise RefusedError(Reason.NO_GROUP, f"No group in this broker. group: {group}")
+        return members
+
+    def update(self, given: Sequence[Table], now: int) -> None:
+        """Make groups or change them, by the members that the table has; none of them if one has no proper name.
+
+        Raises:
+            RefusedError: a group has no proper name, or no proper number of queues.
+            FormatError: another member is not what it should be.
+            LimitError: there would be too many groups, or the settings of one are too long.
+        """
+        for one in given:
+            name = str(one.get("groupName") or "")
+            if not is_name(name, MOST_GIVEN_NAME):
+                text = f"the group name [{name[:200]}] is blank, longer than {MOST_GIVEN_NAME} or has characters other"
+                raise RefusedError(Reason.BAD_ARGUMENT, f"{text} than %|a-zA-Z0-9_-")
+        for one in given:
+            count = one.get("retryQueueNums") or 0
+            if not isinstance(count, int) or count > MOST_QUEUES:
+                text = f"retryQueueNums of the group [{one['groupName']}] is no number up to {MOST_QUEUES:,}"
+                raise RefusedError(Reason.BAD_ARGUMENT, text)
+        for one in given:
+            self._groups.update(one, now)
+
+    def delete(self, groups: Iterable[str], now: int, *, with_offsets: bool) -> None:
+        """Forget groups, and their offsets where that is asked for."""
+        for group in groups:
+            self._groups.delete(group, now)
+            if with_offsets:
+                self._offsets.delete_group(group)
+
+    def forbid(self, group: str, topic: str, readable: bool | None, now: int) -> bool:
+        """Tell whether a group may read a topic, after changing that where it is not None."""
+        if readable is not None:
+            self._groups.set_readable(group, topic, readable, now)
+        return self._groups.is_readable(group, topic)

@@ -1,0 +1,97 @@
+"""Messages that are looked for: by a key, by their address.
+
+(Rules: remoting.md 3.2, changes_5_5.md. RocketMQ: ``QueryMessageProcessor``.)
+"""
+
+import enum
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.errors import FormatError, NotFoundError
+from mqtool.formats.properties import find_property, probe_of
+from mqtool.formats.stored_message import parse_stored
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+MOST_BY_UNIQUE_KEY = 32
+MOST_BY_KEY = 64
+"""Messages that a query returns at most, whatever it asks for."""
+
+_UNIQ_KEY, _KEYS, _TAGS = probe_of("UNIQ_KEY"), probe_of("KEYS"), probe_of("TAGS")
+
+
+class KeyKind(enum.Enum):
+    """What a key is to the messages that have it."""
+
+    UNIQUE_KEY = enum.auto()
+    KEY = enum.auto()  # one of those that a producer gave it
+    TAG = enum.auto()
+    UNIQUE_KEY_OR_KEY = enum.auto()
+
+
+def messages_by_key(
+    store: "MessageStore", topic: str, key: str, kind: KeyKind, start: int, end: int, most: int, most_bytes: int
+) -> list[memoryview]:
+    """Return the records that have a key, stored in a span of time (ms), in the order in which they were stored.
+
+    Args:
+        store: has them.
+        topic: of the messages.
+        key: what they have.
+        kind: as what they have it.
+        start: of the span.
+        end: of the span.
+        most: how many.
+        most_bytes: of all together.
+
+    Raises:
+        RefusedError: there is none.
+    """
+    records = [*_by_key(store, topic, key, kind, start, end, most, most_bytes)]
+    if not records:
+        raise RefusedError(Reason.NOT_FOUND, "can not find message, maybe time range not correct")
+    return records
+
+
+def _by_key(
+    store: "MessageStore", topic: str, key: str, kind: KeyKind, start: int, end: int, most: int, most_bytes: int
+) -> Iterator[memoryview]:
+    total = 0
+    in_index, wanted = f"T#{key}" if kind is KeyKind.TAG else key, key.encode("utf-8", "replace")
+    for offset in sorted(store.index.find(topic, in_index, start, end, most)):
+        try:
+            record = store.log.record(offset)
+            message = parse_stored(record).message
+        except (NotFoundError, FormatError):  # deleted since, or not what the index says
+            continue
+        if message.topic != topic or not _has_key(message.properties, kind, wanted):
+            continue
+        total += len(record)
+        if total > most_bytes:
+            return
+        yield record
+
+
+def _has_key(properties: bytes, kind: KeyKind, key: bytes) -> bool:
+    if kind is KeyKind.TAG:
+        return find_property(properties, _TAGS) == key
+    if kind is not KeyKind.KEY and find_property(properties, _UNIQ_KEY) == key:
+        return True
+    return kind is not KeyKind.UNIQUE_KEY and key in find_property(properties, _KEYS).split(b" ")
+
+
+def message_at(store: "MessageStore", physical_offset: int) -> memoryview:
+    """Return the record at an address.
+
+    Raises:
+        RefusedError: there is none.
+    """
+    try:
+        record = store.log.record(physical_offset)
+        parse_stored(record)
+    except (NotFoundError, FormatError):
+        text = f"can not find message by the offset, {physical_offset}"
+        raise RefusedError(Reason.NOT_POSSIBLE, text) from None
+    return record

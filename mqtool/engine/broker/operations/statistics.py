@@ -1,0 +1,209 @@
+"""How far topics and groups are, and what is in a queue.
+
+Cost: linear in the queues that are told of.
+(Rules: remoting.md 3.5 to 3.7. RocketMQ: ``AdminBrokerProcessor``.)
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.broker.clients import Clients
+from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
+from mqtool.engine.broker.figures import Figures, Share
+from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.topics import Topics
+from mqtool.formats.bodies import Subscription
+from mqtool.formats.config_tables import TopicConfig
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.live_queue import Unit
+    from mqtool.engine.store.message_store import MessageStore
+
+MOST_UNITS = 1000
+"""Units of a queue that are told at once."""
+
+
+class QueueEnds(NamedTuple):
+    """One queue."""
+
+    queue_id: int
+    min_offset: int
+    next_offset: int
+    last_timestamp: int  # when its last message was stored (ms), 0 where there is none
+
+
+class Progress(NamedTuple):
+    """How far a group has read one queue."""
+
+    topic: str
+    queue_id: int
+    next_offset: int  # of the queue
+    consumed: int
+    pulled: int
+    last_timestamp: int  # when the message before was stored (ms), 0 where there is none
+
+
+class GroupProgress(NamedTuple):
+    """How far a group has read, and messages a second."""
+
+    rate: float
+    queues: list[Progress]
+
+
+class TimeSpan(NamedTuple):
+    """When the messages of one queue were stored (ms), -1 for none."""
+
+    queue_id: int
+    first: int
+    last: int
+    consumed: int  # the last that a group has consumed
+    delay_ms: int  # how long the next has waited
+
+
+class QueuePart(NamedTuple):
+    """Units of one queue, and what a group wants of its topic."""
+
+    units: "list[Unit]"
+    min_offset: int
+    next_offset: int
+    subscription: Subscription | None
+
+
+class Statistics:
+    """Questions of administrators, on the parts of a broker that they are about."""
+
+    def __init__(
+        self,
+        store: "MessageStore",
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        clients: Clients,
+        figures: Figures,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._figures = figures
+
+    def topic(self, topic: str) -> list[QueueEnds]:
+        """Return all queues of a topic.
+
+        Raises:
+            RefusedError: there is no such topic.
+        """
+        config, store = self._topic(topic), self._store
+        queues = []
+        for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
+            low, high = ends_of(store, topic, queue_id)
+            queues.append(QueueEnds(queue_id, low, high, max(store_timestamp(store, topic, queue_id, high - 1), 0)))
+        return queues
+
+    def stored_rate(self, topic: str, now: int) -> float:
+        """Return how many messages of a topic are stored a second."""
+        return self._figures.rate("stored", topic, now)
+
+    def group(self, group: str, topics: Iterable[str], now: int) -> GroupProgress:
+        """Return how far a group has read some topics, or where none are named those that it wants."""
+        topics = [*topics] or self._topics_read(group)
+        rate = sum(self._figures.rate("given", (topic, group), now) for topic in topics)
+        return GroupProgress(rate, [*self._progress(group, topics)])
+
+    def all_groups(self, now: int, *, only_ordered: bool) -> Iterator[tuple[str, list[GroupProgress]]]:
+        """Yield of each group how far it has read each topic, or each of those that are in order."""
+        for group in self._groups.names():
+            yield (
+                group,
+                [
+                    GroupProgress(
+                        self._figures.rate("given", (config.topic, group), now),
+                        [*self._progress(group, [config.topic])],
+                    )
+                    for config in self._configs(self._offsets.topics_of(group))
+                    if config.order or not only_ordered
+                ],
+            )
+
+    def time_spans(self, group: str, topic: str, now: int) -> list[TimeSpan]:
+        """Return of all queues of a topic when their messages were stored.
+
+        Raises:
+            RefusedError: there is no such topic.
+        """
+        store, spans = self._store, []
+        for queue_id in range(self._topic(topic).write_queue_count):
+            start, end = ends_of(store, topic, queue_id)
+            consumed = max(self._offsets.get(group, topic, queue_id), 0)
+            first, last, before, waiting = (
+                store_timestamp(store, topic, queue_id, offset)
+                for offset in (start, end - 1, max(consumed - 1, start), consumed)
+            )
+            spans.append(TimeSpan(queue_id, first, last, before, now - waiting if waiting >= 0 else 0))
+        return spans
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Return the groups that want a topic or have read it."""
+        return sorted({*self._clients.groups_of_topic(topic), *self._offsets.groups_of(topic)})
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """Return what the consumers of a group want of a topic, None where none of them does."""
+        online = self._clients.group(group)
+        return online.subscriptions.get(topic) if online else None
+
+    def units(self, group: str, topic: str, queue_id: int, start: int, count: int) -> QueuePart:
+        """Return units of a queue from an offset on, ``MOST_UNITS`` at most.
+
+        Raises:
+            RefusedError: there is no such queue.
+        """
+        queue = self._store.queue(topic, queue_id)
+        if queue is None:
+            raise RefusedError(Reason.NOT_POSSIBLE, f"{queue_id}@{topic} is not exist!")
+        units: list[Unit] = []
+        start, count = max(start, 0), min(count, MOST_UNITS)
+        while len(units) < count and (found := queue.units(start + len(units), count - len(units))):
+            units += found
+        low = queue.min_offset(self._store.log.min_offset)
+        return QueuePart(units, low, queue.next_offset, self.subscription(group, topic))
+
+    def shares(self, kind: str, key: str | tuple[str, str], now: int) -> tuple[Share, ...] | None:
+        """Return what was counted over the spans of statistics, None where nothing was; see ``Figures``."""
+        return self._figures.shares(kind, key, now)
+
+    # Parts
+
+    def _topic(self, topic: str) -> TopicConfig:
+        config = self._topics.get(topic)
+        if config is None:
+            raise RefusedError(Reason.NO_TOPIC, f"topic[{topic}] not exist")
+        return config
+
+    def _configs(self, topics: Iterable[str]) -> Iterator[TopicConfig]:
+        for topic in topics:
+            config = self._topics.get(topic)
+            if config is not None:
+                yield config
+
+    def _topics_read(self, group: str) -> list[str]:
+        """Return the topics of which a group has offsets, without those that its consumers no longer want."""
+        online = self._clients.group(group)
+        wanted = online.subscriptions if online else {}
+        return [topic for topic in self._offsets.topics_of(group) if not wanted or topic in wanted]
+
+    def _progress(self, group: str, topics: Iterable[str]) -> Iterator[Progress]:
+        for config in self._configs(topics):
+            topic = config.topic
+            for queue_id in range(config.read_queue_count):
+                consumed = max(self._offsets.get(group, topic, queue_id), 0)
+                yield Progress(
+                    topic,
+                    queue_id,
+                    next_offset_of(self._store, topic, queue_id),
+                    consumed,
+                    max(self._offsets.pulled(group, topic, queue_id), consumed),
+                    max(store_timestamp(self._store, topic, queue_id, consumed - 1), 0),
+                )

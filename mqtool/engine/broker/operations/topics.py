@@ -1,0 +1,92 @@
+"""Topics made, changed and deleted by administrators.
+
+(Rules: remoting.md 3.5. RocketMQ: ``AdminBrokerProcessor``.)
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.topics import MOST_QUEUES, Topics, fault_of_name
+from mqtool.formats.config_tables import TopicConfig
+from mqtool.formats.topics import is_system_topic
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.live_queue import LiveQueue
+    from mqtool.engine.store.message_store import MessageStore
+
+
+class TopicRequests:
+    """What administrators have done to topics, on the parts of a broker that this needs."""
+
+    def __init__(self, store: "MessageStore", topics: Topics, delete_queues: Callable[[str], None]) -> None:
+        self._store = store
+        self._topics = topics
+        self._delete_queues = delete_queues
+
+    def find(self, topic: str) -> TopicConfig:
+        """Return a topic; raises ``RefusedError`` where there is none."""
+        config = self._topics.get(topic)
+        if config is None:
+            raise RefusedError(Reason.NO_TOPIC, f"No topic in this broker. topic: {topic}")
+        return config
+
+    def put(self, configs: Sequence[TopicConfig], now: int) -> None:
+        """Make or change topics, none of them if one cannot be.
+
+        Raises:
+            RefusedError: one cannot be.
+            LimitError: there would be too many, or the settings of one are too long.
+        """
+        for config in configs:
+            if self._topics.is_system(config.topic):
+                raise _of_the_broker(config.topic)
+            if fault := fault_of_name(config.topic):
+                raise RefusedError(Reason.BAD_ARGUMENT, fault)
+            if max(config.read_queue_count, config.write_queue_count) > MOST_QUEUES:
+                text = f"The topic[{config.topic}] would have more than {MOST_QUEUES:,} queues."
+                raise RefusedError(Reason.BAD_ARGUMENT, text)
+            known = self._topics.get(config.topic)
+            if known is not None and known.is_batch != config.is_batch:  # its queues lie in other files then
+                text = f"changes queue.type of the topic {config.topic}, which is there already"
+                raise RefusedError(Reason.NOT_POSSIBLE, f"the field attributes of the header {text}")
+        self._topics.put(configs, now)
+
+    def delete(self, topics: Sequence[str], now: int) -> None:
+        """Delete topics and their queues, none of them if one may not be deleted; raises ``RefusedError``."""
+        for topic in topics:
+            if not topic.strip():
+                raise RefusedError(Reason.BAD_ARGUMENT, "The specified topic is blank.")
+            if self._topics.is_system(topic):
+                raise _of_the_broker(topic)
+        for topic in topics:
+            self._topics.delete(topic, now)
+            self._delete_queues(topic)
+
+    # Cleaning
+
+    def delete_unused_queues(self) -> None:
+        """Delete the queues of topics that there are not."""
+        topics = {topic for topic, _ in self._store.queues()}
+        self._delete_of(topic for topic in topics if self._topics.get(topic) is None)
+
+    def delete_expired_queues(self) -> None:
+        """Delete the queues of topics of which no message is kept."""
+        queues: dict[str, list[LiveQueue]] = {}
+        for topic, queue_id in self._store.queues():
+            if queue := self._store.queue(topic, queue_id):
+                queues.setdefault(topic, []).append(queue)
+        start = self._store.log.min_offset
+        self._delete_of(
+            topic for topic, all_of in queues.items() if all(one.min_offset(start) >= one.next_offset for one in all_of)
+        )
+
+    def _delete_of(self, topics: Iterable[str]) -> None:
+        """Delete the queues of topics, but for those whose offsets the broker itself goes by."""
+        for topic in topics:
+            if not is_system_topic(topic):
+                self._delete_queues(topic)
+
+
+def _of_the_broker(topic: str) -> RefusedError:
+    return RefusedError(Reason.BAD_ARGUMENT, f"The topic[{topic}] is conflict with system topic.")
