@@ -6,7 +6,7 @@ ConcurrentlyService``, ``ConsumeMessageOrderlyService``, ``RebalancePushImpl``.)
 
 import dataclasses
 import enum
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,11 +142,17 @@ def original(message: ConsumerMessage, group: str) -> ConsumerMessage:
     return message
 
 
-def as_users_know(messages: Sequence[ConsumerMessage], namespace: str) -> list[ConsumerMessage]:
-    """Return messages under the names that their topics have within a namespace."""
-    if not namespace:
-        return [*messages]
-    return [dataclasses.replace(one, topic=without_namespace(one.topic, namespace)) for one in messages]
+def as_users_know(
+    messages: Sequence[ConsumerMessage], namespace: str, deserializer: "Callable[[bytes], Any] | None"
+) -> list[ConsumerMessage]:
+    """Return messages under the names that their topics have within a namespace, with what reads their bodies."""
+    shown = [*messages]
+    if namespace:
+        shown = [dataclasses.replace(one, topic=without_namespace(one.topic, namespace)) for one in messages]
+    if deserializer:
+        for one in shown:
+            one.deserializer = deserializer
+    return shown
 
 
 def in_groups(messages: Sequence[ConsumerMessage], most: int) -> Iterable[Sequence[ConsumerMessage]]:

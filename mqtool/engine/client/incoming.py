@@ -4,7 +4,9 @@
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from mqtool.errors import FormatError
 from mqtool.formats.compression import decompress
@@ -20,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)  # frozen, it would take four times as long to make
 class ConsumerMessage:
-    """A message that a broker has stored; times are in ms since 1970, ``body`` is as the producer gave it.
+    """A message that a broker has stored; times are in ms since 1970, ``body`` is as the producer sent it.
 
     Where a compressed body cannot be read, ``body`` is as it was stored, and ``body_error`` says why.
     """
@@ -40,7 +42,26 @@ class ConsumerMessage:
     store_timestamp: int
     store_host: str
     body_error: FormatError | None = None
+    deserializer: "Callable[[bytes], Any] | None" = field(default=None, init=False, repr=False, compare=False)
+    _value: Any = field(default=None, init=False, repr=False, compare=False)
+    _is_read: bool = field(default=False, init=False, repr=False, compare=False)
     _properties: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def value(self) -> Any:
+        """What the ``deserializer`` of the consumer makes of the body when this is first asked for, else the body.
+
+        Raises:
+            FormatError: the body cannot be decompressed.
+            Exception: what the deserializer raises, each time.
+        """
+        if self.body_error:
+            raise self.body_error
+        if self.deserializer is None:
+            return self.body
+        if not self._is_read:
+            self._value, self._is_read = self.deserializer(self.body), True
+        return self._value
 
     @property
     def properties(self) -> dict[str, str]:

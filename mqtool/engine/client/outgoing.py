@@ -6,7 +6,7 @@
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mqtool.engine.client.names import check_topic_to_send
 from mqtool.errors import UsageError
@@ -43,11 +43,12 @@ class ProducerMessage:
     so do its tag, keys and shard key where the fields for these are empty; what clients and brokers noted of its way
     (unique key, delays, attempts, transaction) is left behind.
 
-    A ``body`` of text is sent as UTF-8. ``tags`` and ``keys`` may be None for none.
+    A ``body`` is bytes, or text, which is sent as UTF-8; or what the ``serializer`` of the producer takes.
+    ``tags`` and ``keys`` may be None for none.
     """
 
     topic: str
-    body: "bytes | bytearray | memoryview | str"
+    body: Any
     tags: str | None = ""
     keys: str | Sequence[str] | None = ()
     delay_level: int = 0

@@ -5,7 +5,7 @@
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool.engine.client.outgoing import Packed, ProducerMessage
 from mqtool.engine.client.questions import DEFAULT_TOPIC, Question
@@ -159,7 +159,7 @@ def request_properties(correlation_id: str, client_id: str, timeout_ms: int) -> 
     return {"CORRELATION_ID": correlation_id, "REPLY_TO_CLIENT": client_id, "TTL": str(timeout_ms)}
 
 
-def reply_to(request: "ConsumerMessage", body: bytes) -> ProducerMessage:
+def reply_to(request: "ConsumerMessage", body: Any) -> ProducerMessage:
     """Return the message that answers another.
 
     Raises:

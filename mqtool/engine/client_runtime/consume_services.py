@@ -185,7 +185,7 @@ class ConsumeService(ABC):
         return ConsumeStatus.LATER if status is ConsumeStatus.LATER else ConsumeStatus.SUCCESS
 
     def _shown(self, messages: Sequence[ConsumerMessage]) -> Sequence[ConsumerMessage]:
-        return consuming.as_users_know(messages, self._options.namespace)
+        return consuming.as_users_know(messages, self._options.namespace, self._options.deserializer)
 
     async def _send_back(self, message: ConsumerMessage, delay_level: int) -> bool:
         """Have a message delivered again, and tell whether that is sure."""

@@ -61,6 +61,8 @@ class ConsumerOptions(ClientOptions):
         pull_batch_size: messages pulled at a time.
         thresholds: how much is pulled ahead.
         offsets_folder: of broadcasting consumers; by default ``.rocketmq_offsets`` in the home of the user.
+        deserializer: makes the ``value`` of a message of its body, when that is asked for: what it raises there has the
+            listener fail that does not catch it, and the message comes again.
         on_assigned: is told the queues that this consumer has taken over, before it reads them; ..
         on_revoked: .. and those that it gives away, or leaves at its end, while it can still commit their offsets.
             A coroutine, or a function that runs in a thread; no queue changes hands until it returns.
@@ -73,6 +75,7 @@ class ConsumerOptions(ClientOptions):
     pull_batch_size: int = 32
     thresholds: Thresholds = field(default_factory=Thresholds)
     offsets_folder: Path | None = None
+    deserializer: "Callable[[bytes], Any] | None" = None
     on_assigned: "OnShare | None" = None
     on_revoked: "OnShare | None" = None
 

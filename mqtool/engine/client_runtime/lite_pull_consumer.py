@@ -271,7 +271,8 @@ class LitePullConsumer(Consumer):
         self._note_given()
         held, messages = self._batches.popleft()
         offset = held.waiting.remove(messages, self._clock())
-        self._given = _Given(held, consuming.as_users_know(messages, self.options.namespace), offset)
+        shown = consuming.as_users_know(messages, self.options.namespace, self.options.deserializer)
+        self._given = _Given(held, shown, offset)
         held.has_room.set()
         return self._given
 

@@ -37,12 +37,14 @@ class PopConsumerOptions(ClientOptions):
         pop_batch_nums: messages of one pop, 32 at most.
         poll_timeout_millis: how long ``pop`` waits, unless told otherwise.
         orderly: messages of a queue are given to nobody else while one of them is not acknowledged.
+        deserializer: makes the ``value`` of a message of its body, when that is asked for.
     """
 
     pop_invisible_time: int = 60_000
     pop_batch_nums: int = 32
     poll_timeout_millis: int = 5000
     orderly: bool = False
+    deserializer: "Callable[[bytes], Any] | None" = None
 
 
 class PopConsumer(Subscriber):
@@ -150,7 +152,7 @@ class PopConsumer(Subscriber):
                 if task in done:
                     del self._under_way[place]
                     if messages := task.result():
-                        return consuming.as_users_know(messages, self.options.namespace)
+                        return self._shown(messages)
             if loop.time() >= end:
                 return []
 
@@ -252,6 +254,9 @@ class PopConsumer(Subscriber):
     async def _ack(self, message: ConsumerMessage) -> bool:
         return await self._instance.ask(message.broker_name, popping.acknowledge(self.group, message), _ANSWER_MS)
 
+    def _shown(self, messages: Sequence[ConsumerMessage]) -> list[ConsumerMessage]:
+        return consuming.as_users_know(messages, self.options.namespace, self.options.deserializer)
+
     def _as_brokers_know(self, message: ConsumerMessage) -> ConsumerMessage:
         return dataclasses.replace(message, topic=with_namespace(message.topic, self.options.namespace))
 
@@ -268,4 +273,4 @@ class PopConsumer(Subscriber):
         self._check_running()
         question = popping.change_invisible_time(self.group, self._as_brokers_know(message), invisible_ms)
         changed = await self._instance.ask(message.broker_name, question, _ANSWER_MS)
-        return consuming.as_users_know([changed], self.options.namespace)[0] if changed else None
+        return self._shown([changed])[0] if changed else None

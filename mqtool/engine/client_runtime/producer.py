@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import dataclasses
 import itertools
 import logging
 import os
@@ -83,6 +84,8 @@ class ProducerOptions(ClientOptions):
             in the order in which they were given, ..
         batch_size: .. up to so many bytes, ..
         linger_ms: .. and the first of a batch waits so long at most for others.
+        serializer: makes of the body of each message the bytes, or the text, that is sent; what it raises is an error
+            of that call, and nothing is sent. It is called in the event loop, so it should not wait for anything.
         hooks: are told of all messages, before and after they are sent.
         trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
     """
@@ -106,6 +109,7 @@ class ProducerOptions(ClientOptions):
     auto_batch: bool = False
     batch_size: int = 32 << 10
     linger_ms: int = 10
+    serializer: "Callable[[Any], bytes | str] | None" = None
     hooks: "Sequence[hooks.Hook]" = ()
     trace: bool = False
 
@@ -247,16 +251,17 @@ class Producer(Client):
 
         Raises:
             UsageError: no broker would take the message.
+            Exception: what the serializer raises.
             NotFoundError: there is no such topic, and sending makes none.
             UnavailableError: no name server can be reached; or the one broker that was asked.
             RefusedError: the broker refuses it for a reason that another would have, too.
             SendError: all attempts failed.
         """
-        call = SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
+        call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
         if self._batches and message.may_be_batched:
             return await self._add(call, await self._lane(call))
-        packed, given = self._pack(message)
-        return await _told(given, message, self._send(packed, call))
+        packed, given = self._pack(call)
+        return await _told(given, call, self._send(packed, call))
 
     async def send_async(
         self,
@@ -272,18 +277,18 @@ class Producer(Client):
         Waits where back pressure is enabled and too much is under way.
         """
         options = self.options
-        call = SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
+        call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
         if self._batches and message.may_be_batched:
             lane = await self._lane(call)
             if not options.enable_backpressure_for_async_mode:
                 return self._add(call, lane)
-            size = len(message.encoded_body)
+            size = len(call.message.encoded_body)
             await self._room.take(size)
             added = self._add(call, lane)
             added.add_done_callback(lambda _: self._instance.keep(self._room.give_back(size)))
             return added
-        packed, given = self._pack(message)
-        work = _told(given, message, self._send(packed, call, is_async=True))
+        packed, given = self._pack(call)
+        work = _told(given, call, self._send(packed, call, is_async=True))
         if not options.enable_backpressure_for_async_mode:
             return self._begun(work)
         size = len(packed.body)
@@ -333,14 +338,12 @@ class Producer(Client):
         self._batches.post(lane, one)
 
     def waiting(self, call: SendCall, future: AnyFuture) -> Waiting:
-        """Return a message as it waits for its batch; any thread may ask.
+        """Return a message that is ready as it waits for its batch; any thread may ask.
 
         Raises:
-            UsageError: no broker would take the message.
+            UsageError: it has too many properties.
         """
         message = call.message
-        check_message(message, self.options.max_message_size)
-        message.unique_key = self._unique_key()
         given = self._before_send([message])
         with hooks.told_of_failure(given, [message]):
             element = element_of(message, self._topic(message.topic))
@@ -385,10 +388,11 @@ class Producer(Client):
         Raises:
             MqtoolError: it was not sent.
         """
-        packed, given = self._pack(message)
-        with hooks.told_of_end(given, [message]):
+        call = self.ready(SendCall(message, queue, selector=selector, arg=arg))
+        packed, given = self._pack(call)
+        with hooks.told_of_end(given, [call.message]):
             queues = await self._queues(message.topic)
-            chosen = self._chooser(SendCall(message, queue, selector=selector, arg=arg))(queues, None)
+            chosen = self._chooser(call)(queues, None)
             question = self._question(packed, chosen)
             await self._instance.tell(chosen.broker_name, question.command)
 
@@ -404,13 +408,14 @@ class Producer(Client):
             MqtoolError: as ``send``; batches before the one that failed are stored.
         """
         options = self.options
-        check_batch(messages, options.max_message_size)
-        for message in messages:
-            message.unique_key = self._unique_key()
-        given = self._before_send(messages)
+        ready = [*map(self._serialized, messages)]
+        check_batch(ready, options.max_message_size)
+        for message, one in zip(messages, ready, strict=True):
+            message.unique_key = one.unique_key = self._unique_key()
+        given = self._before_send(ready)
         results: list[SendResult] = []
-        with hooks.told_of_end(given, messages, results):
-            for batch in split_by_size(messages, options.max_message_size):
+        with hooks.told_of_end(given, ready, results):
+            for batch in split_by_size(ready, options.max_message_size):
                 first = batch[0]
                 if len(batch) > 1:
                     packed = pack_batch(batch, self._topic(first.topic), self._unique_key())
@@ -463,13 +468,13 @@ class Producer(Client):
         timeout_ms = self.options.send_msg_timeout if timeout_ms is None else timeout_ms
         correlation_id = str(uuid.uuid4())
         more = sending.request_properties(correlation_id, self.client_id, timeout_ms)
-        packed, given = self._pack(message, more)
+        call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
+        packed, given = self._pack(call, more)
         replied: asyncio.Future[ConsumerMessage] = asyncio.get_running_loop().create_future()
         self._awaited[correlation_id] = replied
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                call = SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms)
-                await _told(given, message, self._send(packed, call))
+                await _told(given, call, self._send(packed, call))
                 return await replied
         except TimeoutError:
             sentence = f"no reply to the message to {message.topic} within {timeout_ms:,} ms"
@@ -477,22 +482,22 @@ class Producer(Client):
         finally:
             del self._awaited[correlation_id]
 
-    async def reply(self, request: "ConsumerMessage", body: bytes, timeout_ms: int | None = None) -> SendResult:
+    async def reply(self, request: "ConsumerMessage", body: Any, timeout_ms: int | None = None) -> SendResult:
         """Answer a message whose producer waits for that, and return where the reply is stored.
 
         Args:
             request: the message, as a consumer got it.
-            body: of the reply.
+            body: of the reply, as of a message.
             timeout_ms: for the answer of the broker.
 
         Raises:
             UsageError: its producer wants no reply.
             MqtoolError: as ``send``; that producer is not there any more, perhaps.
         """
-        message = sending.reply_to(request, body)
-        packed, given = self._pack(message)
+        call = self.ready(SendCall(sending.reply_to(request, body), timeout_ms=timeout_ms))
+        packed, given = self._pack(call)
         packed = packed._replace(is_reply=True)
-        return await _told(given, message, self._send(packed, SendCall(message, timeout_ms=timeout_ms)))
+        return await _told(given, call, self._send(packed, call))
 
     def _replied(self, _address: str, command: RemotingCommand) -> RemotingCommand:
         from mqtool.engine.client.incoming import parse_reply
@@ -604,13 +609,29 @@ class Producer(Client):
     def _topic(self, topic: str) -> str:
         return with_namespace(topic, self.options.namespace)
 
-    def _pack(self, message: ProducerMessage, more: dict[str, str] | None = None) -> tuple[Packed, hooks.Given]:
+    def ready(self, call: SendCall) -> SendCall:
+        """Have the message of a call be as it is sent: serialized, checked, and with its unique key; in any thread.
+
+        Raises:
+            UsageError: no broker would take it.
+            Exception: what the serializer raises.
+        """
+        given, call.message = call.message, self._serialized(call.message)
+        check_message(call.message, self.options.max_message_size)
+        given.unique_key = call.message.unique_key = self._unique_key()
+        return call
+
+    def _serialized(self, message: ProducerMessage) -> ProducerMessage:
+        serializer = self.options.serializer
+        if serializer is None:
+            return message
+        return dataclasses.replace(message, body=user_code.call("serializer", serializer, message.body))
+
+    def _pack(self, call: SendCall, more: dict[str, str] | None = None) -> tuple[Packed, hooks.Given]:
         """Return the request that a message becomes, and the hooks that are to be told how it ended."""
-        check_message(message, self.options.max_message_size)
-        message.unique_key = self._unique_key()
-        given = self._before_send([message])
-        with hooks.told_of_failure(given, [message]):
-            return self._packed(message, more), given
+        given = self._before_send([call.message])
+        with hooks.told_of_failure(given, [call.message]):
+            return self._packed(call.message, more), given
 
     def _before_send(self, messages: Sequence[ProducerMessage]) -> hooks.Given:
         return hooks.before(self._hooks, "send", messages, self.group) if self._hooks else []
@@ -676,8 +697,9 @@ class TransactionProducer(Producer):
         """
         if message.is_delayed:
             raise UsageError("a message in a transaction cannot be delayed")
-        packed, given = self._pack(message, sending.transaction_properties(self.group))
-        sent = await _told(given, message, self._send(packed, SendCall(message)))
+        call = self.ready(SendCall(message))
+        packed, given = self._pack(call, sending.transaction_properties(self.group))
+        sent = await _told(given, call, self._send(packed, call))
         if sent.status is not SendStatus.SEND_OK:  # it may be lost with the broker
             return await self._end(sent, TransactionState.ROLLBACK)
         try:
@@ -714,12 +736,12 @@ class TransactionProducer(Producer):
             log.warning("the state of %s: %s", message.message_id, error)
 
 
-async def _told(given: hooks.Given, message: ProducerMessage, work: Awaitable[SendResult]) -> SendResult:
+async def _told(given: hooks.Given, call: SendCall, work: Awaitable[SendResult]) -> SendResult:
     """Send a message, and tell the hooks what became of it."""
     if not given:
         return await work
     results: list[SendResult] = []
-    with hooks.told_of_end(given, [message], results):
+    with hooks.told_of_end(given, [call.message], results):
         results.append(await work)
     return results[0]
 

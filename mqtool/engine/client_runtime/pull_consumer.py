@@ -35,11 +35,13 @@ class PullConsumerOptions(ClientOptions):
         consumer_pull_timeout_millis: how long the answer to a pull may take.
         broker_suspend_max_time_millis: how long a broker holds a pull that waits for messages, ..
         consumer_timeout_millis_when_suspend: .. and how long its answer may take.
+        deserializer: makes the ``value`` of a message of its body, when that is asked for.
     """
 
     consumer_pull_timeout_millis: int = 10_000
     broker_suspend_max_time_millis: int = 20_000
     consumer_timeout_millis_when_suspend: int = 30_000
+    deserializer: "Callable[[bytes], Any] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class PullConsumer(Reader):
         fetched = await self._instance.wire.ask(address, question, timeout_ms)
         self._wished[queue] = fetched.suggested_broker_id
         wanted = consuming.messages_of(fetched.records, queue, subscription)
-        messages = consuming.as_users_know(wanted, self.options.namespace)
+        messages = consuming.as_users_know(wanted, self.options.namespace, self.options.deserializer)
         status = _STATUSES[ResponseCode(fetched.code)]
         if status is PullStatus.FOUND and not messages:  # other tags of the same code
             status = PullStatus.NO_MATCHED_MSG

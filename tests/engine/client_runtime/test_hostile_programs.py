@@ -59,7 +59,7 @@ def test_a_message_that_cannot_be_sent_takes_no_other_with_it(broker: mqtool.Bro
             good = [producer.send(ProducerMessage("Orders", b"good")) for _ in range(OTHERS)]
             bad = [
                 producer.send(ProducerMessage("Orders", b"x", keys=[1])),  # type: ignore[list-item]
-                producer.send(ProducerMessage("Orders", object())),  # type: ignore[arg-type]
+                producer.send(ProducerMessage("Orders", object())),
                 producer.send(ProducerMessage("Orders", b"x", delay_ms=0.5)),  # type: ignore[arg-type]
             ]
             return [*await asyncio.gather(*good[:50], *bad, *good[50:], return_exceptions=True)]

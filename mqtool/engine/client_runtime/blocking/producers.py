@@ -38,6 +38,7 @@ class _Producing(BlockingMember[AioProducer]):
             return background.begin(_result(background.run(client.send_async(*args, **kwargs))))
         if client.is_batching and (call := aio.SendCall(*args, **kwargs)).message.may_be_batched:
             # Messages are made ready here, and handed over many at a time: a turn of the loop for each takes longest.
+            client.ready(call)
             queues = background.run(client.to_choose_from(call)) if call.selector else []
             future: Future[SendResult] = Future()
             client.post(client.lane(call, queues), client.waiting(call, future))
