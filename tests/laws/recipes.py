@@ -391,6 +391,18 @@ _ROWS = {
             },
         ],
     ),
+    "messages of a batch queue to which no unit leads are told of a start": (
+        "batchcq-533-clean",
+        "recover --as-broker 5.3",
+        [
+            {
+                "op": "graft",
+                "base": "batchcq-533-kill",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000000000",
+            }
+        ],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

@@ -286,7 +286,10 @@ def _is_reachable(queue: BrokerQueue | None, offsets: Ints, positions: Ints) -> 
     if queue is None:
         return np.zeros(len(offsets), np.bool_)
     if isinstance(queue, BrokerBatchQueue):
-        return (queue.min_offset <= offsets) & (offsets < queue.max_offset)
+        led_to = queue.addresses
+        at = np.minimum(np.searchsorted(led_to, positions), max(0, len(led_to) - 1))
+        is_led_to = led_to[at] == positions if len(led_to) else np.zeros(len(positions), np.bool_)
+        return (queue.min_offset <= offsets) & (offsets < queue.max_offset) & is_led_to
     found = queue.physical_offsets(offsets) == positions
     for one in queue.moved:
         low, high = np.searchsorted(offsets, (one.belongs, one.belongs + one.messages))

@@ -15,7 +15,9 @@ import numpy as np
 from mqtool.engine.store.disk import inside
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import WriteError
+from mqtool.formats.timer import WHEEL_SIZE
 
 BLOCK = 16 << 10
 _LONG = re.compile(r"[+-]?[0-9]+")
@@ -43,6 +45,7 @@ class Rules:
     looks_back: int | None
     """How many segments it looks at for one to begin with."""
     tags_in_index: bool
+    has_timer: bool
 
 
 _FIVE = {
@@ -52,6 +55,7 @@ _FIVE = {
     "batch_queues": True,
     "dispatches_at_start": False,
     "notes_confirm_offset": True,
+    "has_timer": True,
 }
 RULES = {
     "4.9": Rules(
@@ -65,6 +69,7 @@ RULES = {
         notes_confirm_offset=False,
         looks_back=None,
         tags_in_index=False,
+        has_timer=False,
     ),
     "5.3": Rules("5.3", **_FIVE, trips_over_empty_files=True, looks_back=None, tags_in_index=False),
     "5.5": Rules("5.5", **_FIVE, trips_over_empty_files=False, looks_back=10, tags_in_index=True),
@@ -218,6 +223,32 @@ def load_segments(folders: list[Path], file_size: int, rules: Rules, what: str) 
             raise RefusedError(f"the name of {path.name} in the {what} is no number")
         segments.append(MappedFile(path, int(path.name), size))
     return segments, removed
+
+
+def refused_timer_files(reader: StoreReader) -> Iterator[tuple[Path, str]]:
+    """Yield the timer's files with which a broker of 5.x does not start, and why: wheel and checkpoint, then the log.
+
+    None where the timer is off. What the files hold does not matter to a start, nor a file that is missing. (Asked of
+    brokers of 5.3.3 and 5.5.0.)
+    """
+    paths = reader.paths
+    if reader.config.settings.get("timerWheelEnable", "true").lower() != "true":
+        return
+    for path in (paths.timer_wheel, paths.timer_check):
+        if path.is_dir():
+            yield path, f"{path.name} is a folder"
+    size = paths.timer_wheel.stat().st_size if paths.timer_wheel.is_file() else 0
+    if size not in (0, WHEEL_SIZE):
+        yield paths.timer_wheel, f"the timer's wheel has {size:,} bytes, and must have {WHEEL_SIZE:,}"
+    file_size = reader.timer_log.file_size if reader.timer_log else 0
+    listed = sorted(_entries(paths.timer_log))
+    for number, (path, size, is_folder) in enumerate(listed):
+        if is_folder or (size == 0 and number == len(listed) - 1):
+            continue
+        if size != file_size:
+            yield path, f"{path.name} in the timer's log is {size:,} bytes long, and must have {file_size:,}"
+        elif not _LONG.fullmatch(path.name):
+            yield path, f"the name of {path.name} in the timer's log is no number"
 
 
 def _entries(folder: Path) -> list[tuple[Path, int, bool]]:

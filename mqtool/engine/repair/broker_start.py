@@ -14,7 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from mqtool.engine.repair.broker_ext import BrokerExt
-from mqtool.engine.repair.broker_files import RULES, RefusedError, Rules, Scratch, load_segments, queue_folders
+from mqtool.engine.repair.broker_files import (
+    RULES,
+    RefusedError,
+    Rules,
+    Scratch,
+    load_segments,
+    queue_folders,
+    refused_timer_files,
+)
 from mqtool.engine.repair.broker_index import BrokerIndex, IndexHead
 from mqtool.engine.repair.broker_log import Checks, Times, Walk, catch_up, start_abnormally, start_normally
 from mqtool.engine.repair.broker_queues import BrokerBatchQueue, BrokerQueue
@@ -144,6 +152,8 @@ class BrokerStart:
             for queue in self.queues.values():
                 queue.clear()
         self._correct_min_offsets()
+        for _, reason in refused_timer_files(self.reader) if self.rules.has_timer else ():
+            raise RefusedError(reason)
         if self.rules.dispatches_at_start:
             try:
                 self.reader.config_table("delayOffset.json")

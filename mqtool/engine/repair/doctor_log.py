@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from mqtool.engine.repair.broker_files import refused_timer_files
 from mqtool.engine.repair.doctor_case import FIVE, Case, Effect, Sign, sizes_of
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store.commit_log import Gap
@@ -14,7 +15,6 @@ from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import CLOCK_STEP_MS
 from mqtool.errors import MqtoolError
 from mqtool.formats.commit_log import BLANK, BLANK_SIZE, MAGIC_V1, MAGIC_V2
-from mqtool.formats.timer import WHEEL_SIZE
 
 Probe = Callable[[Case], Iterator[Sign]]
 _HUGE = 1 << 30
@@ -24,6 +24,7 @@ _RECOVERED_SEGMENTS = 10
 _QUEUE_SIZE = "mappedFileSizeConsumeQueue"
 _QUEUES = "mqtool rebuild queues {of_topic}{at}"
 _RECOVER_ALL = "mqtool recover --abnormal {at}"
+_TIMER = "mqtool pull --topic rmq_sys_wheel_timer --queue 0 {at}"
 _BATCH_TYPE = "BatchCQ"
 
 
@@ -296,14 +297,12 @@ def _is_there(case: Case, found: Finding) -> bool:
 
 
 def timer_files(case: Case) -> Iterator[Sign]:
-    """Yield files of the timer with a wrong length or name; only those of wheel and log stop a broker."""
-    wheel = case.reader.paths.timer_wheel
-    size = wheel.stat().st_size if wheel.is_file() else 0
-    if size not in (0, WHEEL_SIZE):  # its length is no setting
-        text = f"a wheel of {size:,} bytes where {WHEEL_SIZE:,} are due"
-        yield Sign(text, file="timerwheel", offset=min(size, WHEEL_SIZE), expected=WHEEL_SIZE, found=size)
-    for found in case.found("TIMER-FILE-SIZE"):
-        if (found.file or "").startswith("timerlog"):
-            yield Sign.of(found)
-        elif found.file != "timerwheel" or not size:  # a broker takes it as it is, and forgets what it told
-            yield Sign.of(found, effect=Effect.HIDES)
+    """Yield files of the timer with a wrong length or name; only some of them stop a broker."""
+    refused = {case.reader.paths.relative(path): reason for path, reason in refused_timer_files(case.reader)}
+    found = {one.file: one for one in case.found("TIMER-FILE-SIZE") if one.file not in refused}
+    for file, reason in refused.items():
+        yield Sign(reason, file=file)
+    for one in found.values():  # a broker takes it as it is, and forgets what it told
+        sign = Sign.of(one, effect=Effect.HIDES)
+        is_of_log = (one.file or "").startswith("timerlog/") and one.found != 0
+        yield dataclasses.replace(sign, commands=(case.fill(_TIMER, sign),)) if is_of_log else sign
