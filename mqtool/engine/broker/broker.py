@@ -158,8 +158,8 @@ class Broker:
             self.request_modes.delete_topic,
             self.figures.forget_topic,
         ]
-        store.on_arrival = self.arrived
-        store.batch_topics = topics.batch_topics
+        store.dispatcher.on_arrival = self.arrived
+        store.dispatcher.queues.batch_topics = topics.batch_topics
 
     @property
     def settings(self) -> BrokerSettings:

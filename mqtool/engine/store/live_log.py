@@ -133,48 +133,44 @@ class LiveLog:
                 self._check_unused(segment, max(0, self.end_offset - segment.start_offset))
         self._written = self.segments.get(self.end_offset // self.file_size * self.file_size)
 
-    def find_end_again(self, start: int) -> list[tuple[int, int]]:
+    def find_end_again(self, start: int) -> None:
         """Go on from a record that is on the disk to the end of a log that was not closed.
 
         What a broker was just writing when it was killed is left out: nobody was told that it is stored.
 
         Args:
-            start: where that record begins, -1 to begin with the first of the log.
-
-        Returns:
-            Address and size of the records behind it.
+            start: where that record begins, -1 to begin with the first of the log; ``flushed_offset`` is behind it.
 
         Raises:
             RecoveryNeededError: messages lie behind what cannot be read, or there are too many.
         """
         self.end_offset = max(start, self.min_offset)
-        found: list[tuple[int, int]] = []
+        flushed_offset = -1 if start >= 0 else self.min_offset
         while True:
             at = self.end_offset
             size, magic = self._heads(at)
             if magic == commit_log.MAGIC_BLANK and at % self.file_size + size == self.file_size:
                 self.end_offset += size
             elif self.sound_record(at):
-                found.append((at, size))
+                self.last_start = at
                 self.end_offset += size
+                if at == start:
+                    flushed_offset = self.end_offset
             else:
                 break
             if self.end_offset - max(start, self.min_offset) > _MOST_AGAIN:
                 raise RecoveryNeededError(f"more than {_MOST_AGAIN:,} bytes of the log are in no checkpoint")
-        if start >= 0 and not (found and found[0][0] == start):
+        if flushed_offset < 0:
             raise RecoveryNeededError(f"the checkpoint names a message at {start:,}, where the log has none")
         for segment in self.segments.values():
             if segment.start_offset + self.file_size > self.end_offset:
                 self._check_behind(segment, max(0, self.end_offset - segment.start_offset))
-        if found:
-            self.last_start = found[-1][0]
-            self.last_timestamp = self.store_timestamp(self.last_start)
         self._written = self.segments.get(self.end_offset // self.file_size * self.file_size)
-        self.flushed_offset = self.min_offset
+        self.flushed_offset = flushed_offset
+        if self.last_start >= 0:
+            self.last_timestamp = self.store_timestamp(self.last_start)
         if start >= 0:
-            self.flushed_offset, self.flushed_timestamp = start + found[0][1], self.store_timestamp(start)
-            del found[0]
-        return found
+            self.flushed_timestamp = self.store_timestamp(start)
 
     def sound_record(self, at: int) -> bytes:
         """Return the record that begins at an address, nothing where no whole one does."""
@@ -198,6 +194,25 @@ class LiveLog:
             and message.properties[-1:] != b"\0"
         )
         return record if is_whole else b""
+
+    def whole_at(self, at: int) -> tuple[int, bytes] | None:
+        """Return size and bytes of the record at an address, without bytes for a blank one; None for one by half.
+
+        Raises:
+            RecoveryNeededError: no record begins there.
+        """
+        left = self.end_offset - at
+        if left < _ROOM:
+            return None
+        size, magic = self._heads(at)
+        room = self.file_size - at % self.file_size
+        if magic == commit_log.MAGIC_BLANK and size == room:
+            return size, b""
+        if magic in _MAGICS and left < size <= room - _ROOM:
+            return None
+        if record := self.sound_record(at):
+            return size, record
+        raise RecoveryNeededError(f"no message begins at {at:,}, where the one before ends")
 
     def _check_behind(self, segment: Segment, start: int) -> None:
         """See that no message begins behind the end of the log."""

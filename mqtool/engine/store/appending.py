@@ -1,0 +1,217 @@
+"""How messages are stored: one by one, or the messages of a batch together. They lie in the log when a call returns.
+
+(Rules: store.md 2, 8. RocketMQ: ``CommitLog``.)
+"""
+
+import itertools
+import struct
+
+from mqtool.engine.store import live_dispatch
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.engine.store.dispatcher import WITH_UNIT, Dispatcher
+from mqtool.engine.store.health import Health
+from mqtool.engine.store.live_log import LiveLog
+from mqtool.engine.store.live_queue import LiveQueue
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.retention import Retention
+from mqtool.errors import FormatError, MqtoolError
+from mqtool.formats import commit_log
+from mqtool.formats.new_message import (
+    MOST_PROPERTIES,
+    MOST_SHORT_TOPIC,
+    MOST_TOPIC,
+    NewMessage,
+    build_batch,
+    build_record,
+    fill_crc,
+    record_size,
+    split_batch,
+    with_crc_place,
+)
+from mqtool.formats.properties import (
+    CRC_NAME,
+    add_property,
+    build_properties,
+    find_property,
+    parse_properties,
+    probe_of,
+)
+from mqtool.formats.topics import RETRY_PREFIX
+
+_WAIT, _CRC, _DELAY = probe_of("WAIT"), probe_of(CRC_NAME), probe_of("DELAY")
+_MAY_HAVE_DELAY, _MAY_HAVE_COUNT = _DELAY[1:], live_dispatch.BATCH_COUNT[1:]
+_INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
+
+_ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
+_TOO_MANY_PROPERTIES = AppendResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+_REFUSED = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
+
+
+class Appender:
+    """Stores messages at the end of a log."""
+
+    def __init__(
+        self, log: LiveLog, dispatcher: Dispatcher, health: Health, retention: Retention, config: StoreConfig
+    ) -> None:
+        self._log = log
+        self._dispatcher = dispatcher
+        self._queues = dispatcher.queues.by_key
+        self._health = health
+        self._retention = retention
+        self._with_crc = config.flag("enabledAppendPropCRC")
+        self._with_light_queues = config.flag("enableLmq") and config.flag("enableMultiDispatch")
+        self.configure(config)
+
+    def configure(self, config: StoreConfig) -> None:
+        """Go by other settings from now on.
+
+        Raises:
+            UsageError: a setting makes no sense.
+        """
+        self._most_body = config.number("maxMessageSize", 4 << 20)
+        self.is_sync = config.settings.get("flushDiskType", "").upper() == "SYNC_FLUSH"
+        """Whether producers are told of a message when it is on the disk."""
+
+    def append(self, message: NewMessage, now: int) -> AppendResult:
+        """Store a message.
+
+        Returns:
+            Where it is stored, or why it is not.
+        """
+        if self._health.is_held_up or self._retention.is_full or self._health.failure is not None:
+            return _REFUSED
+        queue = self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
+        if queue is None:
+            return _REFUSED if self._dispatcher.queues.has_no_room_for(message.topic) else _ILLEGAL
+        properties, count = message.properties, 1
+        has_unit = message.sys_flag & commit_log.TRANSACTION_MASK in WITH_UNIT
+        queue_offset = queue.next_offset if has_unit else 0
+        light: list[LiveQueue] = []
+        if message.sys_flag & commit_log.INNER_BATCH or _MAY_HAVE_COUNT in properties:
+            is_batch = bool(message.sys_flag & commit_log.INNER_BATCH)
+            has_count = bool(find_property(properties, live_dispatch.BATCH_COUNT))
+            if is_batch != has_count or (is_batch and not queue.is_batch):
+                return _ILLEGAL
+            if is_batch:
+                count = live_dispatch.batch_count(properties)
+                if count <= 0:
+                    return _ILLEGAL
+                message.sys_flag |= _INNER
+                properties = add_property(properties, live_dispatch.BATCH_BASE, str(queue_offset))
+        if self._with_light_queues and live_dispatch.LIGHT_QUEUES[1:] in properties:
+            properties, light = self._for_light_queues(message.topic, properties)
+        if self._with_crc:
+            properties = _with_crc_place(properties)
+        topic = queue.topic
+        size = record_size(message, topic, len(properties))
+        if len(properties) > MOST_PROPERTIES:
+            return _TOO_MANY_PROPERTIES
+        if not self._fits(len(message.body), size) or live_dispatch.ends_the_log(message.topic, properties):
+            return _ILLEGAL
+        log = self._log
+        try:
+            at = log.place(size)
+            record = build_record(message, topic, properties, size, queue_offset, at, now)
+            if self._with_crc:
+                record = fill_crc(record)
+            log.write(record, at, now)
+        except struct.error:  # a number is too large for its field
+            return _ILLEGAL
+        except MqtoolError as error:
+            self._health.hold_up(error)
+            return _REFUSED
+        self._dispatcher.take(message, properties, queue if has_unit else None, light, count, at, size, now)
+        end = at + size
+        wait = end if self.is_sync and find_property(properties, _WAIT) != b"false" else 0
+        return AppendResult(PutStatus.PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
+
+    def append_batch(self, batch: NewMessage, now: int) -> AppendResult:
+        """Store the messages of a batch one behind the other, all of them or none.
+
+        Args:
+            batch: whose body is a batch as clients send it. Its properties are added to those of each message, as
+                brokers before 5.3.4 do.
+            now: the time, in ms.
+
+        Returns:
+            Where they are stored, or why none is.
+        """
+        if self._health.is_held_up or self._retention.is_full or self._health.failure is not None:
+            return _REFUSED
+        queue = self._queues.get((batch.topic, batch.queue_id)) or self._new_queue(batch)
+        if queue is None and self._dispatcher.queues.has_no_room_for(batch.topic):
+            return _REFUSED
+        if queue is None or len(batch.body) > self._most_body or batch.sys_flag & commit_log.TRANSACTION_MASK:
+            return _ILLEGAL
+        try:
+            elements = split_batch(batch)
+        except FormatError:
+            return _ILLEGAL
+        if not elements or any(_is_for_none_of_a_batch(one.properties) for one in elements):
+            return _ILLEGAL
+        if self._with_crc:
+            elements = [one._replace(properties=_with_crc_place(one.properties)) for one in elements]
+        if max(len(one.properties) for one in elements) > MOST_PROPERTIES:
+            return _TOO_MANY_PROPERTIES
+        log, first = self._log, queue.next_offset
+        overhead = record_size(batch, queue.topic, 0) - len(batch.body)
+        sizes = [overhead + len(one.body) + len(one.properties) for one in elements]
+        if sum(sizes) + commit_log.BLANK_SIZE > log.file_size:
+            return _ILLEGAL
+        try:
+            at = log.place(sum(sizes))
+            *offsets, end = itertools.accumulate(sizes, initial=at)
+            records = build_batch(batch, elements, queue.topic, first, at, now)
+            if self._with_crc:
+                records = [fill_crc(record) for record in records]
+            log.write(b"".join(records), offsets[-1], now)
+        except struct.error:  # a number is too large for its field
+            return _ILLEGAL
+        except MqtoolError as error:
+            self._health.hold_up(error)
+            return _REFUSED
+        take = self._dispatcher.take
+        for one, offset, size in zip(elements, offsets, sizes, strict=True):
+            take(batch, one.properties, queue, (), 1, offset, size, now)
+        waits = self.is_sync and any(find_property(one.properties, _WAIT) != b"false" for one in elements)
+        return AppendResult(PutStatus.PUT_OK, tuple(offsets), end, first, now, batch.store_host, end if waits else 0)
+
+    def _fits(self, body_size: int, size: int) -> bool:
+        return (
+            body_size <= self._most_body
+            and size <= self._most_body + (1 << 16)
+            and size + commit_log.BLANK_SIZE <= self._log.file_size
+        )
+
+    def _new_queue(self, message: NewMessage) -> LiveQueue | None:
+        """Return a new queue, None where no message can have this topic or queue id, or not for now."""
+        topic = message.topic
+        most = MOST_TOPIC if topic.startswith(RETRY_PREFIX) else MOST_SHORT_TOPIC
+        if not live_dispatch.is_folder_name(topic, most) or not 0 <= message.queue_id < 1 << 31:
+            return None
+        if self._dispatcher.queues.has_no_room_for(topic):
+            return None
+        return self._dispatcher.make_queue(topic, message.queue_id)
+
+    def _for_light_queues(self, topic: str, properties: bytes) -> tuple[bytes, list[LiveQueue]]:
+        names = live_dispatch.light_queues(topic, properties)
+        if not names:
+            return properties, []
+        make_queue = self._dispatcher.make_queue
+        queues = [self._queues.get((name, 0)) or make_queue(name, 0) if name else None for name in names]
+        offsets = ",".join(str(queue.next_offset) if queue else "" for queue in queues)
+        return add_property(properties, live_dispatch.LIGHT_OFFSETS, offsets), [one for one in queues if one]
+
+
+def _with_crc_place(properties: bytes) -> bytes:
+    if _CRC[1:] in properties and find_property(properties, _CRC):  # a producer's own means nothing here
+        pairs = parse_properties(properties)
+        del pairs[CRC_NAME]
+        properties = build_properties(pairs)
+    return with_crc_place(properties)
+
+
+def _is_for_none_of_a_batch(properties: bytes) -> bool:
+    return (_MAY_HAVE_DELAY in properties and bool(find_property(properties, _DELAY))) or (
+        _MAY_HAVE_COUNT in properties and bool(find_property(properties, live_dispatch.BATCH_COUNT))
+    )

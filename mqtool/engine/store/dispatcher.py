@@ -1,0 +1,198 @@
+"""What a message that lies in the log leads to: units of its queues, keys of the index, and who is told of it.
+
+There is one step for that, ``take``, however a message has come into the log: stored by itself or in a batch, or found
+there (``read_on``) when a store is opened that was not closed. Queues and index follow the log in its order.
+(Rules: store.md 8.3. RocketMQ: ``ReputMessageService``.)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mqtool.engine.store import live_dispatch
+from mqtool.engine.store.live_checkpoint import Reached
+from mqtool.errors import MqtoolError, RecoveryNeededError
+from mqtool.formats import commit_log
+from mqtool.formats.new_message import NewMessage
+from mqtool.formats.properties import find_property
+from mqtool.formats.stored_message import StoredMessage, parse_stored
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.health import Health
+    from mqtool.engine.store.live_index import LiveIndex
+    from mqtool.engine.store.live_log import LiveLog
+    from mqtool.engine.store.live_queue import LiveQueue
+    from mqtool.engine.store.queue_table import QueueTable
+
+OnArrival = Callable[[str, int, int, int, int], None]
+WITH_UNIT = (0, commit_log.TRANSACTION_COMMIT)
+"""Kinds of messages, by their transaction, that are in queues."""
+_MANY_WAITING = 256
+"""Messages whose units wait until they had better be written."""
+_MOST_WAITING = 4096
+"""Messages whose units wait in memory at most."""
+_NEW_AT_ONCE = 8
+"""New queues that are written at once, while others wait."""
+
+
+class Dispatcher:
+    """Queues and index of an open store, as far as they follow its log."""
+
+    def __init__(
+        self,
+        log: "LiveLog",
+        queues: "QueueTable",
+        index: "LiveIndex",
+        health: "Health",
+        *,
+        delay_levels: Sequence[int],
+        is_indexed: bool,
+        reached: Reached,
+        next_offset: int,
+    ) -> None:
+        """Go on from the last message that is in queues and index.
+
+        Args:
+            log: where messages are found.
+            queues: of the store.
+            index: of the store.
+            health: of the disk.
+            delay_levels: by which units of delayed messages tell a time, in ms.
+            is_indexed: whether keys go into the index.
+            reached: that message.
+            next_offset: where the next one begins.
+        """
+        self.queues = queues
+        self.index = index
+        self.on_arrival: OnArrival | None = None
+        """Is told of each message that can now be read: topic, queue id, the offset behind it, tags code, the time."""
+        self.is_indexed = is_indexed
+        self.next_offset = next_offset
+        """Address behind the last message that was taken."""
+        self.written = reached
+        """Up to where units and keys are in files."""
+        self._log = log
+        self._health = health
+        self._delay_levels = delay_levels
+        self._timestamp, self._last_start = reached
+        self._taken = 0  # since units were written
+        self._is_behind = False  # some new queues were left for later
+
+    # Messages
+
+    def take(
+        self,
+        message: NewMessage,
+        properties: bytes,
+        queue: "LiveQueue | None",
+        light_queues: "Sequence[LiveQueue]",
+        count: int,
+        physical_offset: int,
+        size: int,
+        now: int,
+    ) -> None:
+        """Put a message that lies in the log, behind all others that were taken, where it belongs.
+
+        Args:
+            message: of whose properties nothing is taken.
+            properties: as they are stored.
+            queue: where it is the next, None for one that is in no queue: half of a transaction, for example.
+            light_queues: where it is the next, too.
+            count: how many messages it holds.
+            physical_offset: where it begins.
+            size: of the record.
+            now: when it was stored, in ms.
+        """
+        topic = message.topic
+        if queue is not None:
+            code = live_dispatch.tags_code(topic, properties, now, self._delay_levels)
+            queue.append(physical_offset, size, code, now, count)
+            waiting = self.queues.waiting
+            waiting[queue] = None
+            for light_queue in light_queues:
+                light_queue.append(physical_offset, size, code, now)
+                waiting[light_queue] = None
+        if self.is_indexed:
+            self.index.waiting.append((topic, message.sys_flag, properties, physical_offset, now))
+        self._timestamp, self._last_start = now, physical_offset
+        self.next_offset = physical_offset + size
+        self._taken += 1
+        if self._taken >= _MOST_WAITING:
+            self.write_units()
+        if queue is not None and self.on_arrival is not None:
+            self.on_arrival(topic, message.queue_id, queue.next_offset, code, now)
+
+    def read_on(self) -> None:
+        """Take the messages that lie in the log behind the last one, up to one that is not whole yet.
+
+        Raises:
+            RecoveryNeededError: something else lies there, or a message has another number than is next in its queue.
+        """
+        while (found := self._log.whole_at(self.next_offset)) is not None:
+            size, record = found
+            if record:
+                self._take_again(parse_stored(record))
+            else:  # a blank record
+                self.next_offset += size
+
+    def _take_again(self, stored: StoredMessage) -> None:
+        message, at = stored.message, stored.physical_offset
+        properties, queue, light_queues, count = message.properties, None, [], 1
+        if message.sys_flag & commit_log.TRANSACTION_MASK in WITH_UNIT:
+            if message.sys_flag & commit_log.INNER_BATCH:
+                count = live_dispatch.batch_count(properties)
+            queue = self._queue_at(message.topic, message.queue_id, stored.queue_offset, at)
+            names = live_dispatch.light_queues(message.topic, properties)
+            offsets = find_property(properties, live_dispatch.LIGHT_OFFSETS_PROBE).decode().split(",")
+            light_queues = [
+                self._queue_at(name, 0, int(offset), at)
+                for name, offset in zip(names, offsets, strict=False)
+                if name and offset
+            ]
+        self.take(message, properties, queue, light_queues, count, at, stored.size, stored.store_timestamp)
+
+    def _queue_at(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> "LiveQueue":
+        """Return a queue whose next message has an offset."""
+        queue = self.queues.by_key.get((topic, queue_id)) or self.make_queue(topic, queue_id)
+        if queue.next_offset != queue_offset:
+            raise RecoveryNeededError(
+                f"the message at {physical_offset:,} is number {queue_offset:,} of a queue of {queue.next_offset:,}"
+            )
+        return queue
+
+    def make_queue(self, topic: str, queue_id: int) -> "LiveQueue":
+        """Return a new queue; one of a topic that is on its way out is first removed."""
+        if remove := self.queues.leaving.get(topic):
+            self.write_units()
+            remove()
+        return self.queues.make(topic, queue_id, Reached(self._timestamp, self._last_start))
+
+    # Files
+
+    @property
+    def has_much_to_write(self) -> bool:
+        """Whether ``write_units`` is better called soon: the longer it waits, the longer it takes."""
+        return self._taken >= _MANY_WAITING or self._is_behind
+
+    def write_units(self) -> None:
+        """Write the units and keys of all messages into their files; what fails is tried again at the next tick."""
+        self._write_units(self.queues.new_count)
+
+    def write_some_units(self) -> None:
+        """Write the units and keys, but of queues that are new only a few: each makes a folder and a file."""
+        self._write_units(_NEW_AT_ONCE)
+
+    def _write_units(self, most_new: int) -> None:
+        self._taken = 0
+        self._health.is_held_up = False
+        if self._health.failure is not None:
+            return
+        reached = Reached(self._timestamp, self._last_start)
+        try:
+            self.queues.write(most_new)
+            if self.is_indexed:
+                self.index.write()
+        except MqtoolError as error:
+            self._health.hold_up(error)
+        else:
+            self.written = self.queues.before_new or reached
+        self._is_behind = self.queues.new_count > 0

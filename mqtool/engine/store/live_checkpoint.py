@@ -1,0 +1,93 @@
+"""What an open store writes down of how far it has come, and that it is open: ``checkpoint`` and ``abort``.
+
+(Rules: store.md 6. RocketMQ: ``StoreCheckpoint``.)
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mqtool.errors import RecoveryNeededError
+from mqtool.formats import checkpoint
+from mqtool.formats.layout import packer_of
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.disk import Disk
+
+_CHECKPOINT = packer_of(checkpoint.CHECKPOINT)
+_OURS = b" mqtool\n"
+"""Behind the process id in ``abort``: RocketMQ only looks whether the file is there."""
+_REST = bytes(checkpoint.CHECKPOINT_DTYPE["rest"].itemsize)
+
+
+class Reached(NamedTuple):
+    """How far queues and index have come: to the message that begins at an address."""
+
+    timestamp: int  # ms, when it was stored
+    last_start: int  # -1 before the first
+
+
+def was_left_by_us(root: Path) -> bool:
+    """Tell whether a process of ours had a store open and was killed; its checkpoint can be relied on then.
+
+    Raises:
+        RecoveryNeededError: it was left by another broker.
+    """
+    abort = root / "abort"
+    if not abort.exists():
+        return False
+    if abort.read_bytes().endswith(_OURS):
+        return True
+    raise RecoveryNeededError(f"{root} was not closed by the broker that used it: recover it first")
+
+
+class LiveCheckpoint:
+    """The two files, while a store is open."""
+
+    def __init__(self, root: Path, disk: "Disk", found: Any | None) -> None:
+        """Take them up; ``found`` is the checkpoint that is there."""
+        self._path = root / "checkpoint"
+        self._abort = root / "abort"
+        self._disk = disk
+        self._index_timestamp = found.index_timestamp if found else 0
+        self._master_flushed_offset = found.master_flushed_offset if found else 0
+        self._has_logics_offset = bool(found and found.logics_physical_offset)
+
+    def begin(self, reached: Reached | None, flushed_timestamp: int) -> None:
+        """Write that the store is open, before anything else, and how far it has come; None leaves that as it is."""
+        if not self._path.exists():
+            self._disk.create(self._path, checkpoint.CHECKPOINT_SIZE)
+            self._disk.sync(self._path)
+        if reached is not None:
+            self.write(reached, flushed_timestamp, 0)
+        if not self._abort.exists():
+            self._disk.create(self._abort)
+        self._disk.write(self._abort, 0, b"%-10d" % os.getpid() + _OURS)
+        self._disk.sync(self._abort)
+        self._disk.sync_folder(self._abort.parent)
+
+    def write(self, reached: Reached, flushed_timestamp: int, index_timestamp: int) -> None:
+        """Write how far log, queues and index are on the disk.
+
+        Args:
+            reached: of queues and index.
+            flushed_timestamp: of the log; the clock may have been set back: no time is later than this.
+            index_timestamp: of the full files of the index, which never goes back.
+        """
+        self._index_timestamp = max(self._index_timestamp, index_timestamp)
+        last_start = max(0, reached.last_start)
+        fields = (
+            flushed_timestamp,
+            min(reached.timestamp, flushed_timestamp),
+            min(self._index_timestamp, flushed_timestamp),
+            self._master_flushed_offset,
+            last_start,
+            last_start if self._has_logics_offset else 0,
+        )
+        self._disk.write(self._path, 0, _CHECKPOINT.pack(*fields, _REST))
+        self._disk.sync(self._path)
+
+    def end(self) -> None:
+        """Write that the store is closed."""
+        self._disk.remove(self._abort)
+        self._disk.sync_folder(self._abort.parent)

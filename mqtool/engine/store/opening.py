@@ -1,0 +1,188 @@
+"""How a store is opened: what is there is looked at, and refused where it is not what a broker starts with.
+
+Cost: of a store that was closed, its last units and last segment; of one that was not, what lies behind its checkpoint.
+(Rules: store.md 7. RocketMQ: ``DefaultMessageStore.load``.)
+"""
+
+import contextlib
+from collections.abc import Collection
+from pathlib import Path
+
+from mqtool.engine.store import live_dispatch
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.index_file import DEFAULT_SHAPE, Shape
+from mqtool.engine.store.live_checkpoint import Reached, was_left_by_us
+from mqtool.engine.store.live_index import LiveIndex
+from mqtool.engine.store.live_log import LiveLog
+from mqtool.engine.store.live_queue import LiveBatchQueue, LiveExtendedQueue, LiveQueue, QueueFiles
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.queue_table import QueueTable
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError, RecoveryNeededError
+from mqtool.formats import commit_log
+from mqtool.formats.properties import find_property
+from mqtool.formats.stored_message import parse_stored
+
+_SEGMENT_SIZE = 1 << 30
+_QUEUE_FILE_UNITS = 300_000
+
+
+def make_folders(root: Path, config: StoreConfig, disk: Disk) -> None:
+    """Make what a new store needs; its names are on the disk before anything is written."""
+    names = config.settings.get("storePathCommitLog", "commitlog")
+    folders = [root, *(root / name for name in names.split(",") if name)]
+    for folder in folders:
+        missing = []
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        for one in reversed(missing):
+            disk.make_folder(one)
+            disk.sync_folder(one.parent)
+    lock = root / "lock"
+    if not lock.exists():
+        disk.create(lock)
+        disk.write(lock, 0, b"lock")
+
+
+class Opened:
+    """The files of a store as they were found."""
+
+    def __init__(
+        self, root: Path, config: StoreConfig, disk: Disk, batch_topics: Collection[str], *, is_indexed: bool
+    ) -> None:
+        """Look at all of them.
+
+        Args:
+            root: folder of the store.
+            config: the broker's settings.
+            disk: through which everything is written.
+            batch_topics: topics whose queues keep several messages in a unit; looked at when a queue is new.
+            is_indexed: whether keys go into the index.
+
+        Raises:
+            RecoveryNeededError: they are not what a broker starts with.
+        """
+        self.was_left = was_left_by_us(root)
+        """Whether the store had not been closed: what lies behind its checkpoint is still to be taken again."""
+        reader = StoreReader(root, config)
+        if reader.paths.dledger or reader.rocksdb_queues:
+            raise RecoveryNeededError(f"{root} keeps its log in DLedger or its queues in RocksDB: not written here")
+        if self.was_left:
+            reader = _without_empty_files(reader, disk, config)
+        self._reader = reader
+        self._root = root
+        read_only = config.settings.get("readOnlyCommitLogStorePaths", "").split(",")
+        self.folders = [folder for folder in sorted(reader.paths.commit_log) if folder.name not in read_only]
+        """Where new segments go."""
+        found = reader.commit_log
+        self.log = LiveLog(disk, self.folders, found.file_size or _SEGMENT_SIZE, found)
+        self._files = QueueFiles(disk, *_queue_sizes(reader, config))
+        self.queues = QueueTable(root, self._files, batch_topics)
+        try:
+            noted = self._noted_start()
+            self._load_queues(noted)
+            self.index = self._load_index(config, noted)
+            if is_indexed and self.index.is_empty and self.log.last_start >= 0 and not (self.was_left and noted < 0):
+                raise RecoveryNeededError(f"{root} has messages, but no index")
+        except BaseException:
+            self.let_go()
+            raise
+        self.checkpoint = reader.checkpoint
+        self.reached = Reached(self.log.last_timestamp, self.log.last_start)
+        """Up to where all is in queues and index."""
+        if self.was_left:
+            self.reached = Reached(self.log.flushed_timestamp, noted)
+
+    def let_go(self) -> None:
+        """Let go of all files."""
+        self.log.close()
+        self._files.close()
+
+    def _noted_start(self) -> int:
+        """Return where the last message begins of which the checkpoint says that it is in its queue, -1 for none."""
+        found = self._reader.checkpoint
+        noted = int(found.confirm_physical_offset) if found else 0
+        if noted > self.log.min_offset:
+            return noted
+        if self.was_left and self.log.min_offset:
+            raise RecoveryNeededError(f"the checkpoint of {self._root} does not say how far its queues reach")
+        return -1
+
+    def _load_queues(self, noted: int) -> None:
+        if self.was_left:
+            self.log.find_end_again(noted)
+        reader, queues = self._reader, self.queues.by_key
+        extensions = reader.consume_queue_exts
+        for kind, found, folder in (
+            (LiveQueue, reader.consume_queues, reader.paths.consume_queue),
+            (LiveBatchQueue, reader.batch_consume_queues, reader.paths.batch_consume_queue),
+        ):
+            for key in found:
+                place, extension = folder / key[0] / str(key[1]), extensions.get(key)
+                if extension and kind is LiveQueue:
+                    queue: LiveQueue = LiveExtendedQueue(key, place, self._files, extension.segments)
+                else:
+                    queue = kind(key, place, self._files)
+                queues[key] = queue
+                if self.was_left:
+                    queue.load_until(noted)
+                else:
+                    queue.load()
+        last = {queue: queue.units(queue.next_offset - 1, 1) for queue in queues.values()}
+        if not self.was_left:
+            with_unit = max((units[0].physical_offset for units in last.values() if units), default=-1)
+            self.log.find_end(with_unit, noted if self._has_no_queue(noted) else -1)
+        for queue, units in last.items():
+            if units and units[0].physical_offset >= self.log.min_offset:
+                self._check_last(queue, units[0].physical_offset)
+
+    def _has_no_queue(self, at: int) -> bool:
+        """Tell whether a message lies at an address whose topic has no queue any more, as it was deleted."""
+        record = self.log.sound_record(at)
+        topics = {topic for topic, _ in self.queues.by_key}
+        return bool(record) and parse_stored(record).message.topic not in topics
+
+    def _check_last(self, queue: LiveQueue, physical_offset: int) -> None:
+        """Hold the last unit of a queue against its message: one that is left over from another life shows."""
+        with contextlib.suppress(MqtoolError):
+            message = commit_log.parse_message(self.log.record(physical_offset))
+            place = message.queue_offset + max(1, live_dispatch.batch_count(message.properties))
+            is_light = find_property(message.properties, live_dispatch.LIGHT_QUEUES)
+            if is_light or (message.topic.decode("utf-8", "replace"), message.queue_id, place) == (
+                *queue.key,
+                queue.next_offset,
+            ):
+                return
+        raise RecoveryNeededError(f"the last unit of {queue.folder} does not lead to its message")
+
+    def _load_index(self, config: StoreConfig, noted: int) -> LiveIndex:
+        slots, entries = config.size("maxHashSlotNum"), config.size("maxIndexNum")
+        shape = next((file.shape for file in self._reader.index_files if file.shape), None) or DEFAULT_SHAPE
+        shape = Shape(slots or shape.slots, entries or shape.entries)
+        has_tags = (self._root / "rocksdbstore").is_dir()  # as RocketMQ 5.4 and later make it
+        index = LiveIndex(self._reader.paths.index, self._files, shape, has_tags)
+        if self.was_left:
+            index.keep_until(noted, self.log.store_timestamp)
+        return index
+
+
+def _without_empty_files(reader: StoreReader, disk: Disk, config: StoreConfig) -> StoreReader:
+    """Remove the file that was just being made when the process was killed, and return a reader of the rest."""
+    queues = [*reader.consume_queues.values(), *reader.batch_consume_queues.values()]
+    files = [*reader.index_files, *(file for queue in (reader.commit_log, *queues) for file in queue.segments)]
+    for file in files:
+        if not file.size:
+            disk.remove(file.path)
+    return StoreReader(reader.root, config)
+
+
+def _queue_sizes(reader: StoreReader, config: StoreConfig) -> tuple[int, int]:
+    sizes = []
+    for queues, unit, key in (
+        (reader.consume_queues, LiveQueue.unit, "mappedFileSizeConsumeQueue"),
+        (reader.batch_consume_queues, LiveBatchQueue.unit, "mapperFileSizeBatchConsumeQueue"),
+    ):
+        there = next((queue.file_size for queue in queues.values() if queue.file_size), None)
+        sizes.append(config.size(key) or there or _QUEUE_FILE_UNITS * unit.size)
+    return sizes[0], sizes[1]

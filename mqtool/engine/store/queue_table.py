@@ -1,0 +1,80 @@
+"""The queues of an open store: which there are, which have units to be written, and which are on their way out."""
+
+import itertools
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from mqtool.engine.store.live_checkpoint import Reached
+from mqtool.engine.store.live_queue import LiveBatchQueue, LiveQueue, QueueFiles, QueueKey
+
+_MOST_NEW = 2000
+"""New queues that may wait to be written: a message for one more is refused for now."""
+
+
+class QueueTable:
+    """All queues, by topic and queue id."""
+
+    def __init__(self, root: Path, files: QueueFiles, batch_topics: Collection[str]) -> None:
+        """Make a table without queues.
+
+        Args:
+            root: folder of the store.
+            files: of all queues.
+            batch_topics: topics whose queues keep several messages in a unit; looked at when a queue is new.
+        """
+        self.batch_topics = batch_topics
+        self.files = files
+        self.by_key: dict[QueueKey, LiveQueue] = {}
+        self.waiting: dict[LiveQueue, None] = {}
+        """With units to be written."""
+        self.leaving: dict[str, Callable[[], None]] = {}
+        """Topics whose queues are to be removed, and what does that."""
+        self._root = root
+        self._new: dict[LiveQueue, Reached] = {}
+        """Queues without files, and the last message before their first."""
+
+    def make(self, topic: str, queue_id: int, reached: Reached) -> LiveQueue:
+        """Return a new queue, whose first message comes behind what is ``reached``."""
+        is_batch = topic in self.batch_topics
+        kind = LiveBatchQueue if is_batch else LiveQueue
+        folder = self._root / ("batchconsumequeue" if is_batch else "consumequeue") / topic / str(queue_id)
+        queue = self.by_key[topic, queue_id] = kind((topic, queue_id), folder, self.files)
+        self._new[queue] = reached
+        return queue
+
+    def has_no_room_for(self, topic: str) -> bool:
+        """Tell whether a new queue of a topic has to wait: for others that are new, or until the one before is gone."""
+        return len(self._new) >= _MOST_NEW or topic in self.leaving
+
+    @property
+    def new_count(self) -> int:
+        """How many queues have no files yet."""
+        return len(self._new)
+
+    @property
+    def before_new(self) -> Reached | None:
+        """How far all messages are in queues that have files, None where there are no others."""
+        return next(iter(self._new.values()), None)
+
+    def write(self, most_new: int) -> None:
+        """Write the units that wait, but of no more than so many queues that are new.
+
+        Raises:
+            WriteError: the disk is full, or fails; what is not written goes on waiting.
+        """
+        for queue in list(itertools.islice(self._new, most_new)):
+            queue.write()
+            self.waiting.pop(queue, None)
+            del self._new[queue]
+        for queue in list(self.waiting):
+            if queue not in self._new:
+                queue.write()
+                del self.waiting[queue]
+
+    def let_go(self, topic: str) -> list[LiveQueue]:
+        """Take the queues of a topic out, and return them; what waits for them to be written is dropped."""
+        queues = [self.by_key.pop(key) for key in list(self.by_key) if key[0] == topic]
+        for queue in queues:
+            self.waiting.pop(queue, None)
+            self._new.pop(queue, None)
+        return queues
