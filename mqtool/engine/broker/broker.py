@@ -22,7 +22,9 @@ from mqtool.engine.broker.operations.groups import GroupRequests
 from mqtool.engine.broker.operations.offsets import OffsetRequests
 from mqtool.engine.broker.operations.pop import PopRequests
 from mqtool.engine.broker.operations.pull import Pulls
+from mqtool.engine.broker.operations.questions import ClientQuestions
 from mqtool.engine.broker.operations.recall import Recalls
+from mqtool.engine.broker.operations.reply import Replies
 from mqtool.engine.broker.operations.send import Sends
 from mqtool.engine.broker.operations.statistics import Statistics
 from mqtool.engine.broker.operations.topics import TopicRequests
@@ -105,6 +107,8 @@ class Broker:
         self.locks = LockTable()
         self.request_modes = RequestModes(config, saves)
         self.sends = Sends(intake, state, topics, groups, self.locks, self.figures, now)
+        self.replies = Replies(intake, state, self.sends, self.clients)
+        self.client_questions = ClientQuestions(store, self.clients)
         self.pulls = Pulls(store, state, topics, groups, offsets, self.clients, self.figures, room)
         self.assignments = Assignments(topics, groups, self.clients, self.request_modes)
         self.topic_requests = TopicRequests(store, topics, self.delete_queues)

@@ -1,8 +1,10 @@
-"""Who is at the other end, whatever protocol he speaks, and what a broker tells him without being asked."""
+"""Who is at the other end, whatever protocol he speaks, and what a broker tells or asks him of its own accord."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.formats.new_message import NewMessage
 from mqtool.formats.stored_message import StoredMessage
 
 
@@ -36,10 +38,62 @@ Notice = ConsumersChanged | TransactionCheck | OffsetsReset
 """What wants no answer."""
 
 
+class TellRunningInfo(NamedTuple):
+    """How are you doing? The answer is a text in JSON (RocketMQ: ``ConsumerRunningInfo``)."""
+
+    group: str
+    client_id: str
+    wants_stacks: bool
+
+
+class Consume(NamedTuple):
+    """Consume this message now. The answer is a text in JSON (RocketMQ: ``ConsumeMessageDirectlyResult``)."""
+
+    group: str
+    client_id: str
+    message_id: str
+    broker_name: str | None
+    topic: str | None
+    record: bytes
+
+
+class TellOffsets(NamedTuple):
+    """How far have you read this topic? The answer is a dict of offsets by ``MessageQueue``."""
+
+    group: str
+    topic: str
+
+
+class TakeReply(NamedTuple):
+    """Here is the reply that you wait for. The answer is None."""
+
+    message: NewMessage
+    producer_group: str  # of who replies
+    default_topic: str
+    default_queue_count: int
+    is_of_unit: bool
+    broker_address: str
+    pushed_at: int  # ms
+
+
+Question = TellRunningInfo | Consume | TellOffsets | TakeReply
+
+
+class Told(NamedTuple):
+    """The answer to a question: what it asks for, or why that cannot be."""
+
+    value: Any = None
+    refusal: RefusedError | None = None
+
+
+ThenTold = Callable[[Told | None, int], None]
+"""What to do with an answer, None where none has come in time, and the time in ms."""
+
+
 class Session:
     """A program at the other end of a connection: one object for as long as that lasts, a key for dicts.
 
-    A door makes a class of its own of this, which knows how to tell something.
+    A door makes a class of its own of this, which knows how to tell and to ask something.
     """
 
     __slots__ = ("address", "host", "identity", "language", "version")
@@ -53,4 +107,16 @@ class Session:
 
     def notify(self, notice: Notice) -> None:
         """Tell something."""
+        raise NotImplementedError
+
+    def understands(self, question: Question) -> bool:
+        """Tell whether the program at the other end can be asked something."""
+        raise NotImplementedError
+
+    def ask(self, question: Question, due: int, then: ThenTold) -> None:
+        """Ask something; ``then`` gets the answer, or None when it has not come by ``due`` (ms).
+
+        Raises:
+            UnavailableError: too many answers are expected already.
+        """
         raise NotImplementedError

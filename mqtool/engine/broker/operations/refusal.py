@@ -9,6 +9,7 @@ class Reason(enum.Enum):
     NOT_ALLOWED = enum.auto()
     NOT_POSSIBLE = enum.auto()
     UNAVAILABLE = enum.auto()
+    NOT_SUPPORTED = enum.auto()
     BAD_ARGUMENT = enum.auto()
     NO_TOPIC = enum.auto()
     NO_GROUP = enum.auto()

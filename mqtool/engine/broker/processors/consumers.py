@@ -3,15 +3,18 @@
 (Rules: remoting.md 3.2, 3.7. RocketMQ: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``, ``Broker2Client``.)
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.offsets import Reset
+from mqtool.engine.broker.operations.questions import OffsetsByClient, ThenText
+from mqtool.engine.broker.operations.refusal import RefusedError
 from mqtool.engine.broker.processors.protocol_texts import PREVIOUSLY_RESET
-from mqtool.engine.broker.processors.session import Then, by_queue_of, remoting_session
+from mqtool.engine.broker.processors.refusals import refusal
+from mqtool.engine.broker.processors.session import by_queue_of
+from mqtool.engine.broker.sessions import TellRunningInfo
 from mqtool.engine.store.time_search import Boundary
-from mqtool.errors import FormatError, NotFoundError
-from mqtool.formats.bodies import build_body, by_queue, parse_body
-from mqtool.formats.codes import RequestCode, ResponseCode, Version
+from mqtool.formats.bodies import build_body
+from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import (
     CloneGroupOffset,
     ConsumeDirectly,
@@ -28,15 +31,10 @@ from mqtool.formats.headers import (
     build_header,
     parse_header,
 )
-from mqtool.formats.hosts import parse_message_id
-from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.processors.request import Answer, Processor, Request
-
-CALL_MS = 10_000
-"""How long a consumer may take for an answer that is passed on."""
 
 
 # Offsets
@@ -113,82 +111,40 @@ def earliest_timestamp(broker: "Broker", request: "Request") -> "Answer":
 
 def running_info(broker: "Broker", request: "Request") -> "Answer":
     """Let a consumer tell how it is doing."""
-    header = parse_header(GetRunningInfo, request.command.ext_fields)
-    return _pass_on(broker, request, header.consumer_group, header.client_id)
+    question = TellRunningInfo(*parse_header(GetRunningInfo, request.command.ext_fields))
+    broker.client_questions.running_info(question, request.now, _pass_back(request))
+    return None
 
 
 def consume_directly(broker: "Broker", request: "Request") -> "Answer":
     """Let a consumer consume one message now."""
-    command = request.command
-    header = parse_header(ConsumeDirectly, command.ext_fields)
-    try:
-        record = bytes(broker.store.log.record(parse_message_id(header.msg_id or "")))
-    except (NotFoundError, FormatError) as error:
-        return command.answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
-    return _pass_on(broker, request, header.consumer_group, header.client_id or "", record)
-
-
-def _pass_on(broker: "Broker", request: "Request", group: str, client_id: str, body: bytes = b"") -> "Answer":
-    """Send a request on to a consumer, and its answer back to who asked."""
-    command, session, now = request
-    client = broker.clients.consumer(group, client_id)
-    if client is None:
-        remark = f"The Consumer <{group}> <{client_id}> not online"
-        return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
-    if client.session.version < Version.V3_1_8:
-        remark = f"The Consumer <{client_id}> Version <{client.session.version}> too low to finish, please upgrade it"
-        return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
-
-    def pass_back(answer: RemotingCommand | None, now: int) -> None:
-        if answer is None:
-            remark = f"consumer <{group}> <{client_id}> Timeout"
-            passed = command.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
-        else:
-            passed = command.answer(answer.code, answer.ext_fields, answer.body, answer.remark)
-        session.reply(passed, now)
-
-    asked = RemotingCommand(command.code, ext_fields=command.ext_fields, body=body)
-    remoting_session(client.session).call(asked, now + CALL_MS, pass_back)
+    group, client_id, message_id, *names = parse_header(ConsumeDirectly, request.command.ext_fields)
+    broker.client_questions.consume(
+        group, client_id or "", message_id or "", (names[0], names[1]), request.now, _pass_back(request)
+    )
     return None
+
+
+def _pass_back(request: "Request") -> ThenText:
+    """Return what answers a request with what a consumer has told."""
+    command, session, _ = request
+
+    def then(told: bytes | RefusedError, now: int) -> None:
+        answer = refusal(command, told) if isinstance(told, RefusedError) else command.answer(body=told)
+        session.reply(answer, now)
+
+    return then
 
 
 def consumer_status(broker: "Broker", request: "Request") -> "Answer":
     """Ask the consumers of a group, or the one with a client id, how far they have read a topic."""
     command, session, now = request
-    header = parse_header(GetConsumerStatus, command.ext_fields)
-    online = broker.clients.group(header.group)
-    if online is None:
-        remark = f"No Any Consumer online in the consumer group: [{header.group}]"
-        return command.answer(ResponseCode.SYSTEM_ERROR, remark=remark)
-    clients = [
-        client
-        for client in online.members.values()
-        if client.session.version >= Version.V3_0_7 and header.client_addr in (None, "", client.client_id)
-    ]
-    fields = build_header(GetConsumerStatus(header.topic, header.group))
-    found: dict[str, Any] = {}
-    waiting = len(clients)
+    topic, group, client_id = parse_header(GetConsumerStatus, command.ext_fields)
 
-    def collect(client_id: str) -> Then:
-        def take(answer: RemotingCommand | None, now: int) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if answer is not None and answer.code == 0:
-                table = parse_body(answer.body).get("messageQueueTable") or {}
-                found[client_id] = by_queue(table, "messageQueueTable")
-            if not waiting:
-                session.reply(finish(), now)
+    def then(found: OffsetsByClient, now: int) -> None:
+        session.reply(command.answer(body=build_body({"consumerTable": found})), now)
 
-        return take
-
-    def finish() -> RemotingCommand:
-        return command.answer(body=build_body({"consumerTable": found}))
-
-    if not clients:
-        return finish()
-    for client in clients:
-        asked = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=dict(fields))
-        remoting_session(client.session).call(asked, now + CALL_MS, collect(client.client_id))
+    broker.client_questions.offsets(group, topic, client_id, now, then)
     return None
 
 

@@ -11,6 +11,7 @@ CODES = {
     Reason.NOT_ALLOWED: ResponseCode.NO_PERMISSION,
     Reason.NOT_POSSIBLE: ResponseCode.SYSTEM_ERROR,
     Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Reason.NOT_SUPPORTED: ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     Reason.BAD_ARGUMENT: ResponseCode.INVALID_PARAMETER,
     Reason.NO_TOPIC: ResponseCode.TOPIC_NOT_EXIST,
     Reason.NO_GROUP: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -27,6 +28,8 @@ CODES = {
     Reason.TOO_LATE: ResponseCode.POLLING_TIMEOUT,
     Reason.ONLY_BY_CHECK: ResponseCode.ILLEGAL_OPERATION,
 }
+REASONS = {int(code): reason for reason, code in CODES.items()}
+"""Of refusals by clients that a broker has asked."""
 
 
 def refusal(command: RemotingCommand, refused: RefusedError, header: Any = None) -> RemotingCommand:

@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.limits import MOST_TIMERS
 from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.operations.reply import Replied
 from mqtool.engine.broker.operations.send import NewTopic
 from mqtool.engine.broker.processors.refusals import CODES
-from mqtool.engine.broker.processors.session import remoting_session
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.formats.codes import RequestCode, ResponseCode, Version
-from mqtool.formats.headers import PushReply, Send, SendBack, build_header, parse_header
-from mqtool.formats.hosts import host_text
+from mqtool.formats.headers import Send, SendBack, parse_header
 from mqtool.formats.new_message import Host, NewMessage
-from mqtool.formats.properties import (
-    add_property,
-    find_property,
-    probe_of,
-)
 from mqtool.formats.recall import build_handle
 from mqtool.formats.remoting import RemotingCommand
 
@@ -28,9 +22,6 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
-_REPLY_TO = probe_of("REPLY_TO_CLIENT")
-_PUSH_MS = 10_000
-"""How long a client may take to acknowledge a reply."""
 
 _CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -140,60 +131,30 @@ def _marks(broker: "Broker") -> dict[str, str]:
 
 def _reply(broker: "Broker", request: "Request", *, short: bool) -> "Answer":
     """Push a reply to the client that has asked; keep it, and answer who replies, when that client has it."""
-    command, now = request.command, request.now
+    command, session, now = request
     header = parse_header(Send, command.ext_fields, short=short)
-    message = _message(header, command.body, request.session.born_host)
+    message = _message(header, command.body, session.born_host)
     like = NewTopic(header.default_topic, header.default_topic_queue_nums, header.unit_mode)
+
+    def then(replied: Replied | RefusedError, now: int) -> None:
+        if (answer := _replied(broker, request._replace(now=now), replied, header.queue_id)) is not None:
+            session.reply(answer, now)
+
     try:
-        broker.sends.prepare(message, like, now)
+        broker.replies.reply(message, like, header.producer_group, now, then)
     except RefusedError as refused:
         return command.answer(CODES[refused.reason], _marks(broker), remark=refused.text)
-    asking = find_property(message.properties, _REPLY_TO).decode("utf-8", "replace")
-    client = broker.clients.producer(asking)
-    if client is None:
-        remark = f"push reply message fail, channel of <{asking}> not found."
-        return command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)
-
-    def pushed(answer: RemotingCommand | None, now: int) -> None:
-        if (told := told_of(answer, now)) is not None:
-            request.session.reply(told, now)
-
-    def told_of(answer: RemotingCommand | None, now: int) -> "Answer":
-        result = broker.intake.put(message, now) if broker.settings.store_replies else None
-        if answer is None or answer.code:
-            remark = f"push reply message to <{asking}> fail."
-            return command.answer(ResponseCode.SYSTEM_ERROR, _marks(broker), remark=remark)
-        if result is None or result.status is not PutStatus.PUT_OK:
-            fields = {**_marks(broker), "msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"}
-            return command.answer(ext_fields=fields)
-        return _answer(broker, request._replace(now=now), result, message.queue_id, b"")
-
-    push = RemotingCommand(
-        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-        ext_fields=build_header(_push(broker, header, message, now)),
-        body=message.body,
-    )
-    remoting_session(client.session).call(push, now + _PUSH_MS, pushed)
     return None
 
 
-def _push(broker: "Broker", header: Send, message: NewMessage, now: int) -> PushReply:
-    return PushReply(
-        header.producer_group,
-        header.topic,
-        header.default_topic,
-        header.default_topic_queue_nums,
-        message.queue_id,
-        message.sys_flag,
-        header.born_timestamp,
-        header.flag,
-        host_text(*message.born_host),
-        broker.address,
-        now,
-        add_property(message.properties, "PUSH_REPLY_TIME", str(now)).decode(),
-        header.reconsume_times,
-        header.unit_mode,
-    )
+def _replied(broker: "Broker", request: "Request", replied: Replied | RefusedError, queue_id: int) -> "Answer":
+    """Return the answer to who replies, unless it must wait for the disk."""
+    command = request.command
+    if isinstance(replied, RefusedError):
+        return command.answer(CODES[replied.reason], _marks(broker), remark=replied.text)
+    if replied.result is None or replied.result.status is not PutStatus.PUT_OK:
+        return command.answer(ext_fields={**_marks(broker), "msgId": "0", "queueId": str(queue_id), "queueOffset": "0"})
+    return _answer(broker, request, replied.result, replied.queue_id, b"")
 
 
 # Sending back

@@ -2,15 +2,40 @@
 
 from collections.abc import Callable, Mapping
 
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.processors.refusals import REASONS
 from mqtool.engine.broker.saves import Saves
-from mqtool.engine.broker.sessions import ConsumersChanged, Notice, OffsetsReset, Session, TransactionCheck
+from mqtool.engine.broker.sessions import (
+    Consume,
+    ConsumersChanged,
+    Notice,
+    OffsetsReset,
+    Question,
+    Session,
+    TakeReply,
+    TellOffsets,
+    TellRunningInfo,
+    ThenTold,
+    Told,
+    TransactionCheck,
+)
 from mqtool.engine.broker.waiting_room import CALLS, Waiting, WaitingRoom
-from mqtool.errors import MqtoolError, UnavailableError
-from mqtool.formats.bodies import MessageQueue, build_body
+from mqtool.errors import FormatError, MqtoolError, UnavailableError
+from mqtool.formats.bodies import MessageQueue, build_body, by_queue, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode, Version
-from mqtool.formats.headers import CheckTransaction, ConsumerGroup, ResetOffset, build_header
-from mqtool.formats.hosts import parse_host
+from mqtool.formats.headers import (
+    CheckTransaction,
+    ConsumeDirectly,
+    ConsumerGroup,
+    GetConsumerStatus,
+    GetRunningInfo,
+    PushReply,
+    ResetOffset,
+    build_header,
+)
+from mqtool.formats.hosts import host_text, parse_host
 from mqtool.formats.new_message import Host, build_record, record_size, topic_field
+from mqtool.formats.properties import add_property
 from mqtool.formats.remoting import ONEWAY, Outgoing, Peer, RemotingCommand
 from mqtool.formats.topics import HALF_TOPIC
 
@@ -118,6 +143,19 @@ class RemotingSession(Session):
             fields = {**build_header(_check_header(notice)), "bname": self._outbox.broker_name()}
             self.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, _check_body(notice))
 
+    def understands(self, question: Question) -> bool:
+        """Tell whether a client of this version can be asked something."""
+        return self.version >= _SINCE[type(question)]
+
+    def ask(self, question: Question, due: int, then: ThenTold) -> None:
+        """Ask something."""
+        request = _request_of(question)
+
+        def ended(answer: RemotingCommand | None, now: int) -> None:
+            then(None if answer is None else _told(question, answer), now)
+
+        self.call(request, due, ended)
+
     def _reset_body(self, notice: OffsetsReset) -> bytes:
         queues = by_queue_of(notice.topic, self._outbox.broker_name(), notice.offsets)
         if self.language == "CPP":  # clients in C++ have no reader for a map whose keys are queues
@@ -132,17 +170,6 @@ class RemotingSession(Session):
 def by_queue_of(topic: str, broker_name: str, offsets: Mapping[int, int]) -> dict[MessageQueue, int]:
     """Return offsets by queue, as bodies have them."""
     return {MessageQueue(topic, broker_name, queue_id): offset for queue_id, offset in offsets.items()}
-
-
-def remoting_session(session: Session) -> RemotingSession:
-    """Return a session as one of this protocol.
-
-    Raises:
-        UnavailableError: that client speaks another.
-    """
-    if not isinstance(session, RemotingSession):
-        raise UnavailableError(f"{session.address} cannot be asked: it does not speak the remoting protocol")
-    return session
 
 
 def _give_up(is_due: bool, now: int) -> object:  # noqa: ARG001
@@ -161,3 +188,62 @@ def _check_body(check: TransactionCheck) -> bytes:
     topic, properties = topic_field(message.topic), message.properties
     size = record_size(message, topic, len(properties))
     return build_record(message, topic, properties, size, queue_offset, physical_offset, store_timestamp)
+
+
+# Questions
+
+_SINCE = {
+    TellRunningInfo: Version.V3_1_8,
+    Consume: Version.V3_1_8,
+    TellOffsets: Version.V3_0_7,
+    TakeReply: 0,  # who asks for a reply by its property takes it
+}
+"""From which version on a client can be asked something."""
+
+
+def _request_of(question: Question) -> RemotingCommand:
+    match question:
+        case TellRunningInfo():
+            return RemotingCommand(
+                RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields=build_header(GetRunningInfo(*question))
+            )
+        case Consume(record=record):
+            fields = build_header(ConsumeDirectly(*question[:-1]))
+            return RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext_fields=fields, body=record)
+        case TellOffsets(group, topic):
+            fields = build_header(GetConsumerStatus(topic, group))
+            return RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext_fields=fields)
+        case TakeReply(message=message):
+            fields = build_header(_push_header(question))
+            return RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext_fields=fields, body=message.body)
+
+
+def _push_header(push: TakeReply) -> PushReply:
+    message = push.message
+    return PushReply(
+        push.producer_group,
+        message.topic,
+        push.default_topic,
+        push.default_queue_count,
+        message.queue_id,
+        message.sys_flag,
+        message.born_timestamp,
+        message.flag,
+        host_text(*message.born_host),
+        push.broker_address,
+        push.pushed_at,
+        add_property(message.properties, "PUSH_REPLY_TIME", str(push.pushed_at)).decode(),
+        message.reconsume_times,
+        push.is_of_unit,
+    )
+
+
+def _told(question: Question, answer: RemotingCommand) -> Told:
+    if answer.code:
+        return Told(refusal=RefusedError(REASONS.get(answer.code, Reason.NOT_POSSIBLE), answer.remark or ""))
+    if isinstance(question, TellOffsets):
+        try:
+            return Told(by_queue(parse_body(answer.body).get("messageQueueTable") or {}, "messageQueueTable"))
+        except FormatError as error:  # whoever has asked waits for the others, not for this one
+            return Told(refusal=RefusedError(Reason.NOT_POSSIBLE, str(error)))
+    return Told(answer.body)

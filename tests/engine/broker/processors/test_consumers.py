@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from mqtool.engine.broker.clients import LOOK_INTERVAL_MS, SILENCE_MS
-from mqtool.engine.broker.processors.consumers import CALL_MS
+from mqtool.engine.broker.operations.questions import CALL_MS
 from mqtool.engine.broker.queue_locks import LIFE_MS
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription, build_body, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -372,6 +372,16 @@ def test_the_state_of_all_consumers_of_a_group_is_gathered(asking: Asking) -> No
 
     assert (to, answer.opaque) == (asking.client, 12)
     assert answer.body == b'{"consumerTable":{"c11":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:7}}}'
+
+
+def test_a_consumer_that_answers_nonsense_is_left_out_of_the_state_of_its_group(asking: Asking) -> None:
+    beat(asking, FIRST)
+    [(_, question)] = asking.handle(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=TOPIC, group=GROUP)
+
+    nonsense = RemotingCommand(0, RESPONSE, question.opaque, {}, b'{"messageQueueTable":{"no queue":7}}')
+    [(to, answer)] = asking.door.handle(nonsense, FIRST, asking.now)
+
+    assert (to, answer.opaque, answer.body) == (asking.client, 12, b'{"consumerTable":{}}')
 
 
 # Groups
