@@ -46,6 +46,7 @@ COMMANDS = {
     "send": Entry("send", "Send messages to a broker."),
     "consume": Entry("consume", "Consume messages as a member of a group."),
     "bench": Entry("bench", "Put a load on brokers and tell how they bear it."),
+    "mirror": Entry("mirror", "Copy topics to another cluster, and go on doing so."),
     "topic": Entry("topic", "List, show, make and delete topics."),
     "group": Entry("group", "List, show, make and delete groups of consumers."),
     "offset": Entry("offset", "List and set how far groups have read."),

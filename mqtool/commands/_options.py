@@ -69,6 +69,16 @@ class Span(click.ParamType):  # type: ignore[type-arg]
         return int(span[1]) * _SPAN_MS[span[2]]
 
 
+class Where(click.ParamType):  # type: ignore[type-arg]
+    """``first``, ``last``, or a time."""
+
+    name = "where"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return one of the words, or milliseconds since 1970."""
+        return value if value in ("first", "last") else TIME.convert(value, param, ctx)
+
+
 class Offset(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes or of units, decimal, hexadecimal with ``0x``, or with ``KiB``, ``MiB``, ``GiB``."""
 
@@ -109,6 +119,7 @@ class BrokerLine(click.ParamType):  # type: ignore[type-arg]
 
 TIME = Time()
 SPAN = Span()
+WHERE = Where()
 OFFSET = Offset()
 BROKER_LINE = BrokerLine()
 

@@ -263,14 +263,37 @@ def _pad(text: str, width: int, right: bool) -> str:
     return gap + text if right else text + gap
 
 
-class _Bar:
-    """One line on a terminal: what is done, the rate, the time left. It goes before anything else is written."""
+class _Line:
+    """One line on a terminal that is written again and again. It goes before anything else is written."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        """Write it anew."""
+        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"\r{text}\x1b[K")
+            sys.stderr.flush()
+        self._is_shown = True
+
+    def clear(self) -> None:
+        """Take it away, until it is shown again."""
+        if self._is_shown:
+            self._is_shown = False
+            with contextlib.suppress(OSError):
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+
+
+class _Bar(_Line):
+    """What is done, the rate, the time left."""
 
     def __init__(self, total: int, what: str) -> None:
+        super().__init__()
         self._total = total
         self._what = what
         self._started = self._drawn = time.monotonic()
-        self._is_shown = False
 
     def advance(self, done: int) -> None:
         """Draw it again, ten times a second at most, from the end of the first second on."""
@@ -278,11 +301,7 @@ class _Bar:
         if now - self._started < 1 or now - self._drawn < _BAR_STEP or not done < self._total:
             return
         self._drawn = now
-        sys.stdout.flush()
-        with contextlib.suppress(OSError):
-            sys.stderr.write(f"\r{self.text(done, now - self._started)}\x1b[K")
-            sys.stderr.flush()
-        self._is_shown = True
+        self.show(self.text(done, now - self._started))
 
     def text(self, done: int, seconds: float) -> str:
         """Return the line, no longer than the terminal is wide."""
@@ -295,23 +314,15 @@ class _Bar:
         bar = f" {'━' * full}{' ' * (width - full)}" if width > 4 else ""
         return f"{self._what}{bar}{facts}"[:room]
 
-    def clear(self) -> None:
-        """Take it away, until it is drawn again."""
-        if self._is_shown:
-            self._is_shown = False
-            with contextlib.suppress(OSError):
-                sys.stderr.write("\r\x1b[K")
-                sys.stderr.flush()
-
 
 _BAR_STEP = 0.1
-_bars: list[_Bar] = []
+_lines: list[_Line] = []
 
 
 def _make_room() -> None:
-    """Take the bar away before something is written."""
-    for bar in _bars:
-        bar.clear()
+    """Take such a line away before something is written."""
+    for line in _lines:
+        line.clear()
 
 
 def in_units(size: float) -> str:
@@ -337,9 +348,29 @@ def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
         yield lambda _: None
         return
     bar = _Bar(total, what)
-    _bars.append(bar)
-    try:
+    with _shown(bar):
         yield bar.advance
+
+
+@contextlib.contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """Show a line on standard error, if that is a terminal, while something goes on.
+
+    Yields a function that is told what the line says; what does not fit is cut off.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    line = _Line()
+    with _shown(line):
+        yield lambda text: line.show(printable(text)[: shutil.get_terminal_size((80, 24)).columns - 1])
+
+
+@contextlib.contextmanager
+def _shown(line: _Line) -> Iterator[None]:
+    _lines.append(line)
+    try:
+        yield
     finally:
-        _bars.remove(bar)
-        bar.clear()
+        _lines.remove(line)
+        line.clear()

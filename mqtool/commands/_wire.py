@@ -112,9 +112,9 @@ def _addresses(option: str, text: str) -> tuple[str, ...]:
     return tuple(addresses)
 
 
-def _brokers(namesrv: str, connection: "Profile") -> Brokers:
+def _brokers(namesrv: str, connection: "Profile", option: str = "-n") -> Brokers:
     _, access_key, secret_key, tls, authorities = connection
-    addresses = _addresses("-n", namesrv)
+    addresses = _addresses(option, namesrv)
     if bool(access_key) != bool(secret_key):
         raise UsageError("--access-key and --secret-key belong together: give both")
     return Brokers(addresses, access_key, secret_key, tls or authorities is not None, authorities)
@@ -189,6 +189,52 @@ def _connection(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add keys, TLS and profiles; the command receives a ``Profile`` as ``connection``, of what all of them say."""
 
     @click.option("--profile", metavar="NAME", help="A connection of ~/.config/mqtool/config.toml.")
+    @_credentials
+    @functools.wraps(command)
+    def wrapped(*args: Any, profile: str | None, credentials: "Profile", **kwargs: Any) -> Any:
+        return command(*args, connection=_of_profile(profile, credentials), **kwargs)
+
+    return wrapped
+
+
+def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--from`` and ``--to``, or a profile for either; the command receives ``source`` and ``target``.
+
+    Keys and TLS that are typed are for both.
+    """
+
+    @click.option("--from", "from_", metavar="HOST:PORT", help="Name servers of the cluster that messages come from.")
+    @click.option("--to", metavar="HOST:PORT", help="Name servers of the cluster that they go to.")
+    @click.option("--from-profile", metavar="NAME", help="The first, by a connection of ~/.config/mqtool/config.toml.")
+    @click.option("--to-profile", metavar="NAME", help="The second, likewise.")
+    @_credentials
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        from_: str | None,
+        to: str | None,
+        from_profile: str | None,
+        to_profile: str | None,
+        credentials: "Profile",
+        **kwargs: Any,
+    ) -> Any:
+        source = _one_of_pair("--from", from_, from_profile, credentials)
+        target = _one_of_pair("--to", to, to_profile, credentials)
+        return command(*args, source=source, target=target, **kwargs)
+
+    return wrapped
+
+
+def _one_of_pair(option: str, typed: str | None, profile: str | None, credentials: "Profile") -> Brokers:
+    connection = _of_profile(profile, credentials)
+    if not (typed or connection.namesrv):
+        raise UsageError(f"give the name servers of both clusters: {option} HOST:PORT, or {option}-profile NAME")
+    return _brokers(typed or connection.namesrv, connection, option)
+
+
+def _credentials(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add keys and TLS; the command receives a ``Profile`` without name servers as ``credentials``."""
+
     @click.option(
         "--access-key", envvar="MQTOOL_ACCESS_KEY", metavar="TEXT", help="Sign requests. Default: MQTOOL_ACCESS_KEY."
     )
@@ -206,29 +252,34 @@ def _connection(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(
         *args: Any,
-        profile: str | None,
         access_key: str | None,
         secret_key: str | None,
         tls: bool,
         authorities: Path | None,
         **kwargs: Any,
     ) -> Any:
-        from mqtool.commands._profiles import Profile, read_profile
+        from mqtool.commands._profiles import Profile
 
-        connection = Profile("", access_key, secret_key, tls, authorities)
-        if profile is not None:
-            named = read_profile(profile)
-            connection = Profile(
-                named.namesrv,
-                # What is typed counts more than a profile, that more than the variables of every connection.
-                access_key if _is_typed("access_key") else named.access_key,
-                secret_key if _is_typed("secret_key") else named.secret_key,
-                tls or named.tls,
-                authorities or named.authorities,
-            )
-        return command(*args, connection=connection, **kwargs)
+        return command(*args, credentials=Profile("", access_key, secret_key, tls, authorities), **kwargs)
 
     return wrapped
+
+
+def _of_profile(name: str | None, credentials: "Profile") -> "Profile":
+    """Return a connection by its name, with what else the options say."""
+    from mqtool.commands._profiles import Profile, read_profile
+
+    if name is None:
+        return credentials
+    named = read_profile(name)
+    return Profile(
+        named.namesrv,
+        # What is typed counts more than a profile, that more than the variables of every connection.
+        credentials.access_key if _is_typed("access_key") else named.access_key,
+        credentials.secret_key if _is_typed("secret_key") else named.secret_key,
+        credentials.tls or named.tls,
+        credentials.authorities or named.authorities,
+    )
 
 
 def _is_typed(name: str) -> bool:

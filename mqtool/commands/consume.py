@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from mqtool.commands._admin import route_of
-from mqtool.commands._options import SPAN, TIME, limit_option, message_options, output_option
+from mqtool.commands._options import SPAN, WHERE, limit_option, message_options, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import body_fields
 from mqtool.commands._wire import Brokers, wire_options
@@ -34,16 +34,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class _Where(click.ParamType):  # type: ignore[type-arg]
-    """``first``, ``last``, or a time."""
-
-    name = "where"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return one of the words, or milliseconds since 1970."""
-        return value if value in ("first", "last") else TIME.convert(value, param, ctx)
-
-
 class _Wanted(NamedTuple):
     """Which messages, and when to stop."""
 
@@ -61,7 +51,7 @@ class _Wanted(NamedTuple):
 @click.option(
     "--begin",
     "where",
-    type=_Where(),
+    type=WHERE,
     default="last",
     metavar="first|last|TIME",
     show_default=True,

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import orjson
 
 from mqtool.engine.client import questions, sending
+from mqtool.engine.client.mirroring import HOPS, RESENT
 from mqtool.engine.client.outgoing import ProducerMessage, check_message, pack
 from mqtool.engine.client.routes import masters, writable_queues
 from mqtool.engine.client_runtime.admin_client import AdminClient
@@ -88,6 +89,8 @@ def copy_of(letter: DeadLetter, to_retry: bool) -> tuple[str, ProducerMessage]:
         raise NotFoundError("nothing in it tells its topic: it was sent here by a producer")
     own = {name: value for name, value in message.properties.items() if name not in OF_ROCKETMQ}
     more = {ORIGIN: letter.address}
+    if HOPS in own:
+        more[HOPS] = f"{own[HOPS]} {RESENT}"
     target = letter.topic
     if to_retry:
         target = RETRY_PREFIX + message.topic.removeprefix(DEAD_LETTER_PREFIX)

@@ -1,0 +1,260 @@
+"""``mqtool mirror``."""
+
+import fnmatch
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from mqtool.commands._mend import Question, question_options
+from mqtool.commands._options import SPAN, WHERE, matching
+from mqtool.commands._output import Output, status_line
+from mqtool.commands._wire import Brokers, pair_options
+from mqtool.errors import Status, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.mirror import Mirror, Refusal
+
+_PLAN_COLUMNS = ("topic", "lag", "source_queues", "target_queues", "what")
+_COLUMNS = ("topic", "copied", "rate", "lag", "skipped", "lost")
+_SHOW_S = 0.25
+_TELL_S = 5.0
+
+
+@click.command(short_help="Copy topics to another cluster, and go on doing so.")
+@click.option("--topic", "topics", multiple=True, required=True, metavar="GLOB", help="Topics; repeats.")
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="GLOB",
+    help="Groups whose offsets go along; repeats. Default: all.",
+)
+@click.option(
+    "--begin",
+    type=WHERE,
+    default="first",
+    metavar="first|last|TIME",
+    show_default=True,
+    help="Where to begin in queues that were not copied yet.",
+)
+@click.option("--idle", type=SPAN, metavar="SPAN", help="Stop when nothing was left to copy for so long: 5s.")
+@click.option("--from-name", metavar="NAME", help="What copies call the first cluster. Default: its own name.")
+@click.option("--to-name", metavar="NAME", help="What copies call the second. Default: its own name.")
+@pair_options
+@question_options
+def command(
+    topics: tuple[str, ...],
+    groups: tuple[str, ...],
+    begin: "str | int",
+    idle: int | None,
+    from_name: str | None,
+    to_name: str | None,
+    source: Brokers,
+    target: Brokers,
+    question: Question,
+    output: Output,
+) -> int:
+    """Copy the messages of topics to another cluster, each once, until Ctrl-C or --idle.
+
+    \b
+      mqtool mirror --from ns-a:9876 --to ns-b:9876 --topic 'Order*'
+      mqtool mirror --from-profile a --to-profile b --topic '*' --yes
+
+    It goes on where it ended, however it ended. What groups have consumed goes along, where nobody of them consumes at
+    the second cluster. Topics that match later are copied, too, and made there where they are not. A message never
+    comes back to a cluster that it was copied from.
+    """  # noqa: D301
+    mirroring = _Mirroring(topics, groups, begin, idle, question, output)
+
+    async def connected(_: "Wire") -> int:
+        async with source.admin_client() as admin, target.admin_client() as there:
+            return await mirroring.run(admin, there, from_name, to_name)
+
+    try:
+        return source.run(connected)
+    except BaseException:
+        mirroring.sum_up()
+        raise
+
+
+class _Mirroring:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        topics: tuple[str, ...],
+        groups: tuple[str, ...],
+        begin: "str | int",
+        idle: int | None,
+        question: Question,
+        output: Output,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._begin = begin
+        self._idle = idle
+        self._question = question
+        self._output = output
+        self._mirror: Mirror | None = None
+        self._begun = self._shown = self._told = time.monotonic()
+        self._counts: dict[str, int] = {}
+        self._show: Callable[[str], None] = lambda _: None
+        self._shown_count = 0
+
+    async def run(
+        self, source: "AdminClient", target: "AdminClient", from_name: str | None, to_name: str | None
+    ) -> int:
+        """Plan, ask, copy; return the status."""
+        from mqtool.engine.client_runtime.mirror import Mirror
+
+        names = await _names(source, target, from_name, to_name)
+        mirror = Mirror(
+            source,
+            target,
+            *names,
+            lambda topic: _is_one(topic, self._topics),
+            begin=self._begin,
+            takes_group=lambda group: not self._groups or _is_one(group, self._groups),
+            tell=self._output.remark,
+            refused=self._refused,
+        )
+        await self._show_plan(mirror, source)
+        self._output.flush()
+        if not self._question.is_answered_yes("Copy them?"):
+            return Status.DAMAGE
+        self._output.new_table(_COLUMNS)
+        self._mirror = mirror
+        self._begun = self._shown = self._told = time.monotonic()
+        with status_line() as self._show:
+            await mirror.run(None if self._idle is None else self._idle / 1000, self._tick)
+        return self.sum_up()
+
+    async def _show_plan(self, mirror: "Mirror", source: "AdminClient") -> None:
+        matching(self._topics, await mirror.known_topics(), "topic")
+        if self._groups:
+            matching(self._groups, await source.group_names(), "group")
+        self._output.columns, self._output.always = _PLAN_COLUMNS, ("what",)
+        for plan in await mirror.plan():
+            what = (
+                "goes on"
+                if plan.is_begun
+                else f"begins with the {self._begin}"
+                if isinstance(self._begin, str)
+                else "begins"
+            )
+            self._output.row(
+                {
+                    "kind": "plan",
+                    "topic": plan.topic,
+                    "lag": plan.lag,
+                    "source_queues": plan.source_queue_count,
+                    "target_queues": plan.target_queue_count or plan.source_queue_count,
+                    "what": what if plan.target_queue_count else f"{what}; the topic is made",
+                }
+            )
+
+    # While it goes on
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        mirror, output = self._mirror, self._output
+        assert mirror
+        if now - self._shown >= _SHOW_S:
+            copied = sum(one.copied for one in mirror.progress.values())
+            lag = sum(one.lag for one in mirror.progress.values())
+            rate = (copied - self._shown_count) / (now - self._shown)
+            count = len(mirror.progress)
+            self._show(f"{count:,} topic{'s' * (count != 1)} · {copied:,} copied · {rate:,.0f}/s · lag {lag:,}")
+            self._shown, self._shown_count = now, copied
+        if now - self._told >= _TELL_S and not output.is_table:
+            self._write_rows(now - self._told)
+            self._told = now
+
+    def _write_rows(self, seconds: float) -> None:
+        """Write a row for each topic, with the rate of a time."""
+        assert self._mirror
+        for topic, one in sorted(self._mirror.progress.items()):
+            rate = (one.copied - self._counts.get(topic, 0)) / max(seconds, 1e-3)
+            self._counts[topic] = one.copied
+            self._output.row(
+                {
+                    "kind": "progress",
+                    "topic": topic,
+                    "copied": one.copied,
+                    "rate": round(rate, 1),
+                    "lag": one.lag,
+                    "skipped": one.skipped,
+                    "lost": one.lost,
+                    "event_timestamp": int(time.time() * 1000),
+                }
+            )
+        self._output.flush()
+
+    def _refused(self, refusal: "Refusal") -> None:
+        queue = refusal.queue
+        row = {
+            "kind": "lost",
+            "topic": queue.topic,
+            "queue_id": queue.queue_id,
+            "queue_offset": refusal.queue_offset,
+            "messages": refusal.messages,
+            "reason": refusal.reason,
+            "broker_name": queue.broker_name,
+        }
+        if self._output.is_table:
+            self._output.remark(
+                f"not copied: {refusal.messages:,} of {queue.topic}, queue {queue.queue_id} of {queue.broker_name} at "
+                f"{refusal.queue_offset:,}: {refusal.reason}"
+            )
+        else:
+            self._output.row(row)
+
+    def sum_up(self) -> int:
+        """Write what was done, and return the status."""
+        if self._mirror is None:
+            return Status.OK
+        seconds = time.monotonic() - (self._begun if self._output.is_table else self._told)
+        self._write_rows(seconds)
+        every = self._mirror.progress.values()
+        lost = sum(one.lost for one in every)
+        skipped = sum(one.skipped for one in every)
+        told = [f"{sum(one.copied for one in every):,} messages copied"]
+        told += [f"{skipped:,} left out, as they have been there before"] * bool(skipped)
+        told += [f"{lost:,} could not be copied"] * bool(lost)
+        self._output.remark(", ".join(told))
+        self._mirror = None
+        return Status.GIVEN_UP if lost else Status.OK
+
+
+def _is_one(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+async def _names(
+    source: "AdminClient", target: "AdminClient", from_name: str | None, to_name: str | None
+) -> tuple[str, str]:
+    """Return what copies call the clusters.
+
+    Raises:
+        UsageError: both have the same name, or one has several.
+    """
+    from mqtool.engine.client.mirroring import check_cluster_name
+
+    names = []
+    for admin, given, option in ((source, from_name, "--from-name"), (target, to_name, "--to-name")):
+        clusters = sorted({master.cluster for master in await admin.masters()})
+        if given is None and len(clusters) > 1:
+            raise UsageError(f"there are the clusters {', '.join(clusters)}: give one name for all with {option}")
+        names.append(given or clusters[0])
+        check_cluster_name(names[-1])
+    if names[0] == names[1]:
+        raise UsageError(
+            f"both clusters are named {names[0]}: give them names of their own, always the same, with --from-name and "
+            "--to-name"
+        )
+    return names[0], names[1]

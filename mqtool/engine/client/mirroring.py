@@ -1,0 +1,211 @@
+"""What a mirror copies, where to, and how it knows its copies again: plain values in and out.
+
+A copy carries the way of its message: for each cluster that it was copied from the place that it had there. By its last
+hop a copy is known again, by the clusters of all of them a message is never sent back to where it has been.
+
+Cost: linear in the messages; an ``OffsetMap`` keeps three numbers for each stretch of copies without a gap.
+"""
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.client.outgoing import Packed
+from mqtool.errors import UsageError
+from mqtool.formats.bodies import MessageQueue
+from mqtool.formats.client_batch import build_element
+from mqtool.formats.codes import SysFlag
+from mqtool.formats.properties import OF_ROCKETMQ, join_properties
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+
+if TYPE_CHECKING:
+    from mqtool.formats.message import Message
+
+HOPS = "MQTOOL_MIRROR"
+"""The property of a copy that tells its way: ``cluster:broker:topic:queue:offset:store time``, a space between two."""
+RESENT = "resent"
+"""What stands there behind the places of a dead letter that was sent again: it is no copy of a mirror any more."""
+BORN = "BORN_TIMESTAMP"
+"""RocketMQ's own property for when (ms) a message was born, where the head of the record tells another time."""
+_KEPT = frozenset(
+    ("TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", BORN, "__BORNHOST", "BUYER_ID", "INSTANCE_ID", "CORRELATION_ID")
+)
+_KEPT_FLAGS = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+_MOST_PROPERTIES = 32_767  # bytes, as their size is a signed number of two bytes; the broker adds some
+_ROOM_OF_BROKER = 256
+_MOST_OF_BATCH = 1 << 20
+_MOST_RUNS = 10_000
+
+
+class Hop(NamedTuple):
+    """Where a message was in a cluster that it was copied from; the store time (ms) tells topics of one name apart."""
+
+    cluster: str
+    broker_name: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    store_timestamp: int
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Its queue."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+def clusters_of(properties: dict[str, str]) -> set[str]:
+    """Return the clusters that a message has been copied from."""
+    return {text.partition(":")[0] for text in properties.get(HOPS, "").split(" ")} - {"", RESENT}
+
+
+def last_hop(properties: dict[str, str]) -> Hop | None:
+    """Return the place that a copy was made of; None where the message is no copy, or was sent again since."""
+    cluster, _, place = properties.get(HOPS, "").rpartition(" ")[2].partition(":")
+    pieces = place.rsplit(":", 4)
+    if len(pieces) != 5 or not all(piece.isdecimal() for piece in pieces[2:]):
+        return None
+    return Hop(cluster, pieces[0], pieces[1], *map(int, pieces[2:]))
+
+
+def check_cluster_name(name: str) -> None:
+    """Raise UsageError for a name that copies cannot carry."""
+    if not name or not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or not name.isascii():
+        raise UsageError(f"copies cannot carry the cluster name {name!r}: give another with --from-name or --to-name")
+
+
+def progress_group(target_cluster: str) -> str:
+    """Return the group of the source whose offsets tell how far a mirror has come."""
+    return "mqtool_mirror_" + target_cluster.replace(".", "_")
+
+
+def is_progress_group(group: str) -> bool:
+    """Tell whether a group is that of a mirror."""
+    return group.startswith("mqtool_mirror_")
+
+
+def is_mirrored(topic: str, cluster: str, broker_names: Iterable[str]) -> bool:
+    """Tell whether a topic is one of applications: neither the brokers' own, nor of retries or dead letters."""
+    own = {cluster, f"{cluster}_REPLY_TOPIC", *broker_names}
+    return topic not in own and not is_system_topic(topic) and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
+def target_queue(queue: MessageQueue, brokers: Sequence[str], writable: Iterable[MessageQueue]) -> MessageQueue:
+    """Return the queue that copies of a queue go to.
+
+    Brokers are matched in the order of their names, queues by their ids; where the target has fewer of either it begins
+    again with the first.
+
+    Args:
+        queue: of the source.
+        brokers: all of the source that have the topic.
+        writable: the queues of the topic at the target, at least one.
+    """
+    by_broker: dict[str, list[MessageQueue]] = {}
+    for one in sorted(writable, key=lambda one: (one.broker_name, one.queue_id)):
+        by_broker.setdefault(one.broker_name, []).append(one)
+    names = sorted(by_broker)
+    found = by_broker[names[sorted(brokers).index(queue.broker_name) % len(names)]]
+    return found[queue.queue_id % len(found)]
+
+
+class Copy(NamedTuple):
+    """A message as it is copied; ``queue_offset`` is that of its origin."""
+
+    queue_offset: int
+    born_timestamp: int
+    flag: int
+    sys_flag: int
+    body: bytes  # as it is stored, compressed or not
+    properties: dict[str, str]
+
+    def text(self, born_timestamp: int) -> str:
+        """Return its properties, where the head tells that time of birth."""
+        if born_timestamp == self.born_timestamp:
+            return join_properties(self.properties)
+        return join_properties({BORN: str(self.born_timestamp), **self.properties})
+
+
+def copy_of(message: "Message", cluster: str, broker_name: str) -> Copy:
+    """Return the copy of a message of a broker.
+
+    Body, flag, tag, keys, unique and shard key and the application's own properties stay. What clients and brokers
+    noted of its way (delays, attempts, transactions) goes: it would have another broker do all that again.
+
+    Raises:
+        UsageError: with the place of its origin it has too many properties.
+    """
+    properties = {name: value for name, value in message.properties.items() if name in _KEPT or name not in OF_ROCKETMQ}
+    place = Hop(cluster, broker_name, message.topic, message.queue_id, message.queue_offset, message.store_timestamp)
+    properties[HOPS] = f"{properties.get(HOPS, '')} {':'.join(map(str, place))}".lstrip()
+    copied = Copy(
+        message.queue_offset,
+        message.born_timestamp,
+        message.flag,
+        message.sys_flag & _KEPT_FLAGS,
+        message.body,
+        properties,
+    )
+    size = len(copied.text(0).encode())
+    if size > _MOST_PROPERTIES - _ROOM_OF_BROKER:
+        raise UsageError(f"its properties take {size:,} bytes with the place of its origin, which brokers do not store")
+    return copied
+
+
+def in_requests(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
+    """Yield copies in order, those together that can go in one batch: compressed alike, and not too large in all."""
+    batch: list[Copy] = []
+    size = 0
+    for copied in copies:
+        takes = len(copied.body) + len(copied.text(0).encode())
+        if batch and (size + takes > _MOST_OF_BATCH or copied.sys_flag != batch[0].sys_flag):
+            yield batch
+            batch, size = [], 0
+        batch.append(copied)
+        size += takes
+    if batch:
+        yield batch
+
+
+def pack_copies(copies: Sequence[Copy], topic: str) -> tuple[Packed, int]:
+    """Return the request that stores copies, and the time of birth (ms) that its head tells: that of the first.
+
+    A batch has no unique key of its own, which brokers would give to all of its members.
+    """
+    first, born = copies[0], copies[0].born_timestamp
+    if len(copies) == 1:
+        text = join_properties({**first.properties, "WAIT": "true"})
+        return Packed(topic, first.body, text, first.sys_flag, first.flag), born
+    body = b"".join(build_element(one.flag, one.body, one.text(born).encode()) for one in copies)
+    return Packed(topic, body, join_properties({"WAIT": "true"}), first.sys_flag, is_batch=True), born
+
+
+class OffsetMap:
+    """Where the copies of one queue lie in the queue that they went to, as far as that was told."""
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, int, int]] = []  # first offset at the origin, how many, first offset at the target
+
+    def add(self, offset: int, target_offset: int) -> None:
+        """Note a copy; they come in order."""
+        if self._runs:
+            first, count, target = self._runs[-1]
+            if (offset - first, target_offset - target) == (count, count):
+                self._runs[-1] = first, count + 1, target
+                return
+        self._runs.append((offset, 1, target_offset))
+        if len(self._runs) > _MOST_RUNS:
+            del self._runs[: _MOST_RUNS // 2]
+
+    def behind(self, offset: int) -> int | None:
+        """Return the target's offset behind the last copy of what lies before an offset; None where that is not known.
+
+        >>> offsets = OffsetMap()
+        >>> for offset, target_offset in ((5, 70), (6, 71), (9, 75)): offsets.add(offset, target_offset)
+        >>> [offsets.behind(offset) for offset in (5, 6, 7, 9, 10)]
+        [None, 71, 72, 72, 76]
+        """
+        at = bisect.bisect_left(self._runs, (offset,)) - 1
+        if at < 0:
+            return None
+        first, count, target = self._runs[at]
+        return target + min(offset - first, count)

@@ -1,0 +1,729 @@
+"""A mirror: the messages of topics copied to another cluster, for as long as it runs, each once.
+
+Each queue of the source is followed by a task of its own, one batch under way at a time. How far that has come is
+committed for a group of the source. What was copied after the last commit is found in the queue that it went to, from
+its end backwards, before anything is copied again: after a kill, and after every send without an answer.
+
+Cost: a pull and a send for up to 32 messages; for a queue that is taken up again a look at the end of its copies.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from mqtool.engine.client import mirroring, questions, sending
+from mqtool.engine.client.mirroring import Copy, Hop, OffsetMap
+from mqtool.engine.client.questions import Pulled
+from mqtool.engine.client.routes import masters, writable_queues
+from mqtool.engine.client_runtime.admin_changes import Master
+from mqtool.engine.client_runtime.admin_client import AdminClient
+from mqtool.engine.client_runtime.wire import together
+from mqtool.errors import (
+    IllegalMessageError,
+    MqtoolError,
+    NotFoundError,
+    StoreInUseError,
+    UnavailableError,
+    UnknownTopicError,
+    UsageError,
+)
+from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
+from mqtool.formats.codes import Perm, ResponseCode
+from mqtool.formats.config_tables import TopicConfig
+from mqtool.formats.message import Message, messages_of
+from mqtool.formats.topics import SYSTEM_GROUP_PREFIXES
+
+T = TypeVar("T")
+Place = tuple[str, int]
+"""A broker of the target and a queue id there."""
+
+_AT_ONCE = 32
+_LEAST_WAIT_S, _MOST_WAIT_S = 0.02, 0.5  # between two pulls of a queue that has nothing new
+_AFTER_FAILURE_S = 1.0
+_COMMIT_S = 1.0
+_LOOK_S = 5.0  # for new topics and queues, and for what groups have committed
+_HEARTBEAT_S = 20.0
+_TICK_S = 0.1
+_KNOWN_S = 10.0  # until name servers know a new topic
+_DISPATCHED_S = 3.0
+_LEAVE_S = 3.0
+_JOIN_S = 3.0  # in which a broker notices that a mirror before this one is gone
+_CLOCKS_DIFFER_MS = 600_000
+_MOST_LOOKED_AT = 1_000  # behind the first copy that is found
+_TRY_AGAIN = frozenset(sending.RETRY_CODES) - {ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NO_PERMISSION}
+
+
+class TopicPlan(NamedTuple):
+    """What is to be done about a topic.
+
+    ``target_queue_count`` is 0 where the target does not have it yet; ``lag`` is how many messages wait to be copied.
+    """
+
+    topic: str
+    source_queue_count: int
+    target_queue_count: int
+    is_begun: bool
+    lag: int
+
+
+class Refusal(NamedTuple):
+    """A message that could not be copied, or several that the source does not have any more."""
+
+    queue: MessageQueue
+    queue_offset: int
+    messages: int
+    reason: str
+
+
+@dataclass
+class Progress:
+    """What became of the messages of one topic."""
+
+    copied: int = 0
+    skipped: int = 0  # as they have been at the target before
+    lost: int = 0  # of which ``Refusal`` tells
+    lag: int = 0
+
+
+@dataclass
+class _Lane:
+    """One queue of the source."""
+
+    queue: MessageQueue
+    address: str
+    brokers: list[str]  # that have the topic
+    at: int = -1  # what is copied next, -1 where that is not known yet
+    end: int = 0
+    committed: int | None = None
+    last_timestamp: int = 0  # store time at the source of what was copied last
+    target: MessageQueue | None = None
+    target_address: str = ""
+    is_waiting: bool = False  # for a server
+    offsets: OffsetMap = field(default_factory=OffsetMap)
+
+
+class Mirror:
+    """Copies topics from one cluster to another, with two admin clients that are running."""
+
+    def __init__(
+        self,
+        source: AdminClient,
+        target: AdminClient,
+        source_cluster: str,
+        target_cluster: str,
+        is_wanted: Callable[[str], bool],
+        *,
+        begin: "str | int" = "first",
+        takes_group: Callable[[str], bool] = lambda _: True,
+        tell: Callable[[str], None] = lambda _: None,
+        refused: Callable[[Refusal], None] = lambda _: None,
+    ) -> None:
+        """Make a mirror.
+
+        Args:
+            source: asks the cluster that messages come from.
+            target: asks the one that they go to.
+            source_cluster: the name that copies carry.
+            target_cluster: the name by which a message is known that has been there.
+            is_wanted: which topics, of those of applications.
+            begin: ``first``, ``last`` or a time (ms), in queues that no mirror has begun with; later topics: the first.
+            takes_group: of which groups the offsets go along.
+            tell: is told what users should know, as a sentence.
+            refused: is told each message that cannot be copied.
+        """
+        self.group = mirroring.progress_group(target_cluster)
+        self.progress: dict[str, Progress] = {}
+        self._source = source
+        self._target = target
+        self._source_cluster = source_cluster
+        self._target_cluster = target_cluster
+        self._is_wanted = is_wanted
+        self._begin = begin
+        self._takes_group = takes_group
+        self._tell = tell
+        self._refused = refused
+        self._client_id = f"mqtool-mirror@{os.getpid()}#{secrets.token_hex(4)}"
+        self._lanes: dict[MessageQueue, _Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outages: set[str] = set()
+        self._translated: dict[tuple[str, str, Place], int] = {}
+        self._moved_at = 0.0
+
+    # The plan
+
+    async def known_topics(self) -> set[str]:
+        """Return the topics of applications that the source has."""
+        answers = await self._source.ask_each(await self._source.masters(), questions.topic_configs)
+        names = [broker.broker_name for broker, _ in answers]
+        return {
+            topic
+            for broker, configs in answers
+            for topic in configs
+            if mirroring.is_mirrored(topic, broker.cluster, names)
+        }
+
+    async def topics(self) -> dict[str, dict[Master, TopicConfig]]:
+        """Return the topics of the source that are wanted, by broker."""
+        answers = await self._source.ask_each(await self._source.masters(), questions.topic_configs)
+        names = [broker.broker_name for broker, _ in answers]
+        found: dict[str, dict[Master, TopicConfig]] = {}
+        for broker, configs in answers:
+            for topic, config in configs.items():
+                if (
+                    self._is_wanted(topic)
+                    and mirroring.is_mirrored(topic, broker.cluster, names)
+                    and config.perm & Perm.READ
+                ):
+                    found.setdefault(topic, {})[broker] = config
+        return found
+
+    async def plan(self) -> list[TopicPlan]:
+        """Return what a run begins with, topic by topic."""
+        found = await self.topics()
+        there = await self._target_configs()
+        committed = await self._committed()
+        ends: dict[str, dict[MessageQueue, tuple[int, int]]] = {topic: {} for topic in found}
+        if found:
+            for topic, name, queue_id, low, high, _ in await self._source.topic_queues(*sorted(found)):
+                ends[topic][MessageQueue(topic, name, queue_id)] = low, high
+        plans = []
+        for topic, configs in sorted(found.items()):
+            queues = {queue: ends[topic].get(queue, (0, 0)) for queue in _queues_of(topic, configs)}
+            is_begun = any(queue in committed for queue in queues)
+            lag = sum(
+                max(high - max(committed[queue], low), 0)
+                if queue in committed
+                else high - low
+                if self._begin == "first"
+                else 0
+                for queue, (low, high) in queues.items()
+            )
+            plans.append(TopicPlan(topic, len(queues), there.get(topic, 0), is_begun, lag))
+        return plans
+
+    async def _target_configs(self) -> Counter[str]:
+        """Return how many queues each topic of the target has that may be written to."""
+        counts: Counter[str] = Counter()
+        for _, configs in await self._target.ask_each(await self._target.masters(), questions.topic_configs):
+            for topic, config in configs.items():
+                counts[topic] += config.write_queue_count if config.perm & Perm.WRITE else 0
+        return counts
+
+    async def _committed(self) -> dict[MessageQueue, int]:
+        answers = await self._source.ask_each(await self._source.masters(), questions.consumer_offsets)
+        return {
+            MessageQueue(topic, broker.broker_name, queue_id): offset
+            for broker, offsets in answers
+            for (topic, group, queue_id), offset in offsets.items()
+            if group == self.group
+        }
+
+    # Running
+
+    async def run(self, idle_s: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
+        """Copy until cancelled, or until nothing was left to copy for so long.
+
+        Servers that cannot be reached are waited for.
+
+        Raises:
+            StoreInUseError: another mirror does the same.
+            MqtoolError: a server refuses what must be done.
+        """
+        await self._join()
+        loop = asyncio.get_running_loop()
+        self._moved_at = loop.time()
+        due = {"commit": 0.0, "look": 0.0, "heartbeat": loop.time() + _HEARTBEAT_S}
+        is_first = True
+        try:
+            while True:
+                now = loop.time()
+                if now >= due["look"]:
+                    if is_first:
+                        await self._look(self._begin)
+                    else:
+                        await self._patiently(self._look("first"))
+                        await self._patiently(self.translate())
+                    due["look"], is_first = loop.time() + _LOOK_S, False
+                if now >= due["heartbeat"]:
+                    await self._patiently(self._heartbeat())
+                    due["heartbeat"] = now + _HEARTBEAT_S
+                if now >= due["commit"]:
+                    await self._patiently(self._commit())
+                    due["commit"] = loop.time() + _COMMIT_S
+                tick()
+                if not self._is_caught_up():
+                    self._moved_at = loop.time()
+                if idle_s is not None and loop.time() - self._moved_at >= idle_s:
+                    await self.translate()
+                    return
+                if self._tasks:
+                    done, _ = await asyncio.wait(self._tasks, timeout=_TICK_S, return_when=asyncio.FIRST_EXCEPTION)
+                    for task in done:
+                        self._tasks.discard(task)
+                        task.result()
+                else:
+                    await asyncio.sleep(_TICK_S)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            with contextlib.suppress(MqtoolError, TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._commit()
+                    await self._leave()
+            tick()
+
+    def _is_caught_up(self) -> bool:
+        for one in self.progress.values():
+            one.lag = 0
+        for lane in self._lanes.values():
+            self.progress[lane.queue.topic].lag += max(lane.end - lane.at, 0) if lane.at >= 0 else 0
+        return all(lane.at >= lane.end and lane.target and not lane.is_waiting for lane in self._lanes.values())
+
+    async def _patiently(self, work: Awaitable[None]) -> None:
+        """Do what can wait until servers answer again."""
+        try:
+            await work
+            self._outages &= {one for lane in self._lanes.values() for one in (lane.address, lane.target_address)}
+        except MqtoolError as error:
+            if not _may_pass(error):
+                raise
+            self._tell_outage(error)
+
+    def _tell_outage(self, error: MqtoolError) -> None:
+        where = error.address or ""
+        if where not in self._outages:
+            self._outages.add(where)
+            self._tell(f"{error}; it is tried again")
+
+    def _tell_return(self, *addresses: str) -> None:
+        for address in sorted({*addresses} & self._outages):
+            self._outages.discard(address)
+            self._tell(f"{address} answers again")
+
+    # One mirror at a time
+
+    async def _join(self) -> None:
+        """Be the one consumer of the group of this mirror."""
+        brokers = await self._source.masters()
+        names = await self._source.group_names()
+        if self.group not in names:
+            await self._source.create_group(self.group)
+        end = asyncio.get_running_loop().time() + _JOIN_S
+        while True:
+            await self._heartbeat()
+            answers = await self._source.ask_each(brokers, lambda: questions.members(self.group))
+            others = {one.client_id for _, told in answers if told for one in told.members} - {self._client_id}
+            if not others:
+                return
+            if asyncio.get_running_loop().time() >= end:
+                await self._leave()
+                raise StoreInUseError(
+                    f"{', '.join(sorted(others))} mirrors to {self._target_cluster} already, as the group "
+                    f"{self.group}: stop it first"
+                )
+            await asyncio.sleep(_TICK_S)
+
+    async def _heartbeat(self) -> None:
+        subscriptions = tuple(Subscription(topic, "*") for topic in self.progress)
+        data = ConsumerData(self.group, "CONSUME_ACTIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", subscriptions)
+        told = Heartbeat(self._client_id, (), (data,))
+        await self._source.ask_each(await self._source.masters(), lambda: questions.heartbeat(told))
+
+    async def _leave(self) -> None:
+        brokers = await self._source.masters()
+        await self._source.ask_each(brokers, lambda: questions.unregister(self._client_id, "", self.group))
+
+    # Topics and queues
+
+    async def _look(self, begin: "str | int") -> None:
+        """Take in topics and queues that are not followed yet."""
+        found = await self.topics()
+        new = [
+            (queue, broker)
+            for topic, configs in sorted(found.items())
+            for queue, broker in _queues_of(topic, configs).items()
+            if queue not in self._lanes
+        ]
+        if not new:
+            return
+        there = await self._target_configs()
+        for topic in sorted({queue.topic for queue, _ in new}):
+            if not there[topic]:
+                count = max(config.read_queue_count for config in found[topic].values())
+                await self._target.create_topic(topic, queues=count, perm="rw")
+        committed = await self._committed()
+        lanes = [
+            _Lane(queue, broker.address, sorted(one.broker_name for one in found[queue.topic])) for queue, broker in new
+        ]
+        await together(self._begin_with(lane, committed.get(lane.queue), begin) for lane in lanes)
+        for lane in lanes:
+            self._lanes[lane.queue] = lane
+            self.progress.setdefault(lane.queue.topic, Progress())
+            self._tasks.add(asyncio.create_task(self._follow(lane)))
+
+    async def _begin_with(self, lane: _Lane, committed: int | None, begin: "str | int") -> None:
+        """Find where a queue goes on; where it begins, that is committed before anything is copied."""
+        ask, queue = self._source.ask, lane.queue
+        pulled = await ask(lane.address, questions.pull(queue.topic, queue.queue_id, committed or 0, 1))
+        lane.end = pulled.max_offset
+        if committed is None:
+            if begin == "last":
+                committed = pulled.max_offset
+            elif begin == "first" or pulled.max_offset == 0:
+                committed = pulled.min_offset
+            else:
+                committed = await ask(lane.address, questions.offset_from(queue.topic, queue.queue_id, int(begin)))
+            await ask(lane.address, questions.set_offset(self.group, queue.topic, queue.queue_id, committed))
+        lane.at = lane.committed = committed
+
+    async def _commit(self) -> None:
+        async def commit(lane: _Lane, at: int) -> None:
+            question = questions.set_offset(self.group, lane.queue.topic, lane.queue.queue_id, at)
+            with contextlib.suppress(NotFoundError):  # the topic is gone
+                await self._source.ask(lane.address, question)
+            lane.committed = at
+
+        await together(commit(lane, lane.at) for lane in self._lanes.values() if lane.at != lane.committed)
+
+    # One queue
+
+    async def _follow(self, lane: _Lane) -> None:
+        """Copy a queue, from where it was left."""
+        while True:
+            try:
+                await self._take_up(lane)
+                await self._copy_on(lane)
+            except UnknownTopicError as error:
+                if error.address == lane.address:
+                    self._tell(f"the topic {lane.queue.topic} is gone from {lane.queue.broker_name}")
+                    del self._lanes[lane.queue]
+                    return
+                raise
+            except MqtoolError as error:
+                if not _may_pass(error):
+                    raise
+                lane.is_waiting = True
+                self._tell_outage(error)
+                await asyncio.sleep(_AFTER_FAILURE_S)
+
+    async def _take_up(self, lane: _Lane) -> None:
+        """Find the queue that copies go to, and what of this one is there already, though it was not committed."""
+        target, lane.target_address = await self._target_of(lane)
+        if target != lane.target:
+            lane.target, lane.offsets = target, OffsetMap()
+        first = await self._first_at(lane, lane.at)
+        if first is None:
+            return
+        since = first.store_timestamp - _CLOCKS_DIFFER_MS
+        last = await self._last_copy(lane, since)
+        if last is None:
+            return
+        hop, target_offset = last
+        lane.last_timestamp = max(lane.last_timestamp, hop.store_timestamp)
+        if hop.queue_offset >= lane.at:
+            origin = await self._first_at(lane, hop.queue_offset)
+            # Where a topic was deleted and made again its offsets begin again, with other messages.
+            if origin is None or (origin.queue_offset, origin.store_timestamp) == (
+                hop.queue_offset,
+                hop.store_timestamp,
+            ):
+                lane.at = hop.queue_offset + 1
+                lane.offsets.add(hop.queue_offset, target_offset)
+
+    async def _target_of(self, lane: _Lane) -> tuple[MessageQueue, str]:
+        topic = lane.queue.topic
+        end = asyncio.get_running_loop().time() + _KNOWN_S
+        while True:
+            route = await self._target.ask_name_server(questions.route(topic))
+            addresses = masters(route) if route else {}
+            writable = [one for one in writable_queues(route, topic) if one.broker_name in addresses] if route else []
+            if writable:
+                queue = mirroring.target_queue(lane.queue, lane.brokers, writable)
+                return queue, addresses[queue.broker_name]
+            if asyncio.get_running_loop().time() >= end:
+                if route and not masters(route):
+                    raise UnavailableError(f"no master of {self._target_cluster} has the topic {topic}")
+                raise NotFoundError(f"{self._target_cluster} has no queue of {topic} that may be written to")
+            await asyncio.sleep(_TICK_S)
+
+    async def _first_at(self, lane: _Lane, offset: int) -> Message | None:
+        """Return the first message of the source at an offset or behind it."""
+        queue = lane.queue
+        while True:
+            pulled = await self._source.ask(lane.address, questions.pull(queue.topic, queue.queue_id, offset, 1))
+            for message, _ in messages_of(pulled.records):
+                if message.queue_offset >= offset:
+                    return message
+            if not pulled.next_offset > offset:
+                return None
+            offset = pulled.next_offset
+
+    async def _last_copy(self, lane: _Lane, since: int) -> tuple[Hop, int] | None:
+        """Return the last copy of a queue and its offset at the target, looked for from the end back to a time (ms)."""
+        assert lane.target
+        await self._until_dispatched(lane.target_address)
+        topic, queue_id = lane.target.topic, lane.target.queue_id
+        ends = (await self._target.ask(lane.target_address, questions.topic_queues(topic))).get(queue_id)
+        best: tuple[Hop, int] | None = None
+        looked_at = 0
+        high = ends.max_offset if ends else 0
+        while ends and high > ends.min_offset:
+            low = max(high - _AT_ONCE, ends.min_offset)
+            for message in await self._stretch(lane.target, lane.target_address, low, high):
+                hop = mirroring.last_hop(message.properties)
+                if hop and self._is_of(hop, lane) and (best is None or hop.queue_offset > best[0].queue_offset):
+                    best = hop, message.queue_offset
+                looked_at += best is not None
+                if message.store_timestamp < since:
+                    high = 0
+            if best and (best[0].queue_offset >= lane.at - 1 or looked_at >= _MOST_LOOKED_AT):
+                break
+            high = min(high, low)
+        return best
+
+    def _is_of(self, hop: Hop, lane: _Lane) -> bool:
+        return hop.cluster == self._source_cluster and hop.queue == lane.queue
+
+    async def _stretch(self, queue: MessageQueue, address: str, low: int, high: int) -> list[Message]:
+        """Return the messages of a queue of the target between two offsets."""
+        found: list[Message] = []
+        while low < high:
+            pulled = await self._target.ask(address, questions.pull(queue.topic, queue.queue_id, low, high - low))
+            found += [one for one, _ in messages_of(pulled.records) if low <= one.queue_offset < high]
+            low = max(pulled.next_offset, low + 1)
+        return found
+
+    async def _until_dispatched(self, address: str) -> None:
+        """Wait until what a broker has stored stands in its queues, where a copy is to be found."""
+        end = asyncio.get_running_loop().time() + _DISPATCHED_S
+        while asyncio.get_running_loop().time() < end:
+            told = await self._target.ask(address, questions.runtime_info())
+            if int(told.get("dispatchBehindBytes", "0")) <= 0:
+                return
+            await asyncio.sleep(_TICK_S)
+
+    async def _copy_on(self, lane: _Lane) -> None:
+        wait = _LEAST_WAIT_S
+        while True:
+            queue = lane.queue
+            pulled = await self._source.ask(
+                lane.address, questions.pull(queue.topic, queue.queue_id, lane.at, _AT_ONCE)
+            )
+            lane.end = pulled.max_offset
+            if lane.is_waiting:
+                lane.is_waiting = False
+                self._tell_return(lane.address, lane.target_address)
+            if messages := [one for one, _ in messages_of(pulled.records) if one.queue_offset >= lane.at]:
+                await self._copy(lane, messages)
+                wait = _LEAST_WAIT_S
+            elif lane.at > pulled.max_offset:
+                await self._begin_again(lane, pulled)
+            elif pulled.next_offset > lane.at:
+                self._passed_over(lane, pulled.next_offset)
+            else:
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _MOST_WAIT_S)
+
+    async def _begin_again(self, lane: _Lane, pulled: Pulled) -> None:
+        """Go on in a queue that ends before what was copied: its topic was made again, or its broker lost the end."""
+        first = await self._first_at(lane, pulled.min_offset)
+        is_new = first is not None and first.store_timestamp > lane.last_timestamp
+        lane.at = pulled.min_offset if is_new else pulled.max_offset
+        lane.offsets = OffsetMap()
+        self._tell(
+            f"queue {lane.queue.queue_id} of {lane.queue.topic} on {lane.queue.broker_name} ends before what was "
+            f"copied: it goes on at {lane.at:,}"
+        )
+
+    def _passed_over(self, lane: _Lane, offset: int) -> None:
+        """Tell messages that the source does not give any more."""
+        count = offset - lane.at
+        self.progress[lane.queue.topic].lost += count
+        self._refused(Refusal(lane.queue, lane.at, count, "the source deleted them before they were copied"))
+        lane.at = offset
+
+    async def _copy(self, lane: _Lane, messages: Iterable[Message]) -> None:
+        """Copy messages in their order; ``lane.at`` is behind what was done."""
+        copies: list[Copy] = []
+        progress = self.progress[lane.queue.topic]
+        expected = lane.at
+        for message in messages:
+            offset = message.queue_offset
+            copied: Copy | None = None
+            refusal = ""
+            if self._target_cluster in mirroring.clusters_of(message.properties):
+                progress.skipped += 1
+            else:
+                try:
+                    copied = mirroring.copy_of(message, self._source_cluster, lane.queue.broker_name)
+                except UsageError as error:
+                    refusal = str(error)
+            if offset > expected or refusal:
+                await self._send_all(lane, copies)
+                copies = []
+                lane.at = max(lane.at, expected)
+                if offset > lane.at:
+                    self._passed_over(lane, offset)
+                if refusal:
+                    self._refuse(lane, offset, refusal)
+            if copied:
+                copies.append(copied)
+            expected = offset + 1
+        last = max(messages, key=lambda one: one.queue_offset)
+        await self._send_all(lane, copies)
+        lane.at = expected
+        lane.last_timestamp = last.store_timestamp
+
+    def _refuse(self, lane: _Lane, offset: int, reason: str) -> None:
+        self.progress[lane.queue.topic].lost += 1
+        self._refused(Refusal(lane.queue, offset, 1, reason))
+        lane.at = offset + 1
+
+    async def _send_all(self, lane: _Lane, copies: Iterable[Copy]) -> None:
+        for batch in mirroring.in_requests(copies):
+            try:
+                await self._send(lane, batch)
+            except IllegalMessageError as error:
+                for one in batch:  # which of them it is, nothing tells
+                    try:
+                        await self._send(lane, [one])
+                    except IllegalMessageError:
+                        self._refuse(lane, one.queue_offset, str(error))
+
+    async def _send(self, lane: _Lane, copies: list[Copy]) -> None:
+        assert lane.target
+        packed, born = mirroring.pack_copies(copies, lane.target.topic)
+        question = sending.send(packed, lane.target, self.group, born, 1)
+        sent = await self._target.ask(lane.target_address, question)
+        for number, one in enumerate(copies):
+            lane.offsets.add(one.queue_offset, sent.queue_offset + number)
+        lane.at = copies[-1].queue_offset + 1
+        self.progress[lane.queue.topic].copied += len(copies)
+
+    # Offsets of groups
+
+    async def translate(self) -> None:
+        """Have groups of the target be where they are at the source, as far as that is ahead and nobody consumes there.
+
+        Where a group is to go on is behind the copy of the last message that it has consumed, of all queues that are
+        copied to one the least.
+        """
+        wanted = await self._positions()
+        if not wanted:
+            return
+        groups = {one for one, _, _ in wanted}
+        tables = await self._source.ask_each(await self._source.masters(), questions.groups)
+        settings = {name: table for _, found in tables for name, table in found.items()}
+        for broker in await self._target.masters():
+            mine = {key: at for key, at in wanted.items() if key[2][0] == broker.broker_name}
+            held = await self._target.ask(broker.address, questions.consumer_offsets())
+            known = await self._target.ask(broker.address, questions.groups())
+            for group in sorted(groups & {one for one, _, _ in mine}):
+                if await self._target.ask(broker.address, questions.members(group)) is not None:
+                    continue  # it is consumed there, and knows itself where it is
+                if group not in known and group in settings:
+                    await self._target.ask(broker.address, questions.put_group(settings[group]))
+                for key, at in mine.items():
+                    of, topic, (_, queue_id) = key
+                    if of == group and held.get((topic, group, queue_id), -1) < at:
+                        question = questions.set_offset(group, topic, queue_id, at)
+                        await self._target.ask(broker.address, question)
+                    if of == group:
+                        self._translated[key] = at
+
+    async def _positions(self) -> dict[tuple[str, str, Place], int]:
+        """Return where groups are to go on at the target, by group, topic and queue there; what is new of it."""
+        answers = await self._source.ask_each(await self._source.masters(), questions.consumer_offsets)
+        offsets: dict[tuple[str, str], dict[MessageQueue, int]] = {}
+        for broker, told in answers:
+            for (topic, group, queue_id), offset in told.items():
+                if topic in self.progress and self._goes_along(group):
+                    queue = MessageQueue(topic, broker.broker_name, queue_id)
+                    offsets.setdefault((group, topic), {})[queue] = offset
+        positions: dict[tuple[str, str, Place], int] = {}
+        for (group, topic), committed in sorted(offsets.items()):
+            lanes = [lane for lane in self._lanes.values() if lane.queue.topic == topic and lane.target]
+            for place, of_place in _by_place(lanes).items():
+                found = [await self._translated_of(lane, committed.get(lane.queue)) for lane in of_place]
+                known = [one for one in found if one is not None]
+                if known and min(known) >= 0 and self._translated.get((group, topic, place)) != min(known):
+                    positions[group, topic, place] = min(known)
+        return positions
+
+    def _goes_along(self, group: str) -> bool:
+        return not mirroring.is_progress_group(group) and not _is_system_group(group) and self._takes_group(group)
+
+    async def _translated_of(self, lane: _Lane, offset: int | None) -> int | None:
+        """Return what a group is to read next for an offset of a queue.
+
+        None where nothing of the queue was copied, -1 where it is not to be known.
+        """
+        if lane.end == 0:
+            return None
+        if offset is None:
+            return -1
+        offset = min(offset, lane.at)
+        known = lane.offsets.behind(offset)
+        return await self._searched(lane, offset) if known is None else known
+
+    async def _searched(self, lane: _Lane, offset: int) -> int | None:
+        """Look an offset up in the copies themselves, which lie in the order of their origins."""
+        assert lane.target
+        ends = (await self._target.ask(lane.target_address, questions.topic_queues(lane.target.topic))).get(
+            lane.target.queue_id
+        )
+        low, high = (ends.min_offset, ends.max_offset) if ends else (0, 0)
+        behind: int | None = None
+        first: int | None = None
+        while low < high:
+            middle = (low + high) // 2
+            found = await self._first_copy(lane, middle, high)
+            if found is None:
+                high = middle
+            elif found[0] < offset:
+                low = behind = found[1] + 1
+            else:
+                high, first = middle, found[1]
+        return first if behind is None else behind
+
+    async def _first_copy(self, lane: _Lane, low: int, high: int) -> tuple[int, int] | None:
+        """Return the first copy of a queue between two offsets of the target: its offset at the origin, and there."""
+        assert lane.target
+        while low < high:
+            for message in await self._stretch(lane.target, lane.target_address, low, min(low + _AT_ONCE, high)):
+                hop = mirroring.last_hop(message.properties)
+                if hop and self._is_of(hop, lane):
+                    return hop.queue_offset, message.queue_offset
+            low += _AT_ONCE
+        return None
+
+
+def _queues_of(topic: str, configs: dict[Master, TopicConfig]) -> dict[MessageQueue, Master]:
+    return {
+        MessageQueue(topic, broker.broker_name, queue_id): broker
+        for broker, config in configs.items()
+        for queue_id in range(config.read_queue_count)
+    }
+
+
+def _by_place(lanes: Collection[_Lane]) -> dict[Place, list[_Lane]]:
+    places: dict[Place, list[_Lane]] = {}
+    for lane in lanes:
+        assert lane.target
+        places.setdefault((lane.target.broker_name, lane.target.queue_id), []).append(lane)
+    return places
+
+
+def _is_system_group(group: str) -> bool:
+    return group.startswith(SYSTEM_GROUP_PREFIXES)
+
+
+def _may_pass(error: MqtoolError) -> bool:
+    """Tell whether the same may be done later: a server is away, starting, stopping, or full."""
+    return error.retriable or error.code in _TRY_AGAIN
