@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("event_time", "what", "group", "told", "topic", "queue_id", "queue_offset", "broker_name")
 _MOST = 100
-_WORDS = {"Pub": "sent", "SubBefore": "given", "SubAfter": "consumed", "EndTransaction": "transaction"}
+_WORDS = {
+    "Pub": "sent",
+    "SubBefore": "given",
+    "SubAfter": "consumed",
+    "EndTransaction": "transaction",
+    "Recall": "recalled",
+}
 
 
 @click.command(short_help="Show the way of a message.")

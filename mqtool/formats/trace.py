@@ -88,7 +88,21 @@ def _ended(of: _Fields) -> TraceRecord:
     )  # fmt: skip
 
 
-_READERS = {"Pub": _sent, "SubBefore": _given, "SubAfter": _consumed, "EndTransaction": _ended}
+def _recalled(of: _Fields) -> TraceRecord:
+    success = of.text(6)
+    return TraceRecord(
+        of.text(0), of.number(1), of.text(3), of.text(4), of.text(5), "", "", None,
+        success == "true" if success else None, "",
+    )  # fmt: skip
+
+
+_READERS = {
+    "Pub": _sent,
+    "SubBefore": _given,
+    "SubAfter": _consumed,
+    "EndTransaction": _ended,
+    "Recall": _recalled,
+}
 
 
 def build_sent(
