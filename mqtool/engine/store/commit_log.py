@@ -146,8 +146,10 @@ class CommitLog(FileQueue):
     def tables_at(self, offsets: scan.Ints, kernels: Any) -> Iterator[scan.MessageTable]:
         """Yield the messages that begin at some addresses, in the order of the log; the others are left out."""
         offsets = np.unique(offsets)
-        numbers = np.unique(np.searchsorted(self._starts, offsets, "right") - 1)
-        for segment in [self.segments[number] for number in numbers[numbers >= 0].tolist()]:
+        segments = self.segments
+        starts_of_segments = [segment.start_offset for segment in segments]
+        numbers = np.unique(np.searchsorted(starts_of_segments, offsets, "right") - 1)
+        for segment in [segments[number] for number in numbers[numbers >= 0].tolist()]:
             low, high = np.searchsorted(offsets, (segment.start_offset, segment.end_offset - commit_log.MIN_SIZE + 1))
             starts = offsets[low:high] - segment.start_offset
             if not len(starts) or not self.is_there(segment, kernels):

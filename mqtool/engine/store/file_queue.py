@@ -5,6 +5,7 @@ import collections
 import copy
 import dataclasses
 import itertools
+import operator
 import os
 import threading
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ NAME_WIDTH = 20
 _PAGE = 4096
 _LETTING_GO = threading.Lock()
 """Stretches are read side by side, and several may come upon what is gone."""
+_start_of = operator.attrgetter("start_offset")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +90,7 @@ class FileQueue:
         return segments, strays
 
     def _take(self, segments: Iterable[MappedFile]) -> None:
-        self.segments = sorted(segments, key=lambda segment: segment.start_offset)
-        self._starts = [segment.start_offset for segment in self.segments]
+        self.segments = sorted(segments, key=_start_of)
 
     def with_segments(self, segments: Iterable[MappedFile]) -> Self:
         """Return these folders as if they held just these segments, and no strays."""
@@ -113,16 +114,17 @@ class FileQueue:
         number = self.segments.index(segment)
         if self.may_go_whole and not any(one.path.exists() for one in self.segments):
             number = len(self.segments) - 1
-            text = f"{segment.path.parent} was deleted while the store was read: what was in it is left out"
+            gone = [f"{segment.path.parent} was deleted"]
         elif number == len(self.segments) - 1 or any(one.path.exists() for one in self.segments[:number]):
             raise StoreChangedError(
                 f"{segment.path} is gone, and retention did not take it: see who did, then try again"
             )
         else:
-            text = f"{segment.path} went by retention while the store was read: what was in it is left out"
+            older = [one for one in self.segments[:number] if not one.is_mapped]
+            gone = [f"{one.path} went by retention" for one in (*older, segment)]
         self.gone_until = self.segments[number].end_offset
-        self.segments, self._starts = self.segments[number + 1 :], self._starts[number + 1 :]
-        self.remarks.append(text)
+        self.segments = self.segments[number + 1 :]
+        self.remarks += [f"{what} while the store was read: what was in it is left out" for what in gone]
 
     def hold(self) -> Self:
         """Map all files: what goes by its name from now on is read all the same, and what went before is let go."""
@@ -138,10 +140,11 @@ class FileQueue:
         return self
 
     def _inferred_size(self) -> int:
-        gaps = collections.Counter(after - before for before, after in itertools.pairwise(sorted(set(self._starts))))
+        starts = sorted({segment.start_offset for segment in self.segments})
+        gaps = collections.Counter(after - before for before, after in itertools.pairwise(starts))
         lengths = collections.Counter(segment.size for segment in self.segments if segment.size)
         length, count = max(lengths.items(), key=lambda one: one[1], default=(0, 0))
-        if 1 < count > lengths.total() / 2 and not any(start % length for start in self._starts):
+        if 1 < count > lengths.total() / 2 and not any(start % length for start in starts):
             return length  # the names may be further apart, with files missing in between
         # A name that is none of a segment brings about a distance that is no length either.
         likely = collections.Counter({size: count for size, count in gaps.items() if not size % _PAGE})
@@ -153,7 +156,7 @@ class FileQueue:
     @property
     def min_offset(self) -> int:
         """Address of the first byte, 0 without a segment."""
-        return self._starts[0] if self._starts else 0
+        return next(map(_start_of, self.segments), 0)
 
     @property
     def end_offset(self) -> int:
@@ -167,10 +170,11 @@ class FileQueue:
 
     def segment_at(self, offset: int) -> MappedFile | None:
         """Return the segment that holds the byte at ``offset``."""
-        number = bisect.bisect_right(self._starts, offset) - 1
-        if number < 0 or offset >= self.segments[number].end_offset:
+        segments = self.segments  # others may let go of some meanwhile
+        number = bisect.bisect_right(segments, offset, key=_start_of) - 1
+        if number < 0 or offset >= segments[number].end_offset:
             return None
-        return self.segments[number]
+        return segments[number]
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to ``size`` bytes at an address: fewer where a segment ends, none where there is none."""

@@ -114,6 +114,11 @@ class MappedFile:
             finally:
                 os.close(descriptor)
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is mapped: then it can be read though its name is gone."""
+        return "bytes" in vars(self)
+
     @functools.cached_property
     def bytes(self) -> Bytes:
         """The file mapped once and kept."""

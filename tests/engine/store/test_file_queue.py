@@ -1,6 +1,9 @@
 """Files named by their start address, seen as one long address space: gaps, strays and sizes that nobody tells."""
 
 import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -200,3 +203,45 @@ def test_looking_at_a_folder_opens_no_file(tmp_path: Path) -> None:
     FileQueue([folder])
 
     assert (folder / f"{0:020}").stat().st_atime_ns == 0
+
+
+def test_a_segment_is_found_while_older_ones_are_let_go(tmp_path: Path) -> None:
+    for number in range(1500):
+        (tmp_path / segment_name(number * 8)).write_bytes(bytes(8))
+    queue = FileQueue([tmp_path])
+    last, found, is_over = queue.segments[-1], set(), threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            found.add(queue.segment_at(last.start_offset))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            looking = pool.submit(look)
+            try:
+                for segment in queue.segments[:-1]:
+                    segment.path.unlink()
+                    queue.let_go(segment)
+            finally:
+                is_over.set()
+            looking.result()
+    finally:
+        sys.setswitchinterval(interval)
+
+    assert found == {last}
+
+
+def test_all_segments_are_told_that_went_by_retention(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / segment_name(number * 8)).write_bytes(bytes(8))
+    queue = FileQueue([tmp_path])
+    first, second, _ = queue.segments
+
+    for segment in (first, second):
+        segment.path.unlink()
+    queue.let_go(second)
+    queue.let_go(first)
+
+    assert [remark.split()[0] for remark in queue.remarks] == [str(first.path), str(second.path)]
