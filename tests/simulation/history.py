@@ -24,8 +24,13 @@ class Kind(enum.Enum):
     CONCURRENT = "concurrent"
     ORDERLY = "orderly"
     LITE = "lite pull"
+    ITERATE = "lite pull, one by one"
+    BATCH = "lite pull, in blocks"
+    ASSIGNED = "lite pull, of assigned queues"
+    PULL = "pull by offset"
     POP = "pop"
     BROADCAST = "broadcast"
+    BROADCAST_ORDERLY = "broadcast, orderly"
 
 
 @dataclass

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mqtool.aio import LitePullConsumer, PopConsumer, Producer, PushConsumer, TransactionProducer
+from mqtool.aio import LitePullConsumer, PopConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
 from mqtool.engine.client import questions
 from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus, MessageModel, Thresholds
 from mqtool.engine.client.incoming import ConsumerMessage
@@ -36,6 +36,7 @@ from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushCo
 from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumerOptions
 from mqtool.engine.client_runtime.pop_consumer import PopConsumerOptions
 from mqtool.engine.client_runtime.producer import ProducerOptions
+from mqtool.engine.client_runtime.pull_consumer import PullConsumerOptions
 from mqtool.engine.client_runtime.wire import Wire
 from mqtool.engine.repair.findings import Severity
 from mqtool.engine.repair.verify import verify_store
@@ -58,6 +59,9 @@ _LOOK_S = 5
 _WATCH_S = 2.0
 ROOMS = ("east", "west")
 TAGS = ("red", "green", "blue")
+PUSHED = (Kind.CONCURRENT, Kind.ORDERLY, Kind.BROADCAST, Kind.BROADCAST_ORDERLY)
+TO_ALL = (Kind.BROADCAST, Kind.BROADCAST_ORDERLY)
+OF_MADE_TOPICS = (Kind.POP, Kind.ASSIGNED, Kind.PULL)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ class Group:
     @property
     def is_fixed(self) -> bool:
         """Whether each of its places is to be taken always."""
-        return self.kind is Kind.BROADCAST or (self.strategy is None and self.kind is not Kind.POP)
+        return self.kind in (*TO_ALL, Kind.ASSIGNED, Kind.PULL) or (self.strategy is None and self.kind is not Kind.POP)
 
     @property
     def name(self) -> str:
@@ -270,8 +274,8 @@ class Scenario:
 
     def _make_group(self, name: str, kind: Kind, topics: list[str], made: list[str]) -> Group:
         chance = self._chance
-        if kind is Kind.POP:  # its members start only where there are all topics
-            kind, topics = (Kind.POP, made) if made else (Kind.CONCURRENT, topics)
+        if kind in OF_MADE_TOPICS:  # their members start only where there are all topics, or know their queues
+            kind, topics = (kind, made) if made else (Kind.CONCURRENT, topics)
         some = tuple(chance.sample(topics, chance.randint(1, len(topics))))
         tags = frozenset(chance.sample(TAGS, chance.randint(1, 2))) if chance.random() < 0.3 else frozenset()
         strategies: list[Strategy | None] = [
@@ -304,9 +308,12 @@ class Scenario:
         """Return the strategy of a member: without one its queues are configured."""
         if group.strategy:
             return group.strategy
-        queues = [queue for queue in self._queues if queue.topic in group.history.topics]
-        queues += [MessageQueue(RETRY_PREFIX + group.name, broker.name, 0) for broker in self.brokers]
-        return by_configuration(queues[place :: group.most])
+        retries = [MessageQueue(RETRY_PREFIX + group.name, broker.name, 0) for broker in self.brokers]
+        return by_configuration([*self._of_place(group, place), *retries[place :: group.most]])
+
+    def _of_place(self, group: Group, place: int) -> list[MessageQueue]:
+        """Return the queues of a place that has its own for good."""
+        return [queue for queue in self._queues if queue.topic in group.history.topics][place :: group.most]
 
     # Consumers
 
@@ -314,7 +321,7 @@ class Scenario:
         self.outcome.clients += 1
         name = f"{group.name}-{place}-{self.outcome.clients}"
         process = self.world.process(name, host)
-        instance_name = f"{place}" if group.kind is Kind.BROADCAST else name
+        instance_name = f"{place}" if group.kind in TO_ALL else name
         more: dict[str, Any] = {"instance_name": instance_name}
         addresses = [one.address for one in self.name_servers]
         clock = self.world.clock(self._chance.randint(-1000, 1000))
@@ -326,7 +333,9 @@ class Scenario:
             if group.kind is Kind.POP:
                 options = PopConsumerOptions(pop_invisible_time=15_000, pop_batch_nums=8, **more)
                 consumer = PopConsumer(group.name, addresses, options, clock)
-            elif group.kind is Kind.LITE:
+            elif group.kind is Kind.PULL:
+                return PullConsumer(group.name, addresses, PullConsumerOptions(**more), clock)
+            elif group.kind not in PUSHED:
                 auto = LitePullConsumerOptions(
                     consume_from_where=ConsumeFrom.FIRST_OFFSET,
                     strategy=self._strategy(group, place),
@@ -334,14 +343,15 @@ class Scenario:
                     **more,
                 )
                 consumer = LitePullConsumer(group.name, addresses, auto, clock)
+                if group.kind is Kind.ASSIGNED:
+                    consumer.assign(self._of_place(group, place), expression)
+                    return consumer
             else:
                 push = PushConsumerOptions(
                     consume_from_where=ConsumeFrom.FIRST_OFFSET,
                     strategy=self._strategy(group, place),
-                    orderly=group.kind is Kind.ORDERLY,
-                    message_model=MessageModel.BROADCASTING
-                    if group.kind is Kind.BROADCAST
-                    else MessageModel.CLUSTERING,
+                    orderly=group.kind in (Kind.ORDERLY, Kind.BROADCAST_ORDERLY),
+                    message_model=MessageModel.BROADCASTING if group.kind in TO_ALL else MessageModel.CLUSTERING,
                     consume_thread_max=4,
                     consume_message_batch_max_size=group.batch,
                     max_reconsume_times=MOST_TIMES,
@@ -371,16 +381,25 @@ class Scenario:
                 await asyncio.sleep(chance.uniform(1, 5))
         member.is_up = True
         self.world.note(member.name, "has started")
-        if member.group.kind is Kind.LITE:
-            await self._poll_on(member)
-        elif member.group.kind is Kind.POP:
-            await self._pop_on(member)
+        match member.group.kind:
+            case Kind.LITE | Kind.ASSIGNED:
+                await self._poll_on(member)
+            case Kind.ITERATE:
+                await self._iterate_on(member)
+            case Kind.BATCH:
+                await self._take_batches_on(member)
+            case Kind.PULL:
+                await asyncio.gather(
+                    *(self._pull_on(member, one) for one in self._of_place(member.group, member.place))
+                )
+            case Kind.POP:
+                await (self._pop_on(member) if member.group.batch == 1 else self._pop_batches_on(member))
 
     def _takes(self, member: Member, messages: Sequence[ConsumerMessage]) -> bool:
         """Tell whether a listener succeeds."""
         if any(member.group.history.cannot_take(self.history.sent[one.body.decode()]) for one in messages):
             return False
-        may_fail = all(one.reconsume_times == 0 for one in messages) and member.group.kind is not Kind.BROADCAST
+        may_fail = all(one.reconsume_times == 0 for one in messages) and member.group.kind not in TO_ALL
         return not (may_fail and self._chance.random() < member.group.fails)
 
     def _begins(self, member: Member, messages: Sequence[ConsumerMessage]) -> None:
@@ -447,6 +466,68 @@ class Scenario:
             if is_to_be_told and not member.group.is_sync and member.is_up:
                 await consumer.commit()
 
+    async def _work(self, member: Member) -> None:
+        if member.group.slow_s:
+            await asyncio.sleep(self._chance.expovariate(1 / member.group.slow_s))
+
+    async def _iterate_on(self, member: Member) -> None:
+        consumer: LitePullConsumer = member.consumer
+        async for message in consumer:
+            self._begins(member, [message])
+            await self._work(member)
+            self._ends(member, [message], is_success=True)
+            if not member.group.is_sync and member.is_up and (self._is_quiet or self._chance.random() < 0.3):
+                await consumer.commit()  # else it is consumed when the next is asked for
+
+    async def _take_batches_on(self, member: Member) -> None:
+        consumer: LitePullConsumer = member.consumer
+        while member.is_up:
+            try:
+                async with consumer.batch(1000) as messages:
+                    self._begins(member, messages)
+                    await self._work(member)
+                    if self._chance.random() < member.group.fails:
+                        raise ListenerError  # they come again, first of all
+                    self._ends(member, messages, is_success=True)
+            except ListenerError:
+                self.world.note(member.name, "gives messages back")
+
+    async def _pull_on(self, member: Member, queue: MessageQueue) -> None:
+        consumer: PullConsumer = member.consumer
+        expression = " || ".join(sorted(member.group.history.tags)) or "*"
+        while member.is_up:
+            try:
+                offset = await consumer.committed(queue)
+                if offset is None:
+                    offset = await consumer.min_offset(queue)
+                while member.is_up:
+                    pulled = await consumer.pull(queue, offset, expression=expression)
+                    self._begins(member, pulled.messages)
+                    await self._work(member)
+                    self._ends(member, pulled.messages, is_success=True)
+                    if pulled.next_offset != offset:
+                        offset = pulled.next_offset
+                        await consumer.commit(queue, offset)
+                    else:
+                        await asyncio.sleep(0.5)
+            except MqtoolError as error:  # from where it was committed
+                self.world.note(member.name, f"pulls nothing: {error}")
+                await asyncio.sleep(1)
+
+    async def _pop_batches_on(self, member: Member) -> None:
+        consumer: PopConsumer = member.consumer
+        while member.is_up:
+            try:
+                async with consumer.batch(3000) as messages:
+                    self._begins(member, messages)
+                    await self._work(member)
+                    if not self._takes(member, messages):
+                        raise ListenerError  # they come again, when they are hidden no longer
+                    self._ends(member, messages, is_success=True)
+            except (MqtoolError, ListenerError) as error:
+                self.world.note(member.name, f"pops nothing: {error}")
+                await asyncio.sleep(1)
+
     async def _pop_on(self, member: Member) -> None:
         consumer: PopConsumer = member.consumer
         while member.is_up:
@@ -474,9 +555,13 @@ class Scenario:
         member.is_up = False
         self.members.remove(member)
         self.world.note(member.name, "stops")
-        if member.group.kind in (Kind.LITE, Kind.POP) and member.work:
+        kind = member.group.kind
+        if kind not in (*PUSHED, Kind.ITERATE) and member.work:
             await asyncio.wait([member.work])
-        await member.process.start(self._guard(member.consumer.shutdown()))
+        leaves = member.consumer.__aexit__(None, None, None) if kind is Kind.BATCH else member.consumer.shutdown()
+        await member.process.start(self._guard(leaves))
+        if kind is Kind.ITERATE and member.work:  # which ends with its consumer
+            await asyncio.wait([member.work])
         self.world.note(member.name, "has stopped")
         self.history.gone(member.name)
         self.world.network.end(member.process)
@@ -728,15 +813,17 @@ class Scenario:
         chance = self._chance
         while True:
             await self._wait(mean_s)
-            self._count("member")
             group = chance.choice(self.groups)
+            self._count(f"member, {group.kind.value}")
             members = [one for one in self.members if one.group is group]
             how = chance.random()
             if group.is_fixed:  # a member comes back as the one that it was
-                member = chance.choice(members)
-                if how < 0.5:
+                if members and how < 0.4:
+                    member = chance.choice(members)
                     self._kill_member(member, silently=how < 0.1)
                     self._start_member(group, member.place, member.process.host)
+                elif members and how < 0.8:
+                    self._keep(self._restart_member(chance.choice(members)))
                 continue
             if not members or (how < 0.35 and len(members) < 8):
                 self._start_member(group, len(members), self._host(3))
@@ -744,6 +831,10 @@ class Scenario:
                 self._kill_member(chance.choice(members), silently=how > 0.6)
             else:
                 self._keep(self._stop_member(chance.choice(members)))
+
+    async def _restart_member(self, member: Member) -> None:
+        await self._stop_member(member)
+        self._start_member(member.group, member.place, member.process.host)
 
     # Watching
 
@@ -758,7 +849,7 @@ class Scenario:
         """Hold what groups have committed against what their listeners have finished."""
         offsets = broker.rules.offsets
         for group in self.groups:
-            if group.kind in (Kind.POP, Kind.BROADCAST):
+            if group.kind in (Kind.POP, *TO_ALL):
                 continue
             for topic in (*group.history.topics, RETRY_PREFIX + group.name):
                 for queue_id, offset in offsets.of(group.name, topic).items():
@@ -818,7 +909,7 @@ class Scenario:
         for group in self.groups:
             history = group.history
             members = [one for one in self.members if one.group is group]
-            for member in members if group.kind is Kind.BROADCAST else ():
+            for member in members if group.kind in TO_ALL else ():
                 places = f"{group.name}-{member.place}-"
                 got = {body for body, by in history.consumed_by.items() if any(one.startswith(places) for one in by)}
                 if missing := [one.body for one in self.history.missing(history) if one.body not in got]:
@@ -827,19 +918,18 @@ class Scenario:
                 return f"{group.name} has not consumed {len(missing)} messages, {missing[:5]}"
             if bad := [one.body for one in self.history.poison(history) if one.body not in history.given_up]:
                 return f"{group.name} has not given up {bad[:5]}"
-            if group.kind in (Kind.CONCURRENT, Kind.ORDERLY, Kind.LITE) and (
-                left := self._left_of_queues(group, members)
-            ):
+            if group.kind not in (Kind.POP, *TO_ALL) and (left := self._left_of_queues(group, members)):
                 return left
         return ""
 
     def _left_of_queues(self, group: Group, members: list[Member]) -> str:
         owners: dict[MessageQueue, list[str]] = {}
         for member in members:
-            for queue in sorted(member.consumer._held):
+            held = self._of_place(group, member.place) if group.kind is Kind.PULL else member.consumer._held
+            for queue in sorted(held):
                 owners.setdefault(queue, []).append(member.name)
         topics = [*group.history.topics]
-        if group.kind is not Kind.LITE:
+        if group.kind in PUSHED:
             topics.append(RETRY_PREFIX + group.name)
         for broker in self.brokers:
             for topic in topics:
@@ -851,7 +941,7 @@ class Scenario:
                     found = broker.rules.store.queue(topic, queue_id)
                     end = found.next_offset if found else 0
                     committed = broker.rules.offsets.get(group.name, topic, queue_id)
-                    if group.kind is Kind.LITE:  # which says nothing of what it is not given
+                    if group.kind not in PUSHED:  # who say nothing of what they are not given
                         committed = max(0, committed)
                         while committed < end and self._is_unwanted(queue, committed, group.history):
                             committed += 1
