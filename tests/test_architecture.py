@@ -62,7 +62,7 @@ LIBRARIES = {
     "numba": Row(("mqtool.formats.compiled", "mqtool.formats.clmul")),
     "llvmlite": Row(("mqtool.formats.compiled", "mqtool.formats.clmul", "mqtool.formats.native")),
     "opentelemetry": Row(("mqtool.opentelemetry",)),
-    "prometheus_client": Row(("mqtool.engine.metrics",)),
+    "prometheus_client": Row(("mqtool.engine.metrics", "mqtool.engine.client_runtime.client_metrics")),
     "lark": Row(("*.sql92",), when_called=OURS),
     "pyarrow": Row(("spark_jobs",), when_called=OURS),
     "pyspark": Row(("spark_jobs",)),  # stores.py, partitions.py and tables.py do without

@@ -339,7 +339,7 @@ class Scenario:
                 auto = LitePullConsumerOptions(
                     consume_from_where=ConsumeFrom.FIRST_OFFSET,
                     strategy=self._strategy(group, place),
-                    auto_commit=group.is_sync,
+                    auto_commit=group.is_sync or group.kind is Kind.ITERATE,
                     **more,
                 )
                 consumer = LitePullConsumer(group.name, addresses, auto, clock)
@@ -476,7 +476,7 @@ class Scenario:
             self._begins(member, [message])
             await self._work(member)
             self._ends(member, [message], is_success=True)
-            if not member.group.is_sync and member.is_up and (self._is_quiet or self._chance.random() < 0.3):
+            if not member.group.is_sync and member.is_up and self._chance.random() < 0.3:
                 await consumer.commit()  # else it is consumed when the next is asked for
 
     async def _take_batches_on(self, member: Member) -> None:

@@ -42,6 +42,7 @@ class ConsumerMessage:
     store_timestamp: int
     store_host: str
     body_error: FormatError | None = None
+    received_at: float = field(default=0.0, repr=False, compare=False)  # by time.perf_counter, where it is measured
     deserializer: "Callable[[bytes], Any] | None" = field(default=None, init=False, repr=False, compare=False)
     _value: Any = field(default=None, init=False, repr=False, compare=False)
     _is_read: bool = field(default=False, init=False, repr=False, compare=False)

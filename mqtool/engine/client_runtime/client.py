@@ -3,11 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from mqtool.engine.client.names import check_group, with_namespace
 from mqtool.engine.client_runtime.instance import ClientOptions, Instance
 from mqtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.client_runtime.client_metrics import ClientMetrics
 
 
 class Running(ABC):
@@ -72,6 +75,16 @@ class Client(Running):
         self.group = with_namespace(group, options.namespace)
         self._clock = clock
         self._instance = Instance(name_servers, options, clock)
+
+    def _measured(self, registry: object) -> "ClientMetrics | None":
+        """Return what measures this client, None where nobody wants that; only then its library is loaded."""
+        if not registry:
+            return None
+        try:
+            from mqtool.engine.client_runtime.client_metrics import ClientMetrics
+        except ImportError as error:
+            raise UsageError("metrics need prometheus-client: pip install 'mqtool[metrics]'") from error
+        return ClientMetrics(self, registry)
 
     def __repr__(self) -> str:
         state = "running" if self._is_running else "not running"

@@ -11,6 +11,7 @@ import functools
 import logging
 import random
 import sys
+import time
 import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
@@ -63,6 +64,8 @@ class ConsumerOptions(ClientOptions):
         offsets_folder: of broadcasting consumers; by default ``.rocketmq_offsets`` in the home of the user.
         deserializer: makes the ``value`` of a message of its body, when that is asked for: what it raises there has the
             listener fail that does not catch it, and the message comes again.
+        metrics: a registry of ``prometheus_client``, or True for its default: what is pulled ahead, how long messages
+            wait in this client, and how long listeners take.
         on_assigned: is told the queues that this consumer has taken over, before it reads them; ..
         on_revoked: .. and those that it gives away, or leaves at its end, while it can still commit their offsets.
             A coroutine, or a function that runs in a thread; no queue changes hands until it returns.
@@ -76,6 +79,7 @@ class ConsumerOptions(ClientOptions):
     thresholds: Thresholds = field(default_factory=Thresholds)
     offsets_folder: Path | None = None
     deserializer: "Callable[[bytes], Any] | None" = None
+    metrics: Any = None
     on_assigned: "OnShare | None" = None
     on_revoked: "OnShare | None" = None
 
@@ -163,6 +167,9 @@ class Consumer(Subscriber, Reader):
         self._rebalance_wanted: asyncio.Event
         self._rebalancing: asyncio.Task[None]
         self._started_at = 0
+        self._metrics = self._measured(options.metrics)
+        if self._metrics:
+            self._metrics.watch(self)
 
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
         """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92.
@@ -417,6 +424,10 @@ class Consumer(Subscriber, Reader):
             messages = consuming.messages_of(fetched.records, queue, subscription)
             if queue.topic.startswith(RETRY_PREFIX):
                 messages = [consuming.original(one, self.group) for one in messages]
+            if self._metrics:
+                now = time.perf_counter()
+                for one in messages:
+                    one.received_at = now
             waiting.put(messages)
             self._took(held, messages)
             if self._pull_interval:

@@ -273,6 +273,8 @@ class LitePullConsumer(Consumer):
         offset = held.waiting.remove(messages, self._clock())
         shown = consuming.as_users_know(messages, self.options.namespace, self.options.deserializer)
         self._given = _Given(held, shown, offset)
+        if self._metrics:
+            self._metrics.given(shown)
         held.has_room.set()
         return self._given
 

@@ -88,6 +88,7 @@ class ProducerOptions(ClientOptions):
             of that call, and nothing is sent. It is called in the event loop, so it should not wait for anything.
         hooks: are told of all messages, before and after they are sent.
         trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
+        metrics: a registry of ``prometheus_client``, or True for its default: how long sends take.
     """
 
     send_msg_timeout: int = 3000
@@ -112,6 +113,7 @@ class ProducerOptions(ClientOptions):
     serializer: "Callable[[Any], bytes | str] | None" = None
     hooks: "Sequence[hooks.Hook]" = ()
     trace: bool = False
+    metrics: Any = None
 
 
 @dataclass(slots=True)
@@ -167,6 +169,8 @@ class Producer(Client):
         self._under_way: set[asyncio.Task[SendResult]] = set()  # of send_async
         self._batches: AutoBatch | None = None
         self._trace, self._hooks = message_trace_of("PRODUCE", self, name_servers, self.options)
+        if measured := self._measured(self.options.metrics):
+            self._hooks = (*self._hooks, measured)
         self._awaited: dict[str, asyncio.Future[ConsumerMessage]] = {}  # replies, by correlation id
         self._instance.on_request[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._replied
 

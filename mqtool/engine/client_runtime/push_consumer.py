@@ -70,6 +70,8 @@ class PushConsumer(Consumer):
         self._instance.on_request[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self._consume_directly
         self._service: ConsumeService
         self._trace, hooks = message_trace_of("CONSUME", self, name_servers, self.options)
+        if self._metrics:
+            hooks = (*hooks, self._metrics)
         self._listener = around_listener(hooks, listener, self.group)
         self._is_orderly, self._pull_interval = self.options.orderly, self.options.pull_interval
         self._has_locks = self.options.orderly and not self._is_broadcasting

@@ -1,0 +1,138 @@
+"""What clients measure, for a Prometheus: names, labels and buckets of RocketMQ's Java client, times in ms.
+
+(RocketMQ: ``HistogramEnum``, ``GaugeEnum``, ``MetricLabels`` of ``rocketmq-client-java``. Its
+``rocketmq_delivery_latency`` is not here: over remoting brokers do not say when they gave a message away.)
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from prometheus_client import REGISTRY, CollectorRegistry, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from mqtool.engine.client.consuming import ConsumeStatus
+from mqtool.engine.client_runtime.client import Client
+from mqtool.engine.client_runtime.hooks import Hook
+from mqtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.client.incoming import ConsumerMessage
+    from mqtool.engine.client.outgoing import ProducerMessage
+    from mqtool.engine.client_runtime.consumer import Consumer
+
+_SENT = ("topic", "client_id", "invocation_status")
+_CONSUMED = ("topic", "client_id", "consumer_group")
+
+
+class _Registered(Collector):
+    """What all clients of one registry have in common."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def histogram(name: str, meaning: str, labels: Sequence[str], *buckets: float) -> Histogram:
+            return Histogram(name, meaning, labels, registry=registry, buckets=buckets)
+
+        self.send = histogram("rocketmq_send_cost_time", "ms that a send took.", _SENT, 1, 5, 10, 20, 50, 200, 500)
+        self.wait = histogram(
+            "rocketmq_await_time",
+            "ms from when a message came to a client until a listener, or the program, got it.",
+            _CONSUMED,
+            *(1, 5, 20, 100, 1000, 5000, 10_000),
+        )
+        self.process = histogram(
+            "rocketmq_process_time",
+            "ms that a listener took.",
+            (*_CONSUMED, "invocation_status"),
+            *(1, 5, 10, 100, 1000, 10_000, 60_000),
+        )
+        self.consumers: WeakSet[Consumer] = WeakSet()
+        registry.register(self)
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily(
+                "rocketmq_consumer_cached_messages", "Messages that wait, or are in work.", None, _CONSUMED
+            ),
+            GaugeMetricFamily("rocketmq_consumer_cached_bytes", "Bytes of their bodies.", None, _CONSUMED),
+        )
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the gauges as they stand; called by any thread."""
+        messages, sizes = families = [*self.describe()]
+        for consumer in [*self.consumers]:
+            totals: dict[str, tuple[int, int]] = {}
+            for queue, held in consumer._held.copy().items():
+                count, size = totals.get(queue.topic, (0, 0))
+                totals[queue.topic] = (count + held.waiting.count, size + held.waiting.size)
+            for topic, (count, size) in totals.items():
+                labels = (topic, consumer.client_id, consumer.group)
+                messages.add_metric(labels, count)
+                sizes.add_metric(labels, size)
+        return families
+
+
+_registered: "WeakKeyDictionary[CollectorRegistry, _Registered]" = WeakKeyDictionary()
+
+
+class ClientMetrics(Hook):
+    """Measures what one client sends, or has consumed."""
+
+    def __init__(self, client: Client, registry: Any) -> None:
+        """Measure for a registry of ``prometheus_client``, True for its default.
+
+        Raises:
+            UsageError: that is no registry, or has other metrics of these names.
+        """
+        registry = REGISTRY if registry is True else registry
+        if not isinstance(registry, CollectorRegistry):
+            raise UsageError(f"metrics is True, or a CollectorRegistry of prometheus_client, not {registry!r}")
+        if registry not in _registered:
+            try:
+                _registered[registry] = _Registered(registry)
+            except ValueError as error:
+                raise UsageError(f"this registry cannot take the metrics of clients: {error}") from error
+        self._all = _registered[registry]
+        self._id, self._group = client.client_id, client.group
+
+    def watch(self, consumer: "Consumer") -> None:
+        """Tell what a consumer has pulled ahead, as long as there is this consumer."""
+        self._all.consumers.add(consumer)
+
+    def before_send(self, messages: "Sequence[ProducerMessage]", group: str) -> float:  # noqa: ARG002
+        """Look at the clock."""
+        return time.perf_counter()
+
+    def after_send(
+        self,
+        messages: "Sequence[ProducerMessage]",
+        given: float,
+        results: Sequence[Any],  # noqa: ARG002
+        error: BaseException | None,
+    ) -> None:
+        """Count each message with the time that all of them took."""
+        took_ms, status = (time.perf_counter() - given) * 1000, "failure" if error else "success"
+        for message in messages:
+            self._all.send.labels(message.topic, self._id, status).observe(took_ms)
+
+    def given(self, messages: "Sequence[ConsumerMessage]") -> None:
+        """Count how long messages have waited in this client."""
+        now = time.perf_counter()
+        for message in messages:
+            if message.received_at:
+                self._all.wait.labels(message.topic, self._id, self._group).observe((now - message.received_at) * 1000)
+
+    def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> float:  # noqa: ARG002
+        """Count how long messages have waited, and look at the clock."""
+        self.given(messages)
+        return time.perf_counter()
+
+    def after_consume(
+        self, messages: "Sequence[ConsumerMessage]", given: float, status: Any, error: BaseException | None
+    ) -> None:
+        """Count each message with the time that the listener took for all of them."""
+        took_ms = (time.perf_counter() - given) * 1000
+        said = "failure" if error or status is ConsumeStatus.LATER else "success"
+        for message in messages:
+            self._all.process.labels(message.topic, self._id, self._group, said).observe(took_ms)
