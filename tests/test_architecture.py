@@ -42,7 +42,8 @@ ROOMS = {
     "mqtool.engine.replication": Row(("mqtool.engine.store", "mqtool.formats")),
     "mqtool.engine.name_server": Row(("mqtool.formats",)),
     "mqtool.engine.client": Row(("mqtool.formats",)),
-    "mqtool.engine.remoting": Row(("mqtool.formats",)),
+    "mqtool.engine.remoting": Row(("mqtool.engine.streams", "mqtool.formats")),
+    "mqtool.engine.streams": Row(("mqtool.formats.peer",)),  # it knows no protocol
     "mqtool.engine.virtual_clock": Row(("mqtool.engine.remoting",)),
     "mqtool.engine.embedded": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.metrics": Row(("mqtool.engine", "mqtool.formats")),
@@ -85,10 +86,11 @@ OUTSIDE = {
     "mqtool.engine.client": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.replication": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.remoting": (*_SOCKETS, *_CLOCK),
-    "mqtool.engine.remoting.tls": ("socket", "asyncio", *_CLOCK),
     "mqtool.engine.remoting.clock": _SOCKETS,
-    "mqtool.engine.remoting.server": (),
     "mqtool.engine.remoting.client": (),
+    "mqtool.engine.streams": (*_SOCKETS, *_CLOCK),
+    "mqtool.engine.streams.tls": ("socket", "asyncio", *_CLOCK),
+    "mqtool.engine.streams.server": (),
 }
 
 ENDS_THE_PROGRAM = "mqtool.cli"
@@ -421,7 +423,7 @@ def test_the_checker_rejects(module: str, source: str) -> None:
         ("mqtool.engine.store.reader", "import mmap, os, time\nopen('x')\ndef f():\n    import rocksdict"),
         ("mqtool.engine.repair.verify", "from mqtool.engine.store.reader import StoreReader"),
         ("mqtool.engine.store.sql92", "import lark"),
-        ("mqtool.engine.remoting.server", "import asyncio, socket"),
+        ("mqtool.engine.streams.server", "import asyncio, socket"),
         ("mqtool.engine.cluster", "from mqtool.engine.repair import recover\nfrom mqtool.engine.broker import broker"),
         ("mqtool.commands.dump", "from mqtool.commands._output import Output\nfrom mqtool.engine.store import reader"),
         ("mqtool.commands.spark", "def f():\n    import spark_jobs.source"),

@@ -91,7 +91,7 @@ class Brokers:
     def wire(self) -> "Wire":
         """Return connections to them, none of which is made yet."""
         from mqtool.engine.client_runtime import Wire
-        from mqtool.engine.remoting.tls import client_context
+        from mqtool.engine.streams.tls import client_context
         from mqtool.formats.signing import Credentials
 
         context = client_context(self.authorities) if self.tls else None

@@ -170,7 +170,7 @@ def _name_server(
 ) -> "NameServerConfig":
     from mqtool.engine.cluster import NameServerConfig
     from mqtool.engine.name_server.settings import NameServerSettings
-    from mqtool.engine.remoting.tls import TlsSettings
+    from mqtool.engine.streams.tls import TlsSettings
 
     if port is None:
         port = _port(given.get("listenPort", "9876")) if alone else 9876
@@ -182,8 +182,8 @@ def _name_server(
 def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
     from mqtool.engine.broker.settings import BrokerSettings, check_role
     from mqtool.engine.cluster import BrokerConfig
-    from mqtool.engine.remoting.tls import TlsSettings
     from mqtool.engine.store.paths import STORE_SETTINGS
+    from mqtool.engine.streams.tls import TlsSettings
 
     if port is None:
         port = _port(given.get("listenPort", "10911"))
@@ -201,7 +201,7 @@ def _prepare_process() -> None:
     """Take all the files that the system gives, one a connection."""
     import resource
 
-    from mqtool.engine.remoting.server import most_connections
+    from mqtool.engine.streams.server import most_connections
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):

@@ -25,13 +25,14 @@ from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.client import RemotingClient, own_address
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.server import RemotingServer
-from mqtool.engine.remoting.tls import TlsSettings
+from mqtool.engine.streams.tls import TlsSettings
 from mqtool.engine.virtual_clock import VirtualClock
 from mqtool.errors import MqtoolError, RecoveryNeededError, Status, WriteError
 from mqtool.formats.bodies import Registration, build_registration
 from mqtool.formats.codes import Perm, RequestCode
 from mqtool.formats.headers import BrokerIdentity, RegisterBroker, build_header
-from mqtool.formats.remoting import Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import RemotingCommand
 from mqtool.processes import die_with
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from mqtool.engine.broker.settings import BrokerSettings, check_role
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig, run
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.engine.remoting.tls import TlsSettings
 from mqtool.engine.store.paths import STORE_SETTINGS
+from mqtool.engine.streams.tls import TlsSettings
 
 log = logging.getLogger(__name__)
 

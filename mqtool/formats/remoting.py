@@ -21,6 +21,7 @@ import orjson
 from mqtool.errors import FormatError
 from mqtool.formats.codes import LANGUAGES, Version
 from mqtool.formats.config_tables import parse_table
+from mqtool.formats.peer import Buffer, Peer
 
 MAX_FRAME = 1 << 24
 """Bytes of the longest frame, its first four included; RocketMQ's peers close the connection on a longer one."""
@@ -35,8 +36,7 @@ LANGUAGE = "PYTHON"
 VERSION = Version.V4_9_8
 """What our commands say of us. A Java client trusts brokers from V4_1_0 on with SQL92."""
 
-Buffer = bytes | memoryview
-Outgoing = tuple["Peer", "RemotingCommand"]
+Outgoing = tuple[Peer, "RemotingCommand"]
 """A command and whom to send it."""
 
 _PREFIX = struct.Struct(">iI")
@@ -52,21 +52,6 @@ class SerializeType(enum.IntEnum):
 
     JSON = 0
     BINARY = 1
-
-
-class Peer:
-    """Who is at the other end of a connection: one object for as long as that lasts, a key for dicts."""
-
-    __slots__ = ("address", "host", "id", "port")
-
-    def __init__(self, id: int, host: str, port: int) -> None:  # noqa: A002
-        self.id = id
-        self.host = host
-        self.port = port
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    def __repr__(self) -> str:
-        return f"Peer({self.id}, {self.address})"
 
 
 @dataclass(slots=True)

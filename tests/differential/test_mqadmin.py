@@ -9,7 +9,7 @@ import pytest
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
 from mqtool.engine.remoting.client import RemotingClient
-from mqtool.engine.remoting.tls import TlsSettings
+from mqtool.engine.streams.tls import TlsSettings
 from mqtool.formats.bodies import QueueData, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import ANY, parse_acl

@@ -28,7 +28,8 @@ from mqtool.engine.broker.processors.refusals import refusal
 from mqtool.engine.broker.processors.request import Answer, Processor, Request
 from mqtool.engine.broker.processors.session import Outbox, RemotingSession
 from mqtool.formats.codes import ResponseCode
-from mqtool.formats.remoting import RESPONSE, Outgoing, Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import RESPONSE, Outgoing, RemotingCommand
 
 PROCESSORS: dict[int, Processor] = {
     code: processor

@@ -78,7 +78,7 @@ def wire_of(
     credentials = Credentials(options.access_key, options.secret_key) if options.access_key else None
     context = None
     if options.tls or options.authorities:
-        from mqtool.engine.remoting.tls import client_context
+        from mqtool.engine.streams.tls import client_context
 
         context = client_context(options.authorities)
     return Wire(addresses, credentials, context, on_request)

@@ -44,7 +44,8 @@ from mqtool.formats.headers import (
     build_header,
     parse_header,
 )
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import Outgoing, RemotingCommand
 from mqtool.formats.settings import build_settings, parse_settings
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"

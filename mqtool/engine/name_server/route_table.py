@@ -10,7 +10,7 @@ from mqtool.errors import LimitError
 from mqtool.formats.bodies import BrokerData, ClusterInfo, QueueData, Registration, TopicRoute
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import DataVersion, TopicConfig
-from mqtool.formats.remoting import Peer
+from mqtool.formats.peer import Peer
 
 MASTER_ID = 0
 SILENCE_MS = 120_000

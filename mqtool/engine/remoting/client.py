@@ -11,10 +11,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, cast
 
 from mqtool.engine.remoting.connection import Connection
-from mqtool.engine.remoting.reasons import reason_of
+from mqtool.engine.streams.reasons import reason_of
 from mqtool.errors import AnswerTimeoutError, FormatError, MqtoolError, UnavailableError
 from mqtool.formats.codes import ResponseCode
-from mqtool.formats.remoting import ONEWAY, Buffer, RemotingCommand, frame_buffers
+from mqtool.formats.peer import Buffer
+from mqtool.formats.remoting import ONEWAY, RemotingCommand, frame_buffers
 from mqtool.formats.signing import Credentials
 
 log = logging.getLogger(__name__)

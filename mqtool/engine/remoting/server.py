@@ -1,37 +1,22 @@
-"""A server: the sockets between clients and the rules that answer them."""
+"""A server of the remoting protocol: requests in, answers out, by the rules of a broker or name server."""
 
-import asyncio
-import collections
-import itertools
 import logging
-import resource
-import ssl
-import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.connection import Connection, other_protocol
-from mqtool.engine.remoting.reasons import reason_of
-from mqtool.engine.remoting.tls import HANDSHAKE, TlsMode, TlsServerSide, TlsSettings
-from mqtool.errors import FormatError, MqtoolError, NotPermittedError, UnavailableError
+from mqtool.engine.streams.server import Limits, Rules, StreamServer
+from mqtool.engine.streams.tls import TlsSettings
+from mqtool.errors import MqtoolError
 from mqtool.formats.codes import ResponseCode
-from mqtool.formats.remoting import Buffer, Outgoing, Peer, RemotingCommand, frame_buffers
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import Outgoing, RemotingCommand, frame_buffers
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 1024
-_SWEEP_SECONDS = 5.0
-_WARNED_SECONDS = 60.0
-_STOP_SECONDS = 2.0
-_AFTER_FAULT_MS = 1000
-_FILES_OF_STORE = 256
-_AT_ONCE = 8  # commands of a connection
-_TURN_SECONDS = 0.01
 
-
-class Handler(Protocol):
+class Handler(Rules[RemotingCommand], Protocol):
     """Rules of a broker or name server; ``now`` is in ms since 1970.
 
     Each call returns what to send to whom; an answer may come with a later call, of ``tick`` or for another request. To
@@ -43,46 +28,13 @@ class Handler(Protocol):
         """Take a command. What this raises becomes an answer with code 1."""
         ...
 
-    def closed(self, peer: Peer, now: int) -> Iterable[Outgoing]:
-        """Take note that a connection has ended."""
-        ...
 
-    def tick(self, now: int) -> Iterable[Outgoing]:
-        """Do what the passing of time asks for."""
-        ...
+class RemotingServer(StreamServer[RemotingCommand, RemotingCommand]):
+    """Stands between connections and a handler."""
 
-    def next_tick(self, now: int) -> int | None:
-        """Return when to call ``tick``: at once, after the commands that are here, where that is not after ``now``."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a server bears; whoever asks for more loses the connection, the worst first."""
-
-    high_water: int = 1 << 20  # unsent bytes of a connection from which on nothing is read from it
-    unsent: int = 1 << 26  # of a connection; the longest frame is a quarter of that
-    unsent_in_all: int = 1 << 28
-    unfinished_in_all: int = 1 << 28  # bytes of frames that have begun
-    idle_seconds: float = 120.0  # RocketMQ's own
-    connections: int = field(default_factory=lambda: most_connections())
-
-
-def most_connections() -> int:
-    """Return how many connections a server takes: what this process may open, but for what a store needs.
-
-    Of the rest a name server and a broker have half each. Without files a store could store nothing any more.
-    """
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max((files - _FILES_OF_STORE) // 2, 8) if files != resource.RLIM_INFINITY else sys.maxsize
-
-
-class RemotingServer:
-    """Listens, and stands between connections and a handler, in one event loop.
-
-    What the handler returns for the commands of one read goes out in one write; what it sends to others, once all that
-    has arrived is handled.
-    """
+    new_frames = staticmethod(Connection)
+    encode = staticmethod(frame_buffers)
+    stranger = staticmethod(other_protocol)
 
     def __init__(
         self,
@@ -91,80 +43,8 @@ class RemotingServer:
         limits: Limits | None = None,
         clock: Callable[[], int] = wall_clock,
     ) -> None:
+        super().__init__(handler, tls, limits, clock=clock)
         self.handler = handler
-        self.tls = tls or TlsSettings()
-        self.limits = limits or Limits()
-        self.clock = clock
-        self._listeners: list[asyncio.Server] = []
-        self._connections: dict[Peer, _ServerConnection] = {}
-        self._waiting: list[_ServerConnection] = []  # those with something to write
-        self._peer_count = 0
-        self._is_full = False
-        self._next_warning: dict[str, float] = {}  # by protocol
-        self._unsent = 0  # at most so many bytes wait in sockets' buffers
-        self._unfinished = 0
-        self._end_of_turn: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0
-        self._no_tick_before = 0
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._all_gone: asyncio.Event | None = None
-
-    async def listen(self, host: str, port: int) -> int:
-        """Listen on a port, 0 for one that is free, and return its number; may be called for several.
-
-        Raises:
-            UnavailableError: the port is taken, or the host has no such address.
-            NotPermittedError: this user may not use the port.
-        """
-        self.loop = asyncio.get_running_loop()
-        try:
-            listener = await self.loop.create_server(lambda: _ServerConnection(self), host, port, backlog=_BACKLOG)
-        except PermissionError as error:
-            raise NotPermittedError(f"this user may not listen on {host}:{port}") from error
-        except OSError as error:
-            raise UnavailableError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
-        self._listeners.append(listener)
-        if self._sweeper is None:
-            self._sweep()
-        self.turn(self.clock())
-        return int(listener.sockets[0].getsockname()[1])
-
-    async def stop(self) -> None:
-        """Stop listening, send what is there to send, and end all connections."""
-        for listener in self._listeners:
-            listener.close()
-        for handle in (self._sweeper, self._timer, self._end_of_turn):
-            if handle:
-                handle.cancel()
-        self._all_gone = asyncio.Event()
-        for connection in [*self._connections.values()]:
-            connection.flush()
-            connection.transport.close()
-        if self._connections:
-            try:
-                async with asyncio.timeout(_STOP_SECONDS):
-                    await self._all_gone.wait()
-            except TimeoutError:
-                for connection in [*self._connections.values()]:
-                    connection.transport.abort()
-                await self._all_gone.wait()
-
-    def wake(self) -> None:
-        """Have ``tick`` called soon; the one method that any thread may call."""
-        self.loop.call_soon_threadsafe(self._end_turn_soon)
-
-    def catch_up(self, now: int) -> None:
-        """Do all that is due by ``now``, to which the clock has jumped, and write what comes of it."""
-        self._finish_turn()
-        while self._no_tick_before <= now and (due := self.handler.next_tick(now)) is not None and due <= now:
-            self._finish_turn()
-
-    def send(self, outgoing: Iterable[Outgoing]) -> None:
-        """Send commands, each in one piece with what else waits for its peer."""
-        for peer, command in outgoing:
-            if connection := self._connections.get(peer):
-                connection.put(frame_buffers(command))
 
     def dispatch(self, command: RemotingCommand, peer: Peer, now: int) -> None:
         """Give a command to the handler and send what it returns."""
@@ -172,7 +52,7 @@ class RemotingServer:
             for to, outgoing in self.handler.handle(command, peer, now):
                 if command.is_oneway and to is peer and outgoing.is_response and outgoing.opaque == command.opaque:
                     continue
-                if connection := self._connections.get(to):
+                if connection := self._connections.get(to):  # as ``send`` does, for a call less
                     connection.put(frame_buffers(outgoing))
         except Exception as error:
             if isinstance(error, MqtoolError):
@@ -183,319 +63,3 @@ class RemotingServer:
                 log.exception("request %d of %s failed", command.code, peer)
             if not command.is_response and not command.is_oneway:
                 self.send([(peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=remark))])
-
-    def opened(self, connection: "_ServerConnection", address: Any) -> Peer:
-        """Take a connection in and return its peer."""
-        self._peer_count += 1
-        host, port = address[:2] if isinstance(address, tuple) else ("", 0)  # a client that has gone has no address
-        peer = Peer(self._peer_count, str(host).removeprefix("::ffff:"), port)
-        self._connections[peer] = connection
-        return peer
-
-    def check_room(self, connection: "_ServerConnection") -> None:
-        """End a connection that is new and one too many; of the first of them there is a warning."""
-        if len(self._connections) <= self.limits.connections:
-            return
-        connection.end("too many connections")
-        if not self._is_full:
-            self._is_full = True
-            log.warning(
-                "%s is not taken: there are %d connections, as many as the limit of open files allows (ulimit -n)",
-                connection.peer,
-                self.limits.connections,
-            )
-
-    def say_of_stranger(self, protocol: str, peer: Peer) -> None:
-        """Warn of a client that speaks another protocol, of each once a minute: it may try again without end."""
-        now = self.loop.time()
-        if now >= self._next_warning.get(protocol, now):
-            self._next_warning[protocol] = now + _WARNED_SECONDS
-            log.warning("%s is not served: it speaks %s", peer.address, protocol)
-
-    def lost(self, connection: "_ServerConnection", unfinished: int) -> None:
-        """Let go of a connection that has ended."""
-        del self._connections[connection.peer]
-        if len(self._connections) < self.limits.connections:
-            self._is_full = False
-        self._unsent -= connection.unsent
-        self._unfinished -= unfinished
-        now = self.clock()
-        self._call(lambda: self.handler.closed(connection.peer, now), now)
-        if self._all_gone is None:
-            self.turn(now)
-        elif not self._connections:
-            self._all_gone.set()
-
-    def wants_to_write(self, connection: "_ServerConnection") -> None:
-        """Note that there is something to write to a connection."""
-        self._waiting.append(connection)
-
-    def turn(self, now: int) -> None:
-        """See to it that what waits is written, and that the handler's next tick comes in time."""
-        if self._end_of_turn is not None or self._all_gone is not None:
-            return
-        due = self.handler.next_tick(now)
-        if due is not None and due < self._no_tick_before:
-            due = self._no_tick_before
-        if self._waiting or (due is not None and due <= now):
-            self._end_turn_soon()
-        elif due is not None and (self._timer is None or due < self._timer_due):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_due = due
-            self._timer = self.loop.call_later((due - now) / 1000, self._timer_fired)
-
-    def _end_turn_soon(self) -> None:
-        if self._end_of_turn is None and self._all_gone is None:
-            self._end_of_turn = self.loop.call_soon(self._finish_turn)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self.turn(self.clock())
-
-    def _finish_turn(self) -> None:
-        now = self.clock()
-        if now >= self._no_tick_before:
-            self._call(lambda: self.handler.tick(now), now)
-        waiting, self._waiting = self._waiting, []
-        for connection in waiting:
-            connection.flush()
-        self._end_of_turn = None
-        self.turn(now)
-
-    def _call(self, call: Callable[[], Iterable[Outgoing]], now: int) -> None:
-        try:
-            self.send(call())
-        except Exception:
-            self._no_tick_before = now + _AFTER_FAULT_MS
-            log.exception("the handler failed")
-
-    # Bounds
-
-    def unfinished_changed(self, difference: int) -> None:
-        """Count bytes of frames that have begun; where they are too many, end the connection that holds most."""
-        self._unfinished += difference
-        if self._unfinished > self.limits.unfinished_in_all:
-            worst = max(self._connections.values(), key=lambda connection: connection.unfinished)
-            worst.end(f"{worst.unfinished:,} bytes of one frame, too many in all")
-
-    def unsent_changed(self, connection: "_ServerConnection", size: int) -> None:
-        """Count bytes that wait to be sent; where they are too many, end the connection that holds most."""
-        self._unsent += size - connection.unsent
-        connection.unsent = size
-        if size > self.limits.unsent:
-            connection.end(f"{size:,} bytes wait to be read")
-        elif self._unsent > self.limits.unsent_in_all:
-            self._count_unsent()
-            if self._unsent > self.limits.unsent_in_all:
-                worst = max(self._connections.values(), key=lambda connection: connection.unsent)
-                worst.end(f"{worst.unsent:,} bytes wait to be read, too many in all")
-
-    def _count_unsent(self) -> None:
-        self._unsent = 0
-        for connection in self._connections.values():
-            size = connection.transport.get_write_buffer_size()
-            if size != connection.unsent:
-                connection.moved = True
-            connection.unsent = size
-            self._unsent += size
-
-    def _sweep(self) -> None:
-        """End the connections on which nothing has moved for too long."""
-        self._count_unsent()
-        now = self.loop.time()
-        for connection in [*self._connections.values()]:
-            if connection.moved:
-                connection.moved = False
-                connection.last_moved = now
-            elif now - connection.last_moved >= self.limits.idle_seconds:
-                connection.end("idle")
-        interval = min(_SWEEP_SECONDS, self.limits.idle_seconds / 4)
-        self._sweeper = self.loop.call_later(interval, self._sweep)
-
-
-class _ServerConnection(asyncio.Protocol):
-    """The server's side of one connection."""
-
-    __slots__ = (
-        "_first",
-        "_frames",
-        "_has_more",
-        "_is_deaf",
-        "_is_paused",
-        "_is_reading",
-        "_out",
-        "_parsed",
-        "_server",
-        "_tls",
-        "last_moved",
-        "moved",
-        "peer",
-        "transport",
-        "unfinished",
-        "unsent",
-    )
-
-    def __init__(self, server: RemotingServer) -> None:
-        self._server = server
-        self._frames = Connection()
-        self._parsed: collections.deque[RemotingCommand] = collections.deque()  # and not handled yet
-        self._out: list[Buffer] = []
-        self._tls: TlsServerSide | None = None
-        self._first = True
-        self._is_reading = False
-        self._is_paused = False  # nothing is read
-        self._is_deaf = False  # what is written waits to be read
-        self._has_more = False  # of what was read something is still to be handled
-        self.unsent = 0
-        self.unfinished = 0
-        self.moved = True
-        self.last_moved = 0.0
-
-    # What the event loop calls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(self._server.limits.high_water)
-        self.peer = self._server.opened(self, transport.get_extra_info("peername"))
-        self._server.check_room(self)
-
-    def data_received(self, data: bytes) -> None:
-        self.moved = True
-        if self._first:
-            self._first = False
-            if not self._begin(data[0]):
-                return
-        if self._tls is not None:
-            data = self._decrypt(data)
-        self._frames.receive(data)
-        self._handle()
-
-    def _handle(self) -> None:
-        """Handle the commands that are here; where that takes long, the rest has its turn after others."""
-        server, frames, peer = self._server, self._frames, self.peer
-        now, deadline = server.clock(), server.loop.time() + _TURN_SECONDS
-        self._is_reading, self._has_more = True, False
-        commands, fault, is_end = frames.commands(), "", False
-        some = self._parsed
-        while not self._has_more:
-            if not some:
-                try:
-                    # Several first: what the processor has in its cache for one serves the next.
-                    some.extend(itertools.islice(commands, _AT_ONCE))
-                except FormatError as error:
-                    fault = str(error)
-                is_end = len(some) < _AT_ONCE
-            while some:
-                server.dispatch(some.popleft(), peer, now)
-                if server.loop.time() > deadline and not fault:
-                    break
-            if is_end and not some:
-                break
-            self._has_more = bool(some) or server.loop.time() > deadline or self._is_much()
-        commands.close()
-        self._is_reading = False
-        if fault:
-            self.flush()
-            if protocol := other_protocol(frames.pending):
-                server.say_of_stranger(protocol, peer)
-            self.end(fault, abort=False)
-            return
-        if frames.pending_size != self.unfinished:
-            difference = frames.pending_size - self.unfinished
-            self.unfinished = frames.pending_size
-            server.unfinished_changed(difference)
-        self.flush()
-        server.turn(now)
-        if self._has_more:
-            self._pause()
-            if not self._is_deaf:
-                server.loop.call_soon(self._go_on)
-
-    def _is_much(self) -> bool:
-        return sum(map(len, self._out)) > self._server.limits.high_water
-
-    def _go_on(self) -> None:
-        """Handle what is left of what was read, and read on."""
-        if self.transport.is_closing():
-            return
-        if self._has_more:
-            self._handle()
-        if not (self._has_more or self._is_deaf or self.transport.is_closing()):
-            self._is_paused = False
-            self.transport.resume_reading()
-
-    def _pause(self) -> None:
-        if not (self._is_paused or self.transport.is_closing()):
-            self._is_paused = True
-            self.transport.pause_reading()
-
-    def pause_writing(self) -> None:
-        # Who does not read answers may not ask on.
-        self._is_deaf = True
-        self._pause()
-
-    def resume_writing(self) -> None:
-        self._is_deaf = False
-        self._server.loop.call_soon(self._go_on)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._out.clear()
-        self._server.lost(self, self.unfinished)
-
-    # What the server calls
-
-    def put(self, buffers: list[Buffer]) -> None:
-        """Keep a frame for the next ``flush``."""
-        if not self._out and not self._is_reading:  # else it is written as soon as all that was read is handled
-            self._server.wants_to_write(self)
-        self._out += buffers
-
-    def flush(self) -> None:
-        """Write what was put."""
-        out = self._out
-        if not out or self.transport.is_closing():
-            return
-        self._out = []
-        if self._tls is not None:
-            self._tls.send(b"".join(out))
-            self.transport.write(self._tls.to_send())
-        elif len(out) == 1:
-            self.transport.write(out[0])
-        else:
-            self.transport.writelines(out)
-        if not self.unsent:
-            self.moved = True
-        if (size := self.transport.get_write_buffer_size()) or self.unsent:
-            self._server.unsent_changed(self, size)
-
-    def end(self, reason: str, *, abort: bool = True) -> None:
-        """End this connection; unless told to ``abort``, what was written is still sent."""
-        log.info("connection of %s closed: %s", self.peer, reason)
-        if abort:
-            self.transport.abort()
-        else:
-            self.transport.close()
-
-    def _begin(self, first: int) -> bool:
-        """Tell by its first byte whether this is TLS, and whether it is welcome."""
-        tls = self._server.tls
-        if first == HANDSHAKE and tls.context is not None:
-            self._tls = TlsServerSide(tls.context)
-        elif tls.mode is TlsMode.ENFORCING:
-            self.end("TLS is enforced here")
-            return False
-        return True
-
-    def _decrypt(self, data: bytes) -> bytes:
-        assert self._tls is not None
-        try:
-            plain = self._tls.receive(data)
-        except ssl.SSLError as error:
-            plain = b""
-            self.end(f"TLS: {error.reason or error}", abort=False)
-        if (answer := self._tls.to_send()) and not self.transport.is_closing():
-            self.transport.write(answer)
-        if self._tls.is_closed:
-            self.transport.close()
-        return plain

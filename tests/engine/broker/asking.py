@@ -14,7 +14,8 @@ from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats.new_message import NewMessage, record_size, topic_field
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import Outgoing, RemotingCommand
 from mqtool.formats.stored_message import parse_stored
 from tests.engine.store.live import NOW, half_full, new_message, of_record
 from tests.traces import Exchange

@@ -17,8 +17,9 @@ from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.peer import Peer
 from mqtool.formats.plain_acl import DENY, PUB, SUB, Account, parse_acl
-from mqtool.formats.remoting import Peer, RemotingCommand
+from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import signature
 from tests.engine.store.live import NOW, opened
 from tests.formats.test_plain_acl import TEXT

@@ -23,7 +23,8 @@ from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.remoting.server import Handler
 from mqtool.errors import FormatError, MqtoolError
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand, frame_buffers, parse_frame
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import Outgoing, RemotingCommand, frame_buffers, parse_frame
 from tests import bad_input
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.engine.store.live import NOW, new_message

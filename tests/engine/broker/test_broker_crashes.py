@@ -25,9 +25,10 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import RecoveryNeededError
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import CheckTransaction, Send, build_header, parse_header
+from mqtool.formats.peer import Peer
 from mqtool.formats.placeholder import LOST
 from mqtool.formats.properties import parse_properties
-from mqtool.formats.remoting import Outgoing, Peer, RemotingCommand
+from mqtool.formats.remoting import Outgoing, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import OP_TOPIC
 from tests.crash import STEP, Chance, Left, RecordingDisk

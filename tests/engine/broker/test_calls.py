@@ -5,7 +5,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mqtool.engine.broker.processors.session import Outbox, RemotingSession
 from mqtool.engine.broker.waiting_room import WaitingRoom
-from mqtool.formats.remoting import RESPONSE, Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import RESPONSE, RemotingCommand
 
 
 class CallsOverTime(RuleBasedStateMachine):

@@ -8,7 +8,8 @@ from mqtool.engine.broker.processors.refused import REFUSED
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.remoting import Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import RemotingCommand
 from tests.engine.broker.asking import broker_at_work
 from tests.engine.broker.code_table import page, served, summary
 from tests.engine.store.live import NOW

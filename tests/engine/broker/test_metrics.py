@@ -7,7 +7,7 @@ from typing import Any
 from mqtool.engine.broker.metrics import Gauge, gauges
 from mqtool.formats.bodies import ConsumerData, Subscription
 from mqtool.formats.codes import RequestCode
-from mqtool.formats.remoting import Peer
+from mqtool.formats.peer import Peer
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.engine.store.live import NOW, new_message
 

@@ -25,7 +25,8 @@ from mqtool.formats.bodies import (
 )
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import DataVersion, TopicConfig
-from mqtool.formats.remoting import RESPONSE, Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import RESPONSE, RemotingCommand
 from mqtool.formats.settings import build_settings, parse_settings
 from tests.traces import exchanges
 

@@ -16,10 +16,12 @@ import pytest
 
 from mqtool.engine.remoting.client import SILENT_MS, RemotingClient, split_addresses
 from mqtool.engine.remoting.connection import Connection
-from mqtool.engine.remoting.server import Limits, RemotingServer
+from mqtool.engine.remoting.server import RemotingServer
+from mqtool.engine.streams.server import Limits
 from mqtool.errors import HeaderError, UnavailableError
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.remoting import ONEWAY, RESPONSE, Outgoing, Peer, RemotingCommand, SerializeType, build_frame
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import ONEWAY, RESPONSE, Outgoing, RemotingCommand, SerializeType, build_frame
 
 ECHO, LATER, WAKE, FAIL, REFUSE, ASK_BACK, NOTIFY, LARGE = range(1, 9)
 PATIENCE = 20.0

@@ -12,7 +12,7 @@ import pytest
 
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.remoting.server import RemotingServer
-from mqtool.engine.remoting.tls import TlsMode, TlsSettings
+from mqtool.engine.streams.tls import TlsMode, TlsSettings
 from mqtool.errors import NotFoundError, UnavailableError, UsageError
 from mqtool.formats.remoting import RemotingCommand, build_frame, parse_frame
 from tests.engine.remoting.test_server import ECHO, LARGE, Raw, Rules, on_a_loop, raw

@@ -35,8 +35,9 @@ from mqtool.formats.headers import (
 )
 from mqtool.formats.hosts import host_text, parse_host
 from mqtool.formats.new_message import Host, build_record, record_size, topic_field
+from mqtool.formats.peer import Peer
 from mqtool.formats.properties import add_property
-from mqtool.formats.remoting import ONEWAY, Outgoing, Peer, RemotingCommand
+from mqtool.formats.remoting import ONEWAY, Outgoing, RemotingCommand
 from mqtool.formats.topics import HALF_TOPIC
 
 Then = Callable[[RemotingCommand | None, int], None]

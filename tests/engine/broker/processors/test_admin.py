@@ -10,7 +10,7 @@ from mqtool.errors import FormatError
 from mqtool.formats.bodies import ConsumerData, MessageQueue, Subscription, by_queue, parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
-from mqtool.formats.remoting import Peer
+from mqtool.formats.peer import Peer
 from mqtool.formats.settings import parse_settings
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.engine.store.live import NOW, new_message

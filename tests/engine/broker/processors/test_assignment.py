@@ -16,7 +16,7 @@ from mqtool.engine.broker.request_modes import BY_PULL, RequestMode
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_body, build_heartbeat
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.config_tables import TopicConfig
-from mqtool.formats.remoting import Peer
+from mqtool.formats.peer import Peer
 from tests.engine.broker.asking import Asking, broker_at_work
 
 

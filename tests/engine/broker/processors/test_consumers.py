@@ -14,7 +14,8 @@ from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscri
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig, parse_table
 from mqtool.formats.message import message_of
-from mqtool.formats.remoting import ONEWAY, RESPONSE, Outgoing, Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import ONEWAY, RESPONSE, Outgoing, RemotingCommand
 from tests.engine.broker.asking import Asking, broker_at_work
 from tests.engine.store.live import new_message
 

@@ -8,8 +8,9 @@ import pytest
 from mqtool.formats import inner_batch
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.message import message_of
+from mqtool.formats.peer import Peer
 from mqtool.formats.properties import build_properties, parse_properties
-from mqtool.formats.remoting import Peer, RemotingCommand
+from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from tests.engine.broker.asking import Asking, body_of, broker_at_work
 from tests.engine.broker.processors.test_pull import fields

@@ -14,7 +14,8 @@ from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
 from mqtool.formats.hashing import java_hash
 from mqtool.formats.message import message_of
-from mqtool.formats.remoting import Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import RemotingCommand
 from tests.engine.broker.asking import Asking, body_of, broker_at_work
 from tests.engine.store.live import new_message
 

@@ -10,7 +10,8 @@ import pytest
 from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
-from mqtool.formats.remoting import Peer, RemotingCommand
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import RemotingCommand
 from tests.engine.broker.asking import Asking, body_of, broker_at_work
 from tests.engine.store.live import NOW, of_record
 from tests.traces import Recorded, recorded

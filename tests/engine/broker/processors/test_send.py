@@ -9,8 +9,9 @@ from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.formats.bodies import MessageQueue, QueueLocks
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
+from mqtool.formats.peer import Peer
 from mqtool.formats.properties import build_properties, parse_properties
-from mqtool.formats.remoting import ONEWAY, RESPONSE, Peer, RemotingCommand
+from mqtool.formats.remoting import ONEWAY, RESPONSE, RemotingCommand
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import SCHEDULE_TOPIC
 from tests.engine.broker.asking import Asking, broker_at_work

@@ -1,0 +1,1 @@
+"""Servers of any protocol: sockets, limits, back pressure, turns, TLS."""
