@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
 from mqtool.formats.layout import packer_of
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, NAME_SEPARATOR, PAIR_SEPARATOR, crc_digits, pairs_of
 
 Host = tuple[bytes, int]
 """Address, of 4 or 16 bytes, and port; ``message.parse_host`` makes it of a text."""
@@ -50,6 +50,20 @@ class NewMessage:
     store_host: Host = _NOBODY
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    _pairs: dict[bytes, bytes] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _pairs_of: bytes = dataclasses.field(default=b"", init=False, repr=False, compare=False)
+
+    @property
+    def pairs(self) -> dict[bytes, bytes]:
+        """Its properties by name: read once, as long as ``properties`` stay what they are; nobody changes them."""
+        if self._pairs_of is not self.properties:
+            self._pairs_of, self._pairs = self.properties, pairs_of(self.properties)
+        return self._pairs
+
+    def add_pairs(self, properties: bytes, pairs: dict[bytes, bytes]) -> None:
+        """Take these properties, which are those that it has with a few behind them that are known."""
+        self._pairs = self.pairs | pairs
+        self._pairs_of = self.properties = properties
 
 
 class TopicField(NamedTuple):

@@ -20,7 +20,7 @@ from mqtool.formats.new_message import (
     topic_field,
     with_crc_place,
 )
-from mqtool.formats.properties import CRC_SIZE
+from mqtool.formats.properties import CRC_SIZE, pairs_of
 from tests import builders
 from tests.builders import i32, i64
 from tests.formats.golden_bytes import records
@@ -162,3 +162,20 @@ def test_a_batch_that_is_cut_or_longer_is_refused(body: bytes, data: st.DataObje
 
     with pytest.raises(FormatError, match="no message of a batch begins"):
         split_batch(NewMessage("TopicTest", 0, body[:cut]))
+
+
+@given(first=builders.properties_texts, second=builders.odd_properties | builders.properties_texts)
+def test_the_pairs_of_a_message_are_those_of_the_properties_that_it_has_now(first: bytes, second: bytes) -> None:
+    message = NewMessage("T", 0, b"", first)
+    assert message.pairs == pairs_of(first)
+
+    message.properties = second
+    assert message.pairs == pairs_of(second)
+
+    text = with_separator(second) + b"TAGS\x01added\x02"
+    message.add_pairs(text, {b"TAGS": b"added"})
+    assert (message.properties, message.pairs) == (text, pairs_of(text))
+
+
+def with_separator(text: bytes) -> bytes:
+    return text if not text or text.endswith(b"\x02") else text + b"\x02"

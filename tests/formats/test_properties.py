@@ -14,6 +14,7 @@ from mqtool.formats.properties import (
     build_properties,
     crc_digits,
     find_property,
+    pairs_of,
     parse_properties,
     probe_of,
     split_keys,
@@ -125,6 +126,15 @@ def test_one_property_is_found_as_among_all(text: bytes, name: str) -> None:
     found = find_property(text, probe_of(name))
 
     assert found.decode("utf-8", "replace") == parse_properties(text).get(name, "")
+
+
+@given(builders.odd_properties | builders.properties_texts)
+def test_properties_as_bytes_are_those_as_texts(text: bytes) -> None:
+    texts = {
+        name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in pairs_of(text).items()
+    }
+
+    assert texts == parse_properties(text)
 
 
 @given(builders.pairs.filter(lambda pairs: "~" not in pairs), st.booleans())

@@ -37,6 +37,7 @@ from mqtool.engine.broker.sessions import Session
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.timers import NAMES as TIMER_NAMES
 from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics, has_messages_of_all
 from mqtool.engine.broker.transactions import Transactions
@@ -151,11 +152,10 @@ class Broker:
             revive_log.topic: revive_log.arrived,
             HALF_TOPIC: self.transactions.arrived,
         }
-        intake.detours = [
-            (b"TRAN_MSG", self.transactions.detour),  # first: a half message is delayed once it is committed
-            (b"DELAY", self.delayed.detour),
-            (b"TIMER_", self.timers.detour),
-        ]
+        # This one first: a half message is delayed once it is committed.
+        intake.add_detour([b"TRAN_MSG"], self.transactions.detour)
+        intake.add_detour([b"DELAY"], self.delayed.detour)
+        intake.add_detour(TIMER_NAMES, self.timers.detour)
         topics.on_delete += [
             offsets.delete_topic,
             pops.delete_topic,

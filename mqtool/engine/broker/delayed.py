@@ -20,7 +20,7 @@ from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.bodies import version_members
 from mqtool.formats.config_tables import DataVersion, Dialect, build_table, data_version, delay_offsets
 from mqtool.formats.new_message import NewMessage
-from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
+from mqtool.formats.properties import add_property, build_properties, parse_properties
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC
 
@@ -31,7 +31,7 @@ DELAY = "DELAY"
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE_ID = "REAL_QID"
 
-_DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = probe_of(DELAY), probe_of(REAL_TOPIC), probe_of(REAL_QUEUE_ID)
+_DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = DELAY.encode(), REAL_TOPIC.encode(), REAL_QUEUE_ID.encode()
 _TIMER_NAMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _AT_ONCE = 200
 """Messages that one tick delivers of a level at most: others want their turn."""
@@ -39,9 +39,9 @@ _AGAIN_MS = 1000
 """How long to wait when the store takes nothing."""
 
 
-def delay_level(properties: bytes) -> int:
+def delay_level(message: NewMessage) -> int:
     """Return the delay level that a message asks for, 0 for none."""
-    text = find_property(properties, _DELAY)
+    text = message.pairs.get(_DELAY)
     try:
         level = int(text) if text else 0
     except ValueError:
@@ -52,7 +52,7 @@ def delay_level(properties: bytes) -> int:
 def with_real_place(message: NewMessage) -> bytes:
     """Return the properties of a message with the topic and queue that it is meant for."""
     properties = message.properties
-    if find_property(properties, _REAL_TOPIC) or find_property(properties, _REAL_QUEUE_ID):  # it has waited before
+    if _REAL_TOPIC in message.pairs or _REAL_QUEUE_ID in message.pairs:  # it has waited before
         pairs = parse_properties(properties)
         return build_properties(pairs | {REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)})
     return add_property(add_property(properties, REAL_TOPIC, message.topic), REAL_QUEUE_ID, str(message.queue_id))
@@ -101,7 +101,7 @@ class DelayedMessages:
         """Send a message that asks for a delay level into the queue of that level."""
         if message.topic == HALF_TOPIC:
             return None
-        level = min(delay_level(message.properties), len(self._levels))
+        level = min(delay_level(message), len(self._levels))
         if level:
             if b"TIMER_" in message.properties:  # a level counts more than a time
                 pairs = parse_properties(message.properties)
@@ -210,8 +210,8 @@ class DelayedMessages:
         """Store a message where it belongs; tell whether to try again later."""
         try:
             message = parse_stored(record).message
-            message.topic = find_property(message.properties, _REAL_TOPIC).decode("utf-8", "replace")
-            message.queue_id = int(find_property(message.properties, _REAL_QUEUE_ID))
+            message.topic = message.pairs.get(_REAL_TOPIC, b"").decode("utf-8", "replace")
+            message.queue_id = int(message.pairs[_REAL_QUEUE_ID])
         except (FormatError, ValueError):  # its segment is gone, or it was no message of a level
             return False
         if message.topic == HALF_TOPIC:

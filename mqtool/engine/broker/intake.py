@@ -1,6 +1,6 @@
 """The way of a message into the store: straight, or by where it has to wait first."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,8 +17,13 @@ class Intake:
 
     def __init__(self, store: "MessageStore") -> None:
         self.store = store
-        self.detours: list[tuple[bytes, Detour]] = []
-        """In the order in which they are asked, by a word that the properties of such a message have."""
+        self._detours: list[tuple[frozenset[bytes], Detour]] = []
+        self._names: frozenset[bytes] = frozenset()
+
+    def add_detour(self, names: Iterable[bytes], detour: Detour) -> None:
+        """Have a detour asked, behind those that there are, for messages with a property of one of these names."""
+        self._detours.append((frozenset(names), detour))
+        self._names |= self._detours[-1][0]
 
     def put(self, message: "NewMessage", now: int) -> "AppendResult":
         """Store a message.
@@ -26,10 +31,8 @@ class Intake:
         Returns:
             Where it is stored, or why it is not.
         """
-        properties = message.properties
-        for word, detour in self.detours:
-            if word in properties:
-                if (refused := detour(message, now)) is not None:
+        if not self._names.isdisjoint(message.pairs):
+            for names, detour in self._detours:
+                if not names.isdisjoint(message.pairs) and (refused := detour(message, now)) is not None:
                     return refused
-                properties = message.properties
         return self.store.append(message, now)

@@ -33,7 +33,7 @@ from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import timer
 from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import NewMessage
-from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
+from mqtool.formats.properties import add_property, build_properties, parse_properties
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import HALF_TOPIC, REVIVE_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -44,10 +44,12 @@ OUT = "TIMER_OUT_MS"
 ROLLS = "TIMER_ROLL_TIMES"
 """How often RocketMQ put a message again, each time as a copy, because it is further ahead than its wheel turns."""
 
-_OUT, _DELETE, _UNIQ_KEY, _ROLLS = map(probe_of, (OUT, "TIMER_DEL_UNIQKEY", "UNIQ_KEY", ROLLS))
-_REAL_TOPIC, _REAL_QUEUE_ID = probe_of("REAL_TOPIC"), probe_of("REAL_QID")
-_TIMES = ((probe_of("TIMER_DELAY_SEC"), 1000), (probe_of("TIMER_DELAY_MS"), 1))
-_DELIVER = probe_of("TIMER_DELIVER_MS")
+_OUT, _DELETE, _UNIQ_KEY, _ROLLS = OUT.encode(), b"TIMER_DEL_UNIQKEY", b"UNIQ_KEY", ROLLS.encode()
+_REAL_TOPIC, _REAL_QUEUE_ID = b"REAL_TOPIC", b"REAL_QID"
+_TIMES = ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1))
+_DELIVER = b"TIMER_DELIVER_MS"
+NAMES = frozenset((_DELETE, _DELIVER, *(name for name, _ in _TIMES)))
+"""One of these is among the properties of each message that is to wait."""
 _CHECK = packer_of(timer.TIMER_CHECK)
 _REST = bytes(timer.TIMER_CHECK_DTYPE["rest"].itemsize)
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
@@ -102,7 +104,7 @@ class Timers:
         while queue is not None and (units := queue.units(start, _READ_AT_ONCE)):
             for unit in units:
                 stored = self._take(unit.queue_offset)
-                if stored is not None and find_property(stored.message.properties, _ROLLS):
+                if stored is not None and stored.message.pairs.get(_ROLLS, b""):
                     copies.append(stored)
             start += len(units)
         if copies:
@@ -139,29 +141,29 @@ class Timers:
 
     def detour(self, message: NewMessage, now: int) -> AppendResult | None:
         """Have a message wait that names a time for its delivery."""
-        properties = message.properties
+        pairs = message.pairs
         if message.topic in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
             return None
-        if find_property(properties, _OUT):
+        if _OUT in pairs:
             return None
-        deliver = _deliver_time(properties, now)
+        deliver = _deliver_time(pairs, now)
         if deliver is None:
             return None
         if deliver <= now:
-            return _ILLEGAL if find_property(properties, _DELETE) else None
+            return _ILLEGAL if _DELETE in pairs else None
         settings = self._state.settings
         if deliver - now > settings.timer_max_delay_seconds * 1000 or not settings.timer_enabled:
             return _ILLEGAL
-        if len(find_property(properties, _DELETE)) > _MOST_OF_RECALL:
+        if len(pairs.get(_DELETE, b"")) > _MOST_OF_RECALL:
             return _ILLEGAL
         if len(self._waiting) >= MOST_TIMERS and not message.topic.startswith(REVIVE_PREFIX):
             return _TOO_MANY
         out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
         out = max(out, self._done)  # where the clock was set back
-        if find_property(properties, _ROLLS):  # of a message that a consumer sends on: this one is no copy
-            pairs = parse_properties(properties)
-            del pairs[ROLLS]
-            message.properties = build_properties(pairs)
+        if _ROLLS in pairs:  # of a message that a consumer sends on: this one is no copy
+            texts = parse_properties(message.properties)
+            del texts[ROLLS]
+            message.properties = build_properties(texts)
         message.properties = add_property(with_real_place(message), OUT, str(out))
         message.topic, message.queue_id = TIMER_TOPIC, 0
         return None
@@ -175,23 +177,23 @@ class Timers:
         stored = self._message(queue_offset)
         if stored is None:
             return None
-        out = _number(find_property(stored.message.properties, _OUT))
+        out = _number(stored.message.pairs.get(_OUT, b""))
         if out is None or (due := out + PRECISION_MS) <= self._done:
             return None
-        recalled = find_property(stored.message.properties, _DELETE)
+        recalled = stored.message.pairs.get(_DELETE, b"")
         if recalled:
             self._recalled.setdefault(due, set()).add(recalled)
         heapq.heappush(self._waiting, (due, queue_offset))
         return stored
 
-    def _is_recalled(self, due: int, properties: bytes) -> bool:
+    def _is_recalled(self, due: int, pairs: dict[bytes, bytes]) -> bool:
         """Tell whether a message is a recall, or a recall names it: by its key as 5.5 does, by topic and key as 5.3."""
         recalled = self._recalled.get(due)
         if recalled is None:
             return False
-        if find_property(properties, _DELETE):
+        if _DELETE in pairs:
             return True
-        key, topic = find_property(properties, _UNIQ_KEY), find_property(properties, _REAL_TOPIC)
+        key, topic = pairs.get(_UNIQ_KEY, b""), pairs.get(_REAL_TOPIC, b"")
         if not key or topic.startswith(_REVIVE):  # what pops have taken is no producer's to recall
             return False
         return key in recalled or topic + b"+" + key in recalled
@@ -239,16 +241,16 @@ class Timers:
     def _is_refused(self, due: int, queue_offset: int, now: int) -> bool:
         """Store a message where it belongs, unless it is recalled; tell whether to try again later."""
         stored = self._message(queue_offset)
-        if stored is None or self._is_recalled(due, stored.message.properties):
+        if stored is None or self._is_recalled(due, stored.message.pairs):
             return False
-        properties = stored.message.properties
+        properties, pairs = stored.message.properties, stored.message.pairs
         enqueued = stored.store_timestamp // PRECISION_MS * PRECISION_MS
         marked = add_property(properties, "TIMER_ENQUEUE_MS", str(enqueued))
         marked = add_property(marked, "TIMER_DEQUEUE_MS", str(now))
         message = dataclasses.replace(
             stored.message,
-            topic=find_property(properties, _REAL_TOPIC).decode("utf-8", "replace"),
-            queue_id=_number(find_property(properties, _REAL_QUEUE_ID)) or 0,
+            topic=pairs.get(_REAL_TOPIC, b"").decode("utf-8", "replace"),
+            queue_id=_number(pairs.get(_REAL_QUEUE_ID, b"")) or 0,
             properties=marked,
             store_host=self._state.store_host,
         )
@@ -293,11 +295,11 @@ class Timers:
             stored = self._message(offset)
             if stored is None:
                 continue
-            properties = stored.message.properties
-            out = _number(find_property(properties, _OUT))
-            if out is not None and (offset == last or not self._is_recalled(out + PRECISION_MS, properties)):
-                topic = find_property(properties, _REAL_TOPIC).decode("utf-8", "replace")
-                is_recall = bool(find_property(properties, _DELETE))
+            pairs = stored.message.pairs
+            out = _number(pairs.get(_OUT, b""))
+            if out is not None and (offset == last or not self._is_recalled(out + PRECISION_MS, pairs)):
+                topic = pairs.get(_REAL_TOPIC, b"").decode("utf-8", "replace")
+                is_recall = _DELETE in pairs
                 yield Timed(out, stored.physical_offset, stored.size, topic, is_recall)
 
     def _page(self) -> bytes:
@@ -311,17 +313,17 @@ class Timers:
         replace_file(self._path, self._path.with_name(f"{self._path.name}.tmp"), len(page), {0: page})
 
 
-def _deliver_time(properties: bytes, now: int) -> int | None:
+def _deliver_time(pairs: dict[bytes, bytes], now: int) -> int | None:
     """Return when a message wants to be delivered (ms), None where it names no time."""
-    for probe, unit in _TIMES:
-        if text := find_property(properties, probe):
+    for name, unit in _TIMES:
+        if text := pairs.get(name):
             delay = _number(text)
             return None if delay is None else now + delay * unit
-    return _number(find_property(properties, _DELIVER))
+    return _number(pairs.get(_DELIVER, b""))
 
 
 def _rolls(message: NewMessage) -> int:
-    return _number(find_property(message.properties, _ROLLS)) or 0
+    return _number(message.pairs.get(_ROLLS, b"")) or 0
 
 
 def _number(text: bytes) -> int | None:

@@ -46,7 +46,7 @@ CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 FIRST_HALF_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
-_IS_PART, _UNIQ_KEY, _TRANSACTION_ID = probe_of("TRAN_MSG"), probe_of("UNIQ_KEY"), probe_of("__transactionId__")
+_UNIQ_KEY = probe_of("UNIQ_KEY")
 _REAL_TOPIC, _REAL_QUEUE_ID = probe_of("REAL_TOPIC"), probe_of("REAL_QID")
 _CHECK_TIMES, _IMMUNITY, _FIRST_HALF_OFFSET = map(probe_of, (CHECK_TIMES, IMMUNITY, FIRST_HALF_OFFSET))
 _OF_A_COPY = (CHECK_TIMES, FIRST_HALF_OFFSET, "WAIT")
@@ -189,18 +189,18 @@ class Transactions:
 
     def detour(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
         """Make a half message of one that a transaction decides on."""
-        if find_property(message.properties, _IS_PART) != b"true":
+        if message.pairs.get(b"TRAN_MSG") != b"true":
             return None
         transaction = message.sys_flag & commit_log.TRANSACTION_MASK
         if transaction == commit_log.TRANSACTION_COMMIT or (
-            message.reconsume_times > 0 and delay_level(message.properties) > 0  # one that is to be consumed again
+            message.reconsume_times > 0 and delay_level(message) > 0  # one that is to be consumed again
         ):
             return None
         if len(self._open) >= MOST_OPEN:
             return _TOO_MANY
         message.properties = with_real_place(message)
-        key = find_property(message.properties, _UNIQ_KEY)
-        if key and not find_property(message.properties, _TRANSACTION_ID):
+        key = message.pairs.get(b"UNIQ_KEY")
+        if key and b"__transactionId__" not in message.pairs:
             message.properties = add_property(message.properties, "__transactionId__", key.decode("utf-8", "replace"))
         message.topic, message.queue_id = HALF_TOPIC, 0
         message.sys_flag &= ~commit_log.TRANSACTION_MASK

@@ -32,14 +32,12 @@ from mqtool.formats.properties import (
     CRC_NAME,
     add_property,
     build_properties,
-    find_property,
+    pairs_of,
     parse_properties,
-    probe_of,
 )
 from mqtool.formats.topics import RETRY_PREFIX
 
-_WAIT, _CRC, _DELAY = probe_of("WAIT"), probe_of(CRC_NAME), probe_of("DELAY")
-_MAY_HAVE_DELAY, _MAY_HAVE_COUNT = _DELAY[1:], live_dispatch.BATCH_COUNT[1:]
+_WAIT, _CRC, _DELAY = b"WAIT", CRC_NAME.encode(), b"DELAY"
 _INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
@@ -83,30 +81,29 @@ class Appender:
         queue = self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
         if queue is None:
             return _REFUSED if self._dispatcher.queues.has_no_room_for(message.topic) else _ILLEGAL
-        properties, count = message.properties, 1
+        properties, pairs, count = message.properties, message.pairs, 1
         has_unit = message.sys_flag & commit_log.TRANSACTION_MASK in WITH_UNIT
         queue_offset = queue.next_offset if has_unit else 0
         light: list[LiveQueue] = []
-        if message.sys_flag & commit_log.INNER_BATCH or _MAY_HAVE_COUNT in properties:
+        if message.sys_flag & commit_log.INNER_BATCH or live_dispatch.BATCH_COUNT in pairs:
             is_batch = bool(message.sys_flag & commit_log.INNER_BATCH)
-            has_count = bool(find_property(properties, live_dispatch.BATCH_COUNT))
-            if is_batch != has_count or (is_batch and not queue.is_batch):
+            if is_batch != (live_dispatch.BATCH_COUNT in pairs) or (is_batch and not queue.is_batch):
                 return _ILLEGAL
             if is_batch:
-                count = live_dispatch.batch_count(properties)
+                count = live_dispatch.batch_count(pairs)
                 if count <= 0:
                     return _ILLEGAL
                 message.sys_flag |= _INNER
                 properties = add_property(properties, live_dispatch.BATCH_BASE, str(queue_offset))
-        if self._with_light_queues and live_dispatch.LIGHT_QUEUES[1:] in properties:
-            properties, light = self._for_light_queues(message.topic, properties)
+        if self._with_light_queues and live_dispatch.LIGHT_QUEUES in pairs:
+            properties, light = self._for_light_queues(message.topic, properties, pairs)
         if self._with_crc:
-            properties = _with_crc_place(properties)
+            properties = _with_crc_place(properties, pairs)
         topic = queue.topic
         size = record_size(message, topic, len(properties))
         if len(properties) > MOST_PROPERTIES:
             return _TOO_MANY_PROPERTIES
-        if not self._fits(len(message.body), size) or live_dispatch.ends_the_log(message.topic, properties):
+        if not self._fits(len(message.body), size) or live_dispatch.ends_the_log(message.topic, pairs):
             return _ILLEGAL
         log = self._log
         try:
@@ -120,9 +117,9 @@ class Appender:
         except MqtoolError as error:
             self._health.hold_up(error)
             return _REFUSED
-        self._dispatcher.take(message, properties, queue if has_unit else None, light, count, at, size, now)
+        self._dispatcher.take(message, pairs, queue if has_unit else None, light, count, at, size, now)
         end = at + size
-        wait = end if self.is_sync and find_property(properties, _WAIT) != b"false" else 0
+        wait = end if self.is_sync and pairs.get(_WAIT) != b"false" else 0
         return AppendResult(PutStatus.PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
 
     def append_batch(self, batch: NewMessage, now: int) -> AppendResult:
@@ -147,10 +144,14 @@ class Appender:
             elements = split_batch(batch)
         except FormatError:
             return _ILLEGAL
-        if not elements or any(_is_for_none_of_a_batch(one.properties) for one in elements):
+        all_pairs = [pairs_of(one.properties) for one in elements]
+        if not elements or any(_DELAY in pairs or live_dispatch.BATCH_COUNT in pairs for pairs in all_pairs):
             return _ILLEGAL
         if self._with_crc:
-            elements = [one._replace(properties=_with_crc_place(one.properties)) for one in elements]
+            elements = [
+                one._replace(properties=_with_crc_place(one.properties, pairs))
+                for one, pairs in zip(elements, all_pairs, strict=True)
+            ]
         if max(len(one.properties) for one in elements) > MOST_PROPERTIES:
             return _TOO_MANY_PROPERTIES
         log, first = self._log, queue.next_offset
@@ -171,9 +172,9 @@ class Appender:
             self._health.hold_up(error)
             return _REFUSED
         take = self._dispatcher.take
-        for one, offset, size in zip(elements, offsets, sizes, strict=True):
-            take(batch, one.properties, queue, (), 1, offset, size, now)
-        waits = self.is_sync and any(find_property(one.properties, _WAIT) != b"false" for one in elements)
+        for pairs, offset, size in zip(all_pairs, offsets, sizes, strict=True):
+            take(batch, pairs, queue, (), 1, offset, size, now)
+        waits = self.is_sync and any(pairs.get(_WAIT) != b"false" for pairs in all_pairs)
         return AppendResult(PutStatus.PUT_OK, tuple(offsets), end, first, now, batch.store_host, end if waits else 0)
 
     def _fits(self, body_size: int, size: int) -> bool:
@@ -193,8 +194,10 @@ class Appender:
             return None
         return self._dispatcher.make_queue(topic, message.queue_id)
 
-    def _for_light_queues(self, topic: str, properties: bytes) -> tuple[bytes, list[LiveQueue]]:
-        names = live_dispatch.light_queues(topic, properties)
+    def _for_light_queues(
+        self, topic: str, properties: bytes, pairs: live_dispatch.Pairs
+    ) -> tuple[bytes, list[LiveQueue]]:
+        names = live_dispatch.light_queues(topic, pairs)
         if not names:
             return properties, []
         make_queue = self._dispatcher.make_queue
@@ -203,15 +206,9 @@ class Appender:
         return add_property(properties, live_dispatch.LIGHT_OFFSETS, offsets), [one for one in queues if one]
 
 
-def _with_crc_place(properties: bytes) -> bytes:
-    if _CRC[1:] in properties and find_property(properties, _CRC):  # a producer's own means nothing here
-        pairs = parse_properties(properties)
-        del pairs[CRC_NAME]
-        properties = build_properties(pairs)
+def _with_crc_place(properties: bytes, pairs: live_dispatch.Pairs) -> bytes:
+    if _CRC in pairs:  # a producer's own means nothing here
+        texts = parse_properties(properties)
+        del texts[CRC_NAME]
+        properties = build_properties(texts)
     return with_crc_place(properties)
-
-
-def _is_for_none_of_a_batch(properties: bytes) -> bool:
-    return (_MAY_HAVE_DELAY in properties and bool(find_property(properties, _DELAY))) or (
-        _MAY_HAVE_COUNT in properties and bool(find_property(properties, live_dispatch.BATCH_COUNT))
-    )

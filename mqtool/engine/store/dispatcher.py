@@ -13,7 +13,6 @@ from mqtool.engine.store.live_checkpoint import Reached
 from mqtool.errors import MqtoolError, RecoveryNeededError
 from mqtool.formats import commit_log
 from mqtool.formats.new_message import NewMessage
-from mqtool.formats.properties import find_property
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class Dispatcher:
     def take(
         self,
         message: NewMessage,
-        properties: bytes,
+        pairs: "live_dispatch.Pairs",
         queue: "LiveQueue | None",
         light_queues: "Sequence[LiveQueue]",
         count: int,
@@ -94,7 +93,7 @@ class Dispatcher:
 
         Args:
             message: of whose properties nothing is taken.
-            properties: as they are stored.
+            pairs: its properties.
             queue: where it is the next, None for one that is in no queue: half of a transaction, for example.
             light_queues: where it is the next, too.
             count: how many messages it holds.
@@ -104,7 +103,7 @@ class Dispatcher:
         """
         topic = message.topic
         if queue is not None:
-            code = live_dispatch.tags_code(topic, properties, now, self._delay_levels)
+            code = live_dispatch.tags_code(topic, pairs, now, self._delay_levels)
             queue.append(physical_offset, size, code, now, count)
             waiting = self.queues.waiting
             waiting[queue] = None
@@ -112,7 +111,8 @@ class Dispatcher:
                 light_queue.append(physical_offset, size, code, now)
                 waiting[light_queue] = None
         if self.is_indexed:
-            self.index.waiting.append((topic, message.sys_flag, properties, physical_offset, now))
+            keys = pairs.get(b"UNIQ_KEY"), pairs.get(b"KEYS"), pairs.get(b"TAGS")
+            self.index.waiting.append((topic, message.sys_flag, keys, physical_offset, now))
         self._timestamp, self._last_start = now, physical_offset
         self.next_offset = physical_offset + size
         self._taken += 1
@@ -136,19 +136,19 @@ class Dispatcher:
 
     def _take_again(self, stored: StoredMessage) -> None:
         message, at = stored.message, stored.physical_offset
-        properties, queue, light_queues, count = message.properties, None, [], 1
+        pairs, queue, light_queues, count = message.pairs, None, [], 1
         if message.sys_flag & commit_log.TRANSACTION_MASK in WITH_UNIT:
             if message.sys_flag & commit_log.INNER_BATCH:
-                count = live_dispatch.batch_count(properties)
+                count = live_dispatch.batch_count(pairs)
             queue = self._queue_at(message.topic, message.queue_id, stored.queue_offset, at)
-            names = live_dispatch.light_queues(message.topic, properties)
-            offsets = find_property(properties, live_dispatch.LIGHT_OFFSETS_PROBE).decode().split(",")
+            names = live_dispatch.light_queues(message.topic, pairs)
+            offsets = pairs.get(live_dispatch.LIGHT_OFFSETS.encode(), b"").decode().split(",")
             light_queues = [
                 self._queue_at(name, 0, int(offset), at)
                 for name, offset in zip(names, offsets, strict=False)
                 if name and offset
             ]
-        self.take(message, properties, queue, light_queues, count, at, stored.size, stored.store_timestamp)
+        self.take(message, pairs, queue, light_queues, count, at, stored.size, stored.store_timestamp)
 
     def _queue_at(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> "LiveQueue":
         """Return a queue whose next message has an offset."""

@@ -6,51 +6,51 @@ Tests hold the two equal. (Rules: store.md 2.9, 8.3. RocketMQ: ``CommitLogDispat
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mqtool.formats import kernels as plain
-from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 
-_TAGS, _DELAY = probe_of("TAGS"), probe_of("DELAY")
+_TAGS, _DELAY = b"TAGS", b"DELAY"
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,18}")
 
-BATCH_COUNT = probe_of("INNER_NUM")
+Pairs = Mapping[bytes, bytes]
+"""Properties by name."""
+BATCH_COUNT = b"INNER_NUM"
 """The property that tells how many messages an inner batch holds."""
-LIGHT_QUEUES = probe_of("INNER_MULTI_DISPATCH")
+LIGHT_QUEUES = b"INNER_MULTI_DISPATCH"
 """The property that names the light queues of a message."""
 LIGHT_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
-LIGHT_OFFSETS_PROBE = probe_of(LIGHT_OFFSETS)
 BATCH_BASE = "INNER_BASE"
 _WITHOUT_LIGHT_QUEUES = (RETRY_PREFIX, "rmq_sys_", SCHEDULE_TOPIC)
 
 
-def tags_code(topic: str, properties: bytes, store_timestamp: int, delay_levels: Sequence[int]) -> int:
+def tags_code(topic: str, pairs: Pairs, store_timestamp: int, delay_levels: Sequence[int]) -> int:
     """Return what the unit of a message carries: the hash of its tag, the delivery time (ms) of a delayed message."""
     if topic == SCHEDULE_TOPIC:
-        level = _number(properties, _DELAY)
+        level = _number(pairs, _DELAY)
         if level > 0:
             return store_timestamp + delay_levels[min(level, len(delay_levels)) - 1]
-    tags = find_property(properties, _TAGS)
+    tags = pairs.get(_TAGS)
     return _hash(tags) if tags else 0
 
 
-def ends_the_log(topic: str, properties: bytes) -> bool:
+def ends_the_log(topic: str, pairs: Pairs) -> bool:
     """Tell whether a broker that meets such a message takes its log to end there: the delay level is no number."""
     if topic != SCHEDULE_TOPIC:
         return False
-    level = find_property(properties, _DELAY)
-    return bool(level) and not (_NUMBER.fullmatch(level) and -(1 << 31) <= int(level) < 1 << 31)
+    level = pairs.get(_DELAY)
+    return level is not None and not (_NUMBER.fullmatch(level) and -(1 << 31) <= int(level) < 1 << 31)
 
 
-def batch_count(properties: bytes) -> int:
+def batch_count(pairs: Pairs) -> int:
     """Return how many messages an inner batch says it holds, 0 where it says nothing."""
-    return _number(properties, BATCH_COUNT)
+    return _number(pairs, BATCH_COUNT)
 
 
-def light_queues(topic: str, properties: bytes) -> list[str]:
+def light_queues(topic: str, pairs: Pairs) -> list[str]:
     """Return the names in a message for light queues, in order; those that are no light queues are empty."""
-    names = find_property(properties, LIGHT_QUEUES)
+    names = pairs.get(LIGHT_QUEUES)
     if not names or topic.startswith(_WITHOUT_LIGHT_QUEUES):
         return []
     listed = names.decode("utf-8", "replace").split(",")
@@ -66,8 +66,8 @@ def is_folder_name(name: str, most: int) -> bool:
     return 0 < size <= most and "/" not in name and "\0" not in name and name not in (".", "..")
 
 
-def _number(properties: bytes, probe: bytes) -> int:
-    value = find_property(properties, probe)
+def _number(pairs: Pairs, name: bytes) -> int:
+    value = pairs.get(name)
     return int(value) if value and _NUMBER.fullmatch(value) else 0
 
 

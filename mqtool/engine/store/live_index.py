@@ -21,7 +21,6 @@ from mqtool.formats import index_file as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats.hashing import java_hash, key_hash
 from mqtool.formats.layout import packer_of
-from mqtool.formats.properties import find_property, probe_of
 from mqtool.formats.scan import Ints
 
 if TYPE_CHECKING:
@@ -35,10 +34,11 @@ _WIDTH = 128
 """Bytes of the texts that are hashed together; longer ones are hashed by themselves."""
 _NO_KEYS = (b"",)
 _POWERS = np.array([pow(31, _WIDTH - 1 - i, 1 << 32) for i in range(_WIDTH)], np.uint32)
-_UNIQ_KEY, _KEYS, _TAGS = probe_of("UNIQ_KEY"), probe_of("KEYS"), probe_of("TAGS")
 
-Waiting = tuple[str, int, bytes, int, int]
-"""What the index needs of a message: topic, ``sys_flag``, properties, address and store time."""
+Keys = tuple[bytes | None, bytes | None, bytes | None]
+"""The properties of a message by which it is found: its unique key, its keys, its tag."""
+Waiting = tuple[str, int, Keys, int, int]
+"""What the index needs of a message: topic, ``sys_flag``, keys, address and store time."""
 
 
 class _Entries(NamedTuple):
@@ -366,11 +366,11 @@ def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:
     texts: list[bytes] = []  # that are hashed together
     places: list[int] = []
     last_topic, prefix = "", b"#"
-    for topic, sys_flag, properties, offset, timestamp in waiting:
+    for topic, sys_flag, of_message, offset, timestamp in waiting:
         if topic != last_topic:
             last_topic, prefix = topic, f"{topic}#".encode("utf-8", "replace")
         is_rolled_back = sys_flag & commit_log.TRANSACTION_MASK == commit_log.TRANSACTION_ROLLBACK
-        keys = _NO_KEYS if is_rolled_back else _keys(properties, has_tags) or _NO_KEYS
+        keys = _NO_KEYS if is_rolled_back else _keys(of_message, has_tags) or _NO_KEYS
         for key in keys:
             text = prefix + key
             if not key:  # a message without keys has an entry that is not written
@@ -389,12 +389,12 @@ def _entries_of(waiting: Sequence[Waiting], has_tags: bool) -> _Entries:
     return columns
 
 
-def _keys(properties: bytes, has_tags: bool) -> list[bytes]:
-    unique_key, keys = find_property(properties, _UNIQ_KEY), find_property(properties, _KEYS)
+def _keys(of_message: Keys, has_tags: bool) -> list[bytes]:
+    unique_key, keys, tags = of_message
     found = [unique_key] if unique_key else []
     if keys:
         found += [key for key in keys.split(b" ") if key]
-    if has_tags and (tags := find_property(properties, _TAGS)):
+    if has_tags and tags:
         found.append(b"T#" + tags)
     return found
 

@@ -20,7 +20,7 @@ from mqtool.engine.store.queue_table import QueueTable
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, RecoveryNeededError
 from mqtool.formats import commit_log
-from mqtool.formats.properties import find_property
+from mqtool.formats.properties import pairs_of
 from mqtool.formats.stored_message import parse_stored
 
 _SEGMENT_SIZE = 1 << 30
@@ -147,9 +147,13 @@ class Opened:
         """Hold the last unit of a queue against its message: one that is left over from another life shows."""
         with contextlib.suppress(MqtoolError):
             message = commit_log.parse_message(self.log.record(physical_offset))
-            place = message.queue_offset + max(1, live_dispatch.batch_count(message.properties))
-            is_light = find_property(message.properties, live_dispatch.LIGHT_QUEUES)
-            if is_light or (message.topic.decode("utf-8", "replace"), message.queue_id, place) == (
+            pairs = pairs_of(message.properties)
+            place = message.queue_offset + max(1, live_dispatch.batch_count(pairs))
+            if live_dispatch.LIGHT_QUEUES in pairs or (
+                message.topic.decode("utf-8", "replace"),
+                message.queue_id,
+                place,
+            ) == (
                 *queue.key,
                 queue.next_offset,
             ):

@@ -23,7 +23,7 @@ from mqtool.formats.codes import Perm, SysFlag
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
 from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.new_message import NewMessage, split_batch
-from mqtool.formats.properties import add_property, build_properties, find_property, parse_properties, probe_of
+from mqtool.formats.properties import add_property, build_properties, pairs_of, parse_properties
 from mqtool.formats.recall import RecallHandle
 from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TIMER_TOPIC
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
 UNIQUE_KEY = "UNIQ_KEY"
-_UNIQUE_KEY, _TRANSACTION = probe_of(UNIQUE_KEY), probe_of("TRAN_MSG")
-_RETRY_TOPIC, _TIMER_OUT = probe_of("RETRY_TOPIC"), probe_of("TIMER_OUT_MS")
+_UNIQUE_KEY, _TRANSACTION = UNIQUE_KEY.encode(), b"TRAN_MSG"
+_RETRY_TOPIC, _TIMER_OUT = b"RETRY_TOPIC", b"TIMER_OUT_MS"
 _ADDED = ("MSG_REGION", "TRACE_ON", "CLUSTER")
-_TO_BE_REPLACED = tuple(name.encode() for name in (*_ADDED, "POP_CK"))
-_MAY_BE_SENT_AGAIN = re.compile(b"|".join(_TO_BE_REPLACED))
+_TO_BE_REPLACED = frozenset((*_ADDED, "POP_CK"))
+_OF_ONE_SENT_AGAIN = frozenset(name.encode() for name in _TO_BE_REPLACED)
 _WELL_FORMED = re.compile(rb"(?:[^\x00\x01\x02]+\x01[^\x00\x02]*(?:\x02|\Z))*")
 _TAIL_SEPARATOR = b"\x02"
 _MULTI_TAG = "MULTI_TAG"
@@ -108,7 +108,7 @@ class Sends:
         topic, queue_id, store = message.topic, message.queue_id, self._store
         if store.queue(topic, queue_id) is None:
             check_room(store.queue_count, 1, MOST_QUEUES_IN_ALL, "queues")
-        key = find_property(message.properties, _UNIQUE_KEY)
+        key = message.pairs.get(_UNIQUE_KEY, b"")
         if is_batch:
             if config.is_batch and key:
                 return Sent(self._append_inner_batch(message, now), queue_id, key, None, True)
@@ -138,12 +138,12 @@ class Sends:
             raise RefusedError(Reason.BAD_ARGUMENT, text)
         if queue_id < 0:
             message.queue_id = next(self._rotation) % max(1, config.write_queue_count)
-        if settings.refuse_transactions and find_property(message.properties, _TRANSACTION) == b"true":
+        if settings.refuse_transactions and message.pairs.get(_TRANSACTION) == b"true":
             text = f"the broker[{self._state.address}] sending transaction message is forbidden"
             raise RefusedError(Reason.NOT_ALLOWED, text)
         if config.filter_type == _MULTI_TAG:
             message.sys_flag |= SysFlag.MULTI_TAGS
-        message.properties = self._marked(message.properties)
+        self._mark(message)
         message.store_host = self._state.store_host
         return config
 
@@ -202,7 +202,7 @@ class Sends:
         message.store_host = self._state.store_host
         result = self._intake.put(message, now)
         if result.status is PutStatus.PUT_OK:
-            retried = find_property(message.properties, _RETRY_TOPIC).decode("utf-8", "replace")
+            retried = message.pairs.get(_RETRY_TOPIC, b"").decode("utf-8", "replace")
             self._figures.sent_back(retried, group_name)
         return result
 
@@ -249,19 +249,19 @@ class Sends:
 
     # Messages
 
-    def _marked(self, properties: bytes) -> bytes:
-        """Return the properties of a message with what the broker adds to each."""
-        settings = self._state.settings
-        marks = _text_of_marks(settings.region, settings.trace_on, settings.cluster_name)
-        if _MAY_BE_SENT_AGAIN.search(properties):  # one that was consumed
-            pairs = parse_properties(properties)
-            kept = {one: value for one, value in pairs.items() if one.encode() not in _TO_BE_REPLACED}
-            return build_properties(kept) + marks
-        if not _WELL_FORMED.fullmatch(properties):
-            properties = _well_formed(properties)
-        if properties and not properties.endswith(_TAIL_SEPARATOR):
-            properties += _TAIL_SEPARATOR
-        return properties + marks
+    def _mark(self, message: NewMessage) -> None:
+        """Add to the properties of a message what the broker adds to each."""
+        settings, properties = self._state.settings, message.properties
+        marks, pairs = _marks(settings.region, settings.trace_on, settings.cluster_name)
+        if not _OF_ONE_SENT_AGAIN.isdisjoint(message.pairs):  # one that was consumed
+            texts = parse_properties(properties)
+            message.properties = build_properties({k: v for k, v in texts.items() if k not in _TO_BE_REPLACED})
+        elif not _is_well_formed(properties, message.pairs):
+            message.properties = _well_formed(properties)
+        elif properties and not properties.endswith(_TAIL_SEPARATOR):
+            message.add_pairs(properties + _TAIL_SEPARATOR + marks, pairs)
+            return
+        message.add_pairs(message.properties + marks, pairs)
 
     def _new_unique_key(self, now: int) -> str:
         """Return the key of a message whose producer gave it none."""
@@ -270,7 +270,7 @@ class Sends:
 
     def _recall_handle(self, topic: str, message: NewMessage, key: bytes) -> RecallHandle:
         """Return with what the producer of a timer message can recall it."""
-        by = int(find_property(message.properties, _TIMER_OUT)) + 1  # so that it is the same second again
+        by = int(message.pairs[_TIMER_OUT]) + 1  # so that it is the same second again
         return RecallHandle(topic, self._state.settings.broker_name, by, key.decode("utf-8", "replace"))
 
     def _append_batch(self, message: NewMessage, now: int) -> AppendResult:
@@ -289,6 +289,14 @@ class Sends:
         return self._store.append(message, now)
 
 
+def _is_well_formed(properties: bytes, pairs: dict[bytes, bytes]) -> bool:
+    """Tell whether properties are pairs with a separator behind each, or but the last, and without a zero byte."""
+    count = properties.count(_TAIL_SEPARATOR) + (not properties.endswith(_TAIL_SEPARATOR))
+    if len(pairs) == count and b"\0" not in properties:
+        return True
+    return bool(_WELL_FORMED.fullmatch(properties))  # a name comes twice, or has no value
+
+
 def _well_formed(properties: bytes) -> bytes:
     """Return those of the pairs that a reader finds in properties, as RocketMQ stores them; no zero byte is kept.
 
@@ -299,5 +307,6 @@ def _well_formed(properties: bytes) -> bytes:
 
 
 @functools.cache
-def _text_of_marks(region: str, trace_on: bool, cluster: str) -> bytes:
-    return build_properties(dict(zip(_ADDED, (region, str(trace_on).lower(), cluster), strict=True)))
+def _marks(region: str, trace_on: bool, cluster: str) -> tuple[bytes, dict[bytes, bytes]]:
+    text = build_properties(dict(zip(_ADDED, (region, str(trace_on).lower(), cluster), strict=True)))
+    return text, pairs_of(text)
