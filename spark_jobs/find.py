@@ -4,6 +4,7 @@ Keys are looked up in the index files by the driver, as ``mqtool find`` does it;
 name, and scan what the index does not answer for.
 """
 
+import bisect
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ _MOST_HITS = 1000
 
 
 class Item(NamedTuple):
-    """What one task looks at: a range of the log, or addresses that index entries name."""
+    """What one task looks at: a range of the log, and addresses that index entries name, in that range or in none."""
 
     store: Store
     query: Query
@@ -56,13 +57,14 @@ def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: 
         reader = store.open()
         search = Search(reader, query, use_index)
         hits = search.hit_offsets
+        for start, stop in search.ranges:
+            for part in log_ranges(store, reader, partition_size, start, stop):
+                low, high = (bisect.bisect_left(hits, part.start_offset + at) for at in (part.start, part.stop))
+                made.items.append(Item(store, query, part, hits[low:high]))
+                del hits[low:high]
         made.items += [
             Item(store, query, None, hits[start : start + _MOST_HITS]) for start in range(0, len(hits), _MOST_HITS)
         ]
-        for start, stop in search.ranges:
-            made.items += [
-                Item(store, query, part, []) for part in log_ranges(store, reader, partition_size, start, stop)
-            ]
         made.remarks += [*reader.remarks, *search.remarks]
         made.scan_size += search.scan_size
     return made
@@ -71,15 +73,15 @@ def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: 
 def messages(spark: Any, items: Sequence[Item]) -> tuple[Any, Any]:
     """Return the DataFrame of the messages that fit, columns ``SCHEMA``, each once, and an observation of it.
 
-    The observation counts, while the DataFrame is read, the messages (``found``) and the places that were scanned and
-    could not be read (``unread``).
+    Items share no message, so nothing is shuffled. The observation counts, while the DataFrame is read, the messages
+    (``found``) and the places that were scanned and could not be read (``unread``).
     """
     from pyspark.sql import Observation, functions
 
     observed = Observation("find")
     is_message = functions.col(CORRUPT).isNull()
     counts = [functions.count_if(is_message).alias("found"), functions.count_if(~is_message).alias("unread")]
-    rows = spread(spark, items, find, _FOUND).dropDuplicates(["store", "position"]).observe(observed, *counts)
+    rows = spread(spark, items, find, _FOUND).observe(observed, *counts)
     return rows.where(is_message).drop(CORRUPT), observed
 
 
@@ -109,14 +111,25 @@ def _with(batch: pa.RecordBatch, positions: Any, records: Sequence[bytes | None]
 
 
 def _pieces(item: Item) -> Iterator[scan.MessageTable | Lost]:
+    left = set(item.offsets)
+    for piece in _scanned(item):
+        if left and not isinstance(piece, Lost):
+            left.difference_update(piece.column("position")[piece.faults == 0].tolist())
+        yield piece
+    # A record may be hidden behind damage, and an entry knows it all the same.
+    if not left:
+        return
+    reader = item.store.open()
+    for offset in sorted(left):
+        try:
+            record = reader.record_at(offset)
+        except (NotFoundError, FormatError):  # an entry may mean a message that is gone
+            continue
+        yield scan.gather(memoryview(record), offset, np.zeros(1, np.int64))
+
+
+def _scanned(item: Item) -> Iterator[scan.MessageTable | Lost]:
     if item.part is None:
-        reader = item.store.open()
-        for offset in item.offsets:
-            try:
-                record = reader.record_at(offset)
-            except (NotFoundError, FormatError):  # an entry may mean a message that is gone
-                continue
-            yield scan.gather(memoryview(record), offset, np.zeros(1, np.int64))
         return
     try:
         with RangeReader(item.part) as part:

@@ -111,7 +111,9 @@ def find(
     with job.session() as spark:
         found, observed = messages(spark, planned.items)
         if not job.write(found.drop("record", "position")):
-            rows = found.select("store", "position", "record").orderBy("store", "position").limit(limit).collect()
+            # Of limit(0) Spark makes a plan that reads nothing, and counts nothing.
+            ordered = found.select("store", "position", "record").orderBy("store", "position")
+            rows = ordered.limit(max(1, limit)).collect()[:limit]
         count, unread = observed.get["found"] or 0, observed.get["unread"] or 0
     job.output.columns = message_columns(job.output.width, body)
     for row in rows:
@@ -267,27 +269,47 @@ def offsets(limit: int, job: Job) -> int:
 def compare(other: str, by: str, limit: int, job: Job) -> int:
     """Tell which messages are in only one of two stores: a master and its slave, before and after a move.
 
-    Ends with status 3 when there are any.
+    By key as `mqtool compare --by key` does: messages are counted, so one that a store has twice and the other once is
+    told too. Ends with status 3 when there are any, 4 when what cannot be read was not compared.
     """
-    from spark_jobs.compare import differences
+    from spark_jobs.compare import by_key, by_offset
     from spark_jobs.stores import find_stores
 
     if len(job.stores) != 1:
         raise UsageError("two stores are compared: give one with -s and the other one --with")
     (second,) = find_stores([other], dict(job.stores[0].settings))
+    stores = job.stores[0], second
     job.total += second.open().commit_log.total_size
+    seen: dict[str, int] = {}
+    rows = []
     with job.session() as spark:
-        found = differences(spark, job.stores[0], second, by, job.partition_size).persist()
-        counts = {row["side"]: row["count"] for row in found.groupBy("side").count().collect()}
-        rows = []
+        if by == "offset":
+            found, observed = by_offset(spark, *stores, job.partition_size)
+        else:
+            found, observed = by_key(spark, *stores, job.partition_size)
         if not job.write(found):
-            rows = found.orderBy("side", "physical_offset").limit(limit).collect()
-    job.output.columns = ("side", "physical_offset", "topic", "queue_id", "queue_offset", "store_time", "unique_key")
+            rows = found.orderBy("side", "physical_offset").limit(max(1, limit)).collect()[:limit]
+        for one in observed:
+            seen |= {name: count or 0 for name, count in one.get.items()}
+    numbers = ("left_count", "right_count") if by == "key" else ()
+    job.output.columns = (
+        "side", *numbers, "physical_offset", "topic", "queue_id", "queue_offset", "store_time", "unique_key",
+    )  # fmt: skip
     for row in rows:
         job.output.row(row.asDict())
-    said = [f"{count:,} {'differ' if side == 'differs' else f'only {side}'}" for side, count in sorted(counts.items())]
-    job.tell(", ".join(said) or "both stores hold the same messages")
-    return Status.DAMAGE if counts else Status.OK
+    for side in ("left", "right"):
+        if unread := seen.get(f"{side}_unread"):
+            places = "a place" if unread == 1 else f"{unread:,} places"
+            job.output.remark(f"{side}: {places} of the log cannot be read, what was there is not compared")
+    differences = {"differ": seen["differs"], "only left": seen["only_left"], "only right": seen["only_right"]}
+    said = [f"{count:,} {what}" for what, count in differences.items() if count]
+    same = "both stores hold the same messages"
+    if by == "key":
+        same = f"left has {seen['left']:,} messages, right {seen['right']:,}: the same ones, as often"
+    job.tell(", ".join(said) or same)
+    if said:
+        return Status.DAMAGE
+    return Status.WARNINGS if seen.get("left_unread") or seen.get("right_unread") else Status.OK
 
 
 @command.command("rebuild", short_help="Make queues and index again from the commit log.")

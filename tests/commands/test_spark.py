@@ -20,7 +20,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status
 from spark_jobs.stores import Store
 from tests.commands.running import run
-from tests.golden import copy_of, golden_store
+from tests.golden import copy_of, golden_store, manifest
 from tests.spark.session import need_java
 
 ROOT = Path(spark_jobs.__file__).parent.parent
@@ -131,6 +131,25 @@ class TestOnSpark:
         assert [row["physical_offset"] for row in rows] == wanted
         assert {row["side"] for row in rows} == {"left"}
         assert many.returncode == Status.DAMAGE
+
+    def test_what_both_stores_have_damaged_is_not_called_the_same(self, tmp_path: Path) -> None:
+        store = copy_of("txn-497-clean", tmp_path)
+        with min((store / "commitlog").iterdir()).open("r+b") as log:
+            log.seek(300)
+            log.write(b"\x99")
+
+        many = job("compare", "-s", store, "--with", store)
+
+        assert rows_of(many.stdout) == []
+        assert many.returncode == run("compare", store, store, "--by", "key").status == Status.WARNINGS
+        for side in ("left", "right"):
+            assert f"{side}: a place of the log cannot be read" in many.stderr
+
+    def test_a_limit_of_none_counts_all_the_same(self) -> None:
+        many = job("find", "-s", golden_store(STORE), "--from", 0, "--limit", 0)
+
+        assert (rows_of(many.stdout), many.returncode) == ([], Status.OK)
+        assert f"{len(manifest(STORE)['messages'])} messages found, 0 shown" in many.stderr
 
     def test_rebuild_makes_what_rebuild_makes(self, tmp_path: Path) -> None:
         store = golden_store(STORE)

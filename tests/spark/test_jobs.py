@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mqtool.engine.repair.compare_keys import Messages, compare_keys
 from mqtool.engine.repair.rebuild import build, losses_of
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.disk import Disk
@@ -91,7 +92,31 @@ def test_what_find_finds_is_found(spark: Any, use_index: bool) -> None:
         rows = found.collect()
         assert sorted(row["position"] for row in rows) == positions
         assert observed.get == {"found": len(positions), "unread": 0}
+        found, observed = find.messages(spark, planned.items)
+        assert [row["position"] for row in found.orderBy("store", "position").limit(1).collect()] == positions[:1]
+        assert observed.get["found"] == len(positions)  # however few are shown
         assert {row["unique_key"] for row in rows if row["position"] == 0} == {unique_key}
+
+
+def test_what_the_index_names_and_the_log_shows_is_found_once(spark: Any, tmp_path: Path) -> None:
+    copy = copy_of("mixed-533-clean", tmp_path)
+    files = sorted((copy / "index").iterdir())
+    files[-1].unlink()
+    first = (copy / "commitlog" / "00000000000000000000").open("r+b")
+    with first as log:  # a record that a scan passes over, and an entry knows
+        log.write(b"\0\0\0\1")
+    store = Store(str(copy))
+    keys = tuple(one["uniq_key"] for one in manifest("mixed-533-clean")["messages"] if one["uniq_key"])
+    query = Query(keys=keys)
+
+    planned = find.plan([(store, query)], SMALL, True)
+    found, observed = find.messages(spark, planned.items)
+
+    wanted = [message.position for message in Search(store.open(), query).messages()]
+    assert any(item.offsets for item in planned.items)
+    assert any(item.part for item in planned.items)
+    assert sorted(row["position"] for row in found.collect()) == wanted
+    assert observed.get["found"] == len(wanted)
 
 
 def test_a_store_is_rebuilt_byte_for_byte(spark: Any, tmp_path: Path) -> None:
@@ -140,8 +165,7 @@ def test_exported_messages_are_those_of_the_store(spark: Any, tmp_path: Path) ->
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", compare.WAYS)
-def test_messages_that_only_one_store_has_are_told(spark: Any, tmp_path: Path, way: str) -> None:
+def test_addresses_that_only_one_store_has_are_told(spark: Any, tmp_path: Path) -> None:
     left = golden("mixed-533-clean")
     copy = copy_of("mixed-533-clean", tmp_path)
     last = max((copy / "commitlog").iterdir(), key=lambda path: (path.stat().st_size > 0, path.name))
@@ -150,11 +174,46 @@ def test_messages_that_only_one_store_has_are_told(spark: Any, tmp_path: Path, w
     assert last.exists()
     lost = [one["phy"] for one in manifest("mixed-533-clean")["messages"] if one["phy"] < 65_536]
 
-    rows = compare.differences(spark, left, Store(str(copy)), way, SMALL).collect()
+    rows = compare.by_offset(spark, left, Store(str(copy)), SMALL)[0].collect()
 
     assert sorted(row["physical_offset"] for row in rows) == sorted(lost)
     assert {row["side"] for row in rows} == {compare.ONLY_LEFT}
-    assert compare.differences(spark, left, left, way, SMALL).count() == 0
+    assert compare.by_offset(spark, left, left, SMALL)[0].count() == 0
+
+
+@pytest.mark.parametrize("name", ["txn-497-clean", "batchcq-533-clean", "retry-533-clean"])
+def test_messages_are_compared_as_by_the_command(spark: Any, tmp_path: Path, name: str) -> None:
+    left = golden(name)
+    copy = copy_of(name, tmp_path)
+    bodies = [one for one in manifest(name)["messages"] if one["size"] > 200]
+    for number, one in enumerate(bodies[:: len(bodies) // 3]):  # two of one key among them, as keys are shared
+        segment = max(path for path in (copy / "commitlog").iterdir() if int(path.name) <= one["phy"])
+        with segment.open("r+b") as file:
+            file.seek(one["phy"] - int(segment.name) + 100)
+            was = file.read(1)[0]
+            file.seek(-1, 1)
+            file.write(bytes([was ^ (1 << number)]))
+    right = Store(str(copy))
+
+    for pair in ((left, right), (right, left), (left, left)):
+        told = Messages()
+        wanted = [
+            (one.side, one.left_count, one.right_count, one.physical_offset, one.topic)
+            for one in compare_keys(pair[0].open(), pair[1].open(), told)
+        ]
+        found, observations = compare.by_key(spark, *pair, SMALL)
+        rows = found.collect()
+        assert sorted(row[:5] for row in rows) == sorted(wanted)
+        readers = dict(zip(("left", "right"), (store.open() for store in pair), strict=True))
+        for row in rows:
+            message = readers[row["side"]].message_at(row["physical_offset"])
+            named = ("queue_id", "queue_offset", "store_timestamp", "unique_key", "keys", "tags", "message_id")
+            assert [row[one] for one in named] == [getattr(message, one) for one in named]
+        counted = {name: count for one in observations for name, count in one.get.items()}
+        assert (counted["only_left"] + counted["only_right"], counted["differs"]) == (len(rows), 0)
+        assert (counted["left"], counted["right"]) == (told.left.total(), told.right.total())
+        assert [counted[f"{side}_unread"] > 0 for side in ("left", "right")] == [count > 0 for count in told.unreadable]
+        assert bool(rows) == (pair[0] != pair[1])
 
 
 def test_progress_is_what_is_saved_and_what_the_log_tells(spark: Any) -> None:

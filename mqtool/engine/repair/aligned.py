@@ -47,14 +47,19 @@ class Records:
 
 
 def judge(segment: MappedFile, table: MessageTable) -> Records:
-    """Tell which records of a table are sound: sizes, address, body and properties; placeholders are not."""
-    sound = (table.faults == 0) & (table.column("position") == table.column("physical_offset"))
-    sound &= table.properties([placeholder.LOST])[1][0] == 0
-    sound &= ~table.broken()
+    """Tell which records of a table are sound, and the CRCs of these."""
+    sound = are_sound(table)
     crcs = np.zeros(len(table), np.int64)
     rows = np.flatnonzero(sound)
     crcs[rows] = table.crcs(table.starts[rows], table.column("size")[rows].astype(np.int64))
     return Records(segment, int(table.starts[-1]) + int(table.column("size")[-1]), table, sound, crcs)
+
+
+def are_sound(table: MessageTable) -> Bools:
+    """Tell which records of a table are sound: sizes, address, body and properties; placeholders are not."""
+    sound: Bools = (table.faults == 0) & (table.column("position") == table.column("physical_offset"))
+    sound &= table.properties([placeholder.LOST])[1][0] == 0
+    return sound & ~table.broken()
 
 
 def doubts(table: MessageTable) -> Ints:
