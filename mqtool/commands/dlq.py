@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from mqtool.commands._change import Target, broker_option, target_options
+from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import (
     check_has_log,
     key_filter,
     limit_option,
     matching,
     message_options,
+    open_store,
     output_option,
+    store_names,
     tag_filter,
     time_options,
     write_new,
 )
 from mqtool.commands._output import Output, to_json, with_times
 from mqtool.commands._rows import message_row
-from mqtool.commands._wire import Brokers, source_options
+from mqtool.commands._wire import Brokers, source_options, wire_options
 from mqtool.errors import AccessDeniedError, MqtoolError, NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ _COLUMNS = (
 )  # fmt: skip
 _SENT_COLUMNS = ("outcome", "origin_topic", "queue_id", "queue_offset", "copy_message_id", "reason", "broker_name")
 
+broker_of_store = click.option("--broker", "broker_name", metavar="NAME", help="The broker that the store is of.")
 group_option = click.option("--group", required=True, metavar="NAME", help="The group whose dead letters are meant.")
 
 
@@ -307,31 +311,86 @@ def _tell(browser: "Browser", output: Output) -> None:
     metavar="FILE",
     help="Where it is noted what was sent. Default: a file in ~/.local/state/mqtool/dlq.",
 )
-@target_options
-def resend(chosen: Chosen, where: str, rate: float | None, state: Path | None, target: Target) -> int:
+@broker_of_store
+@wire_options
+@store_names
+@question_options
+def resend(
+    chosen: Chosen,
+    where: str,
+    rate: float | None,
+    state: Path | None,
+    broker_name: str | None,
+    brokers: Brokers,
+    store: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
+    question: Question,
+    output: Output,
+) -> int:
     """Send the dead letters of a group again, each once, however often this is run.
 
     \b
       mqtool dlq resend --group billing --dry-run
       mqtool dlq resend --group billing --since 2h --rate 50 --yes
+      mqtool dlq resend -s ./store --broker broker-a -n localhost:9876 --group billing
+
+    With -s the dead letters are those of a store, of the broker that --broker names: by that name they are known again.
 
     Each copy is read back, and carries the address of its dead letter in the property MQTOOL_ORIGIN: by that, and by a
     file, a later run knows what was sent. Dead letters stay where they are: see purge. A run that was ended goes on
     when it is run again.
     """  # noqa: D301
-    if target.brokers is None:
-        raise UsageError("a store sends nothing: give -n, or export its dead letters and send them with `mqtool send`")
-    return target.brokers.admin(lambda admin: _resend(admin, chosen, where, rate, state, target))
+    every = chosen._replace(limit=None)
+    stored: list[DeadLetter] | None = None
+    if store is not None:
+        stored = _letters_of_store(open_store(store, config, settings), every, broker_name)
+    elif broker_name is not None or config or settings:
+        raise UsageError("--broker, -c and --set tell of a store: give -s DIR, or leave them out")
+
+    async def send(admin: "AdminClient") -> int:
+        letters = await _letters(admin, every, output) if stored is None else stored
+        return await _resend(admin, letters, chosen, where, rate, state, question, output)
+
+    return brokers.admin(send)
+
+
+def _letters_of_store(store: "StoreReader", chosen: Chosen, broker_name: str | None) -> "list[DeadLetter]":
+    """Return the dead letters of a store with the addresses that they had at its broker."""
+    from mqtool.engine.client_runtime.admin_changes import Master
+    from mqtool.engine.client_runtime.browser import Browsed
+    from mqtool.engine.client_runtime.dead_letters import DeadLetter, origin_topic
+
+    settings = store.config.settings
+    name = broker_name or settings.get("brokerName")
+    if name is None:
+        raise UsageError(
+            "nothing in a store tells its broker, by whose name letters that were sent before are known: "
+            "give --broker NAME, or its broker.conf with -c"
+        )
+    cluster = settings.get("brokerClusterName")
+    return [
+        DeadLetter(
+            Browsed(message, b"", Master(cluster or message.properties.get("CLUSTER", "DefaultCluster"), name, "")),
+            origin_topic(message),
+        )
+        for message in _stored_letters(store, chosen)
+    ]
 
 
 async def _resend(
-    admin: "AdminClient", chosen: Chosen, where: str, rate: float | None, state: Path | None, target: Target
+    admin: "AdminClient",
+    letters: "list[DeadLetter]",
+    chosen: Chosen,
+    where: str,
+    rate: float | None,
+    state: Path | None,
+    question: Question,
+    output: Output,
 ) -> int:
     from mqtool.engine.client_runtime import together
     from mqtool.engine.client_runtime.dead_letters import Resender, ResentLog, state_file
 
-    output = target.output
-    letters = await _letters(admin, chosen._replace(limit=None), output)
     clusters = sorted({master.cluster for master in await admin.masters()})
     with ResentLog(state or state_file("+".join(clusters), chosen.group)) as log:
         resender = Resender(admin, log, to_retry=where == "retry")
@@ -347,7 +406,7 @@ async def _resend(
             return Status.OK
         await resender.check_target(waiting)
         output.flush()
-        if not target.question.is_answered_yes("Send them?"):
+        if not question.is_answered_yes("Send them?"):
             return Status.DAMAGE
         output.new_table(_SENT_COLUMNS)
         return await _send_all(resender, waiting, rate, output)

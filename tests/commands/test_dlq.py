@@ -129,6 +129,37 @@ def test_a_store_shows_and_exports_what_its_broker_does(broker: mqtool.Broker, t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "stored.jsonl"]
 
 
+def test_letters_of_a_store_are_sent_to_brokers_each_once_whoever_sent_them_before(
+    broker: mqtool.Broker, tmp_path: Path
+) -> None:
+    die(broker, 5)
+    store, address = broker.store, broker.name_server_address
+    until(lambda: [row["messages"] for row in run("dlq", "list", "-s", store).rows] == [5])  # queues are written later
+    sending = ("dlq", "resend", "--group", "G", "--yes", "--state", tmp_path / "state")
+    named = ("-s", store, "--broker", "broker-a")
+    assert run(*sending, "-n", address, "--limit", "2").status == Status.OK
+
+    offline = run(*sending, "-n", address, *named)
+    assert [row["outcome"] for row in offline.rows if row["kind"] == "letter"] == ["sent"] * 3
+    (tmp_path / "state").unlink()  # the copies tell it, too
+    assert run(*sending, "-n", address, *named).rows == []
+    assert copies(broker) == {str(number): 1 for number in range(5)}
+
+    with mqtool.Broker() as other:
+        with mqtool.AdminClient(other.name_server_address) as admin:
+            admin.create_topic("Orders", queues=1)
+        there = run(*sending, "-n", other.name_server_address, *named, "--to", "origin", "--state", tmp_path / "there")
+        assert there.status == Status.OK, there.remarks
+        assert copies(other, "Orders") == {str(number): 1 for number in range(5)}
+
+    for arguments, sentence in (
+        (("-s", store), "nothing in a store tells its broker"),
+        (("--broker", "broker-a"), "--broker, -c and --set tell of a store"),
+    ):
+        ran = run(*sending, "-n", address, *arguments)
+        assert (ran.status, ran.output, sentence in ran.remarks) == (Status.USAGE, "", True), ran.remarks
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
@@ -180,5 +211,5 @@ def test_without_the_topic_to_send_to_or_beside_another_run_nothing_is_sent(
 
     assert "there is no topic Gone to send to" in gone.remarks
     assert "dead letters of this group are being sent again" in busy.remarks
-    assert (offline.status, "a store sends nothing" in offline.remarks) == (Status.USAGE, True)
+    assert (offline.status, "give the name servers" in offline.remarks) == (Status.USAGE, True)
     assert copies(broker) == {}
