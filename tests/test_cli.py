@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from typing import IO, Any
 
 import click
 import pytest
+from click.shell_completion import BashComplete
 
 import mqtool
 from mqtool import cli
@@ -588,6 +590,35 @@ def test_words_are_completed(surroundings: dict[str, str], words: str, completed
     done = mqtool_at(surroundings, environment=asked)
 
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == completed
+
+
+def test_topics_and_groups_of_brokers_are_completed_and_silence_answers_what_cannot_be(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    shell = BashComplete(cli.cli, {}, "mqtool", "_MQTOOL_COMPLETE")
+    with mqtool.Broker() as broker, socket.create_server(("127.0.0.1", 0)) as mute:
+        address = broker.name_server_address
+        with mqtool.AdminClient(address) as admin:
+            for name in ("Orders", "OrdersOld"):
+                admin.create_topic(name)
+                admin.create_group(f"of-{name}")
+        for words, completed in (
+            (f"consume -n {address} --topic Ord", ["Orders", "OrdersOld"]),
+            (f"consume -n {address} --topic Orders --topic Ord", ["OrdersOld"]),
+            (f"consume -n {address} --group of-", ["of-Orders", "of-OrdersOld"]),
+            (f"topic delete -n {address} OrdersO", ["OrdersOld"]),
+            (f"offset copy -n {address} --from-group of-OrdersO", ["of-OrdersOld"]),
+            (f"mirror --from {address} --topic OrdersO", ["OrdersOld"]),
+            ("dlq show -n 127.0.0.1:1 --group ", []),
+            (f"dlq show -n 127.0.0.1:{mute.getsockname()[1]} --group ", []),
+            ("consume --profile none --topic ", []),
+            ("consume --topic ", []),
+            ("find -s /nowhere --topic ", []),
+        ):
+            *typed, begun = words.split(" ")
+            assert [one.value for one in shell.get_completions(typed, begun)] == completed, words
+    assert capfd.readouterr() == ("", "")
 
 
 # The public API.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._output import Format, Output
 from mqtool.errors import NotFoundError, UsageError, WriteError
 
@@ -298,16 +299,18 @@ def _body(modes: tuple[str, ...]) -> Decorator:
     )
 
 
-def _filter(name: str, text: str) -> Decorator:
+def _filter(name: str, text: str, kind: Any = None) -> Decorator:
     """Return what adds a filter that repeats and takes patterns; the command receives a tuple, as ``topics``."""
-    return click.option(f"--{name}", f"{name}s", multiple=True, metavar="GLOB", help=f"{text}; repeats: any of them.")
+    return click.option(
+        f"--{name}", f"{name}s", multiple=True, type=kind, metavar="GLOB", help=f"{text}; repeats: any of them."
+    )
 
 
-topic_filter = _filter("topic", "Only these topics")
+topic_filter = _filter("topic", "Only these topics", TOPIC_NAME)
 queue_filter = _filter("queue", "Only queues with this id")
 tag_filter = _filter("tag", "Only messages with such a tag")
 key_filter = _filter("key", "Only messages with such a key or unique key")
-group_filter = _filter("group", "Only these consumer groups")
+group_filter = _filter("group", "Only these consumer groups", GROUP_NAME)
 
 
 def range_options(command: Callable[..., Any]) -> Callable[..., Any]:

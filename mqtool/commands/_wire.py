@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -118,6 +118,18 @@ def _brokers(namesrv: str, connection: "Profile", option: str = "-n") -> Brokers
     if bool(access_key) != bool(secret_key):
         raise UsageError("--access-key and --secret-key belong together: give both")
     return Brokers(addresses, access_key, secret_key, tls or authorities is not None, authorities)
+
+
+def brokers_of(params: Mapping[str, Any], environment: Mapping[str, str]) -> Brokers | None:
+    """Return the brokers that a command line means which is being typed, None where it names none, or a store."""
+    from mqtool.commands._profiles import Profile
+
+    keys = (params.get("access_key"), params.get("secret_key"))
+    profile = params.get("profile") or params.get("from_profile")
+    connection = _of_profile(profile, Profile("", *keys, bool(params.get("tls")), params.get("authorities")))
+    named = params.get("namesrv") or params.get("from_") or connection.namesrv
+    meant = named or (None if params.get("store") else environment.get(NAMESRV_ADDR))
+    return _brokers(meant, connection) if meant else None
 
 
 def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._completion import TOPIC_NAME
 from mqtool.commands._options import OFFSET, limit_option, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._streams import outlast_readers
@@ -34,7 +35,9 @@ _BARS = "▏▎▍▌▋▊▉█"
 
 
 @click.command(short_help="Put a load on brokers and tell how they bear it.")
-@click.option("--topic", metavar="NAME", help="The topic. Default: one that is made, and deleted afterwards.")
+@click.option(
+    "--topic", type=TOPIC_NAME, metavar="NAME", help="The topic. Default: one that is made, and deleted afterwards."
+)
 @click.option("--size", type=OFFSET, default="1KiB", show_default=True, metavar="SIZE", help="Bytes of a body.")
 @click.option(
     "--in-flight", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Sends under way at a time."

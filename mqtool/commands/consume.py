@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from mqtool.commands._admin import route_of
+from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._options import SPAN, WHERE, limit_option, message_options, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import body_fields
@@ -46,8 +47,10 @@ class _Wanted(NamedTuple):
 
 
 @click.command(short_help="Consume messages as a member of a group.")
-@click.option("--topic", "topics", multiple=True, required=True, metavar="NAME", help="A topic; repeats.")
-@click.option("--group", metavar="NAME", help="The group: what it has consumed does not come again.")
+@click.option(
+    "--topic", "topics", multiple=True, required=True, type=TOPIC_NAME, metavar="NAME", help="A topic; repeats."
+)
+@click.option("--group", type=GROUP_NAME, metavar="NAME", help="The group: what it has consumed does not come again.")
 @click.option(
     "--begin",
     "where",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from mqtool.commands._change import Target, broker_option, target_options
+from mqtool.commands._completion import GROUP_NAME
 from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import (
     check_has_log,
@@ -46,7 +47,9 @@ _COLUMNS = (
 _SENT_COLUMNS = ("outcome", "origin_topic", "queue_id", "queue_offset", "copy_message_id", "reason", "broker_name")
 
 broker_of_store = click.option("--broker", "broker_name", metavar="NAME", help="The broker that the store is of.")
-group_option = click.option("--group", required=True, metavar="NAME", help="The group whose dead letters are meant.")
+group_option = click.option(
+    "--group", required=True, type=GROUP_NAME, metavar="NAME", help="The group whose dead letters are meant."
+)
 
 
 class Chosen(NamedTuple):
@@ -115,7 +118,7 @@ def command() -> None:
 
 
 @command.command("list", short_help="List groups that have dead letters.")
-@click.argument("patterns", nargs=-1, metavar="[GLOB]...")
+@click.argument("patterns", nargs=-1, type=GROUP_NAME, metavar="[GLOB]...")
 @source_options
 @output_option
 def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:

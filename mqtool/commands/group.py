@@ -7,6 +7,7 @@ import click
 
 from mqtool.commands._admin import offset_row, stored_offsets
 from mqtool.commands._change import Target, broker_option, target_options
+from mqtool.commands._completion import GROUP_NAME
 from mqtool.commands._options import matching, output_option
 from mqtool.commands._output import Format, Output
 from mqtool.commands._wire import Brokers, source_options
@@ -31,7 +32,7 @@ def command() -> None:
 
 
 @command.command("list", short_help="List groups.")
-@click.argument("patterns", nargs=-1, metavar="[GLOB]...")
+@click.argument("patterns", nargs=-1, type=GROUP_NAME, metavar="[GLOB]...")
 @source_options
 @output_option
 def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
@@ -84,7 +85,7 @@ def _row(group: "SubscriptionGroup", broker_name: str | None, members: int | Non
 
 
 @command.command(short_help="Show a group: members, subscriptions, lag of each queue.")
-@click.argument("group")
+@click.argument("group", type=GROUP_NAME)
 @source_options
 @output_option
 def show(group: str, source: "Brokers | StoreReader", output: Output) -> int:
@@ -167,7 +168,7 @@ def _online_rows(broker_name: str, online: "Members | None") -> list[dict[str, A
 
 
 @command.command(short_help="Make a group, or change it.")
-@click.argument("group")
+@click.argument("group", type=GROUP_NAME)
 @click.option("--retries", type=click.IntRange(-1), metavar="N", help="How often a message is tried again at most.")
 @click.option("--consume/--no-consume", default=None, help="Whether the group may consume.")
 @click.option("--broadcast/--no-broadcast", default=None, help="Whether it may consume by broadcasting.")
@@ -199,7 +200,7 @@ def create(
 
 
 @command.command(short_help="Delete a group.")
-@click.argument("group")
+@click.argument("group", type=GROUP_NAME)
 @broker_option
 @target_options
 def delete(group: str, broker_name: str | None, target: Target) -> int:

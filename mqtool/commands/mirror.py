@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import SPAN, WHERE, matching
 from mqtool.commands._output import Output, status_line
@@ -26,11 +27,14 @@ _TELL_S = 5.0
 
 
 @click.command(short_help="Copy topics to another cluster, and go on doing so.")
-@click.option("--topic", "topics", multiple=True, required=True, metavar="GLOB", help="Topics; repeats.")
+@click.option(
+    "--topic", "topics", multiple=True, required=True, type=TOPIC_NAME, metavar="GLOB", help="Topics; repeats."
+)
 @click.option(
     "--group",
     "groups",
     multiple=True,
+    type=GROUP_NAME,
     metavar="GLOB",
     help="Groups whose offsets go along; repeats. Default: all.",
 )

@@ -8,6 +8,7 @@ import click
 
 from mqtool.commands._admin import OFFSET_COLUMNS, offset_row, stored_offsets
 from mqtool.commands._change import Target, broker_option, target_options
+from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._options import SPAN, TIME, group_filter, matching, output_option, topic_filter, write_new
 from mqtool.commands._output import Output, to_json, with_times
 from mqtool.commands._wire import Brokers, source_options, wire_options
@@ -50,8 +51,8 @@ def list_(groups: tuple[str, ...], topics: tuple[str, ...], source: "Brokers | S
 
 
 @command.command("set", short_help="Set what a group reads next of a queue.")
-@click.option("--group", required=True, metavar="NAME", help="The group.")
-@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option("--group", required=True, type=GROUP_NAME, metavar="NAME", help="The group.")
+@click.option("--topic", required=True, type=TOPIC_NAME, metavar="NAME", help="The topic.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), required=True, metavar="ID", help="The queue.")
 @click.option("--offset", type=click.IntRange(0), required=True, metavar="N", help="The queue offset to read next.")
 @broker_option
@@ -72,8 +73,10 @@ def set_(group: str, topic: str, queue_id: int, offset: int, broker_name: str | 
 
 
 @command.command(short_help="Set a group back, or forward, in whole topics.")
-@click.option("--group", required=True, metavar="NAME", help="The group.")
-@click.option("--topic", "topics", required=True, multiple=True, metavar="NAME", help="A topic; repeats.")
+@click.option("--group", required=True, type=GROUP_NAME, metavar="NAME", help="The group.")
+@click.option(
+    "--topic", "topics", required=True, multiple=True, type=TOPIC_NAME, metavar="NAME", help="A topic; repeats."
+)
 @click.option("--earliest", is_flag=True, help="To the first message that there is.")
 @click.option("--latest", is_flag=True, help="To the end: what is there is not read.")
 @click.option("--since", type=TIME, help="To the first message stored at this time or later.")
@@ -122,8 +125,8 @@ def _now() -> int:
 
 
 @command.command(short_help="Have a group go on where another is.")
-@click.option("--from-group", required=True, metavar="NAME", help="The group whose offsets are taken.")
-@click.option("--to-group", required=True, metavar="NAME", help="The group that goes on there.")
+@click.option("--from-group", required=True, type=GROUP_NAME, metavar="NAME", help="The group whose offsets are taken.")
+@click.option("--to-group", required=True, type=GROUP_NAME, metavar="NAME", help="The group that goes on there.")
 @topic_filter
 @broker_option
 @target_options
@@ -162,7 +165,7 @@ class _SignedSpan(click.ParamType):  # type: ignore[type-arg]
 
 
 @command.command(short_help="Move a group back or forward.")
-@click.option("--group", required=True, metavar="NAME", help="The group.")
+@click.option("--group", required=True, type=GROUP_NAME, metavar="NAME", help="The group.")
 @topic_filter
 @click.option("--by", type=int, metavar="N", help="Messages of each queue: -1000 is back, 1000 forward.")
 @click.option("--by-time", "by_ms", type=_SignedSpan(), metavar="SPAN", help="A span of time: -2h is back, 2h forward.")

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from mqtool.commands._completion import TOPIC_NAME
 from mqtool.commands._options import TIME, limit_option, matching, message_options, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import message_row
@@ -28,7 +29,7 @@ _COLUMNS = (
 
 
 @click.command(short_help="Read messages of one queue as a consumer would.")
-@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option("--topic", required=True, type=TOPIC_NAME, metavar="NAME", help="The topic.")
 @click.option(
     "--queue", "queue_id", type=click.IntRange(0), metavar="ID", help="The queue. Default: the only one of the topic."
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._completion import TOPIC_NAME
 from mqtool.commands._options import SPAN, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._parent import end_with_parent
@@ -32,7 +33,7 @@ _GROUP = "mqtool"
 
 @click.command(short_help="Send messages to a broker.")
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
-@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option("--topic", required=True, type=TOPIC_NAME, metavar="NAME", help="The topic.")
 @click.option(
     "--queue", "queue_id", type=click.IntRange(0), metavar="ID", help="The queue. Default: each of them in turn."
 )

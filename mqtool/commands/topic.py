@@ -7,6 +7,7 @@ import click
 
 from mqtool.commands._admin import last_timestamp, stored_queues, stored_topics
 from mqtool.commands._change import Target, broker_option, target_options
+from mqtool.commands._completion import TOPIC_NAME
 from mqtool.commands._options import matching, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import topic_kind
@@ -38,7 +39,7 @@ def command() -> None:
 
 
 @command.command("list", short_help="List topics.")
-@click.argument("patterns", nargs=-1, metavar="[GLOB]...")
+@click.argument("patterns", nargs=-1, type=TOPIC_NAME, metavar="[GLOB]...")
 @source_options
 @output_option
 def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
@@ -65,7 +66,7 @@ def _row(broker_name: str | None, config: "TopicConfig") -> dict[str, Any]:
 
 
 @command.command(short_help="Show the queues of topics.")
-@click.argument("patterns", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("patterns", nargs=-1, required=True, type=TOPIC_NAME, metavar="TOPIC...")
 @source_options
 @output_option
 def show(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Output) -> int:
@@ -118,7 +119,7 @@ def _queue_row(
 
 
 @command.command(short_help="Make a topic, or change it.")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC_NAME)
 @click.option("--queues", type=click.IntRange(1, 65536), metavar="N", help="How many queues. Default for a new one: 8.")
 @click.option("--perm", type=click.Choice(list(_PERMS)), help="Whether it may be read and written. Default: rw.")
 @broker_option
@@ -140,7 +141,7 @@ def create(topic: str, queues: int | None, perm: str | None, broker_name: str | 
 
 
 @command.command(short_help="Delete a topic.")
-@click.argument("topic")
+@click.argument("topic", type=TOPIC_NAME)
 @broker_option
 @target_options
 def delete(topic: str, broker_name: str | None, target: Target) -> int:
