@@ -305,37 +305,55 @@ def test_the_modules_of_a_broker_import_each_other_one_way() -> None:
 
 DOORS = ("mqtool.engine.broker.processors", "mqtool.engine.broker.remoting_door")
 """The modules of a broker that know the remoting protocol."""
+OPERATIONS = "mqtool.engine.broker.operations"
 WIRE = (
+    "mqtool.formats.headers",
     "mqtool.formats.remoting",
     "mqtool.formats.signing",
     "mqtool.formats.codes.RequestCode",
     "mqtool.formats.codes.ResponseCode",
     *DOORS,
 )
+PLAIN_OF_STORE = ("append_result", "pull", "time_search")
+"""The modules of the store from which a processor may have a value that an operation takes or returns."""
 
 
-def test_a_broker_knows_no_wire_but_in_its_doors() -> None:
-    found = [
-        f"{name}:{found.line}: {found.target}"
-        for name, source in sources().items()
-        if _below(name, ["mqtool.engine.broker"]) and not _below(name, (*DOORS, "mqtool.engine.broker.metrics"))
-        for found in imports_of(name, ast.parse(source))
-        if _below(found.target, WIRE)
-    ]
+def wrong_of_brokers(module: str, source: str) -> list[str]:
+    """Return what a module of a broker imports against the rules of doors, operations and parts."""
+    found = list(imports_of(module, ast.parse(source)))
+    if _below(module, DOORS):
+        plain = [f"mqtool.engine.store.{name}" for name in PLAIN_OF_STORE]
+        wrong = [one for one in found if _below(one.target, ["mqtool.engine.store"]) and not _below(one.target, plain)]
+    else:
+        whole = ["mqtool.engine.broker.broker"] if _below(module, [OPERATIONS]) else []
+        wrong = [one for one in found if _below(one.target, (*WIRE, *whole))]
+    return [f"{module}:{one.line}: {one.target}" for one in wrong]
 
-    assert not found, "\n".join(found)
 
-
-def test_operations_know_no_headers() -> None:
-    found = [
-        f"{name}:{found.line}: {found.target}"
-        for name, source in sources().items()
-        if _below(name, ["mqtool.engine.broker.operations"])
-        for found in imports_of(name, ast.parse(source))
-        if _below(found.target, ("mqtool.formats.headers", *WIRE))
-    ]
+def test_only_the_doors_of_a_broker_know_a_wire_and_operations_know_no_broker() -> None:
+    ours = {name: source for name, source in sources().items() if _below(name, ["mqtool.engine.broker"])}
+    found = [sentence for name, source in ours.items() for sentence in wrong_of_brokers(name, source)]
 
     assert not found, "\n".join(found)
+    assert any(_below(name, [OPERATIONS]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("operations.pull", "from mqtool.formats.remoting import RemotingCommand"),
+        ("operations.pull", "from mqtool.formats.headers import Pull"),
+        ("operations.pull", "from mqtool.formats.codes import Perm, ResponseCode"),
+        ("operations.pull", "from mqtool.engine.broker.processors.refusals import CODES"),
+        ("operations.pull", "from mqtool.engine.broker import remoting_door"),
+        ("operations.pull", "def f():\n    from mqtool.engine.broker.broker import Broker"),
+        ("pops", "from mqtool.formats.headers import Pop"),
+        ("metrics", "from mqtool.engine.broker.processors.admin import runtime_info"),
+        ("processors.query", "from mqtool.engine.store.live_log import LiveLog"),
+    ],
+)
+def test_what_brokers_may_not_import_is_seen(module: str, source: str) -> None:
+    assert wrong_of_brokers(f"mqtool.engine.broker.{module}", source)
 
 
 def test_a_circle_of_imports_is_seen() -> None:
@@ -394,6 +412,8 @@ def test_a_circle_of_imports_is_seen() -> None:
         ("mqtool.engine.broker.broker", "import time"),
         ("mqtool.engine.client.producer", "from mqtool.engine.store.reader import StoreReader"),
         ("mqtool.engine.remoting.connection", "import socket"),
+        ("mqtool.engine.streams.server", "from mqtool.formats.remoting import RemotingCommand"),
+        ("mqtool.engine.streams.server", "from mqtool.engine.remoting.connection import Connection"),
         ("mqtool.engine.cluster", "from mqtool.commands import serve"),
         ("mqtool.commands.dump", "from mqtool.cli import main"),
         ("mqtool.commands.dump", "def f():\n    import spark_jobs.source"),
