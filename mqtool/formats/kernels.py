@@ -734,11 +734,13 @@ def express(
     rows: Array,
     hashes: Array,
     is_tag: Array,
-) -> tuple[int, int, int, int]:
+    unsound: Array,
+) -> tuple[int, int, int, int, int]:
     """Check the most common messages, and derive what their units and index entries hold, all in one pass.
 
     It ends before the first record that needs a closer look: a damaged one, one whose flags or properties mean
-    something here, a blank one; or before an array is full.
+    something here, a blank one; or before an array is full. Records that would be common but for a body that does not
+    match its CRC are listed. The first of them ends the messages before it, so that these are told by themselves.
 
     Args:
         buffer: bytes of one segment.
@@ -761,14 +763,15 @@ def express(
         rows: receives the message of each entry.
         hashes: receives the key hash of each entry.
         is_tag: receives whether it is an entry by tag.
+        unsound: receives the positions of records whose bodies do not match their CRC.
 
     Returns:
-        How many messages, where the walk stopped, how many entries, how many topics.
+        How many messages, where the walk stopped, how many entries, how many topics, how many unsound records.
     """
     size_at, magic_at, crc_at, queue_at, offset_at, position_at, flag_at, time_at, body_size_at, head = at
     unique, keys, tags, one_letter, other_letter = names
     end = len(buffer)
-    count = entries = topic_count = 0
+    count = entries = topic_count = unsound_count = 0
     topic = -1
     position = start
     while position < stop and count < narrow.shape[1]:
@@ -803,11 +806,12 @@ def express(
         properties_at = topic_at + topic_size + 2
         if topic_size < 0 or properties_at > close or properties_at + int16(buffer, properties_at - 2) != close:
             break
-        if (
+        is_unsound = (
             with_bodies
             and body_size > 0
             and crc32(buffer, body_at, body_size) & 0x7FFFFFFF != int32(buffer, position + crc_at)
-        ):
+        )
+        if is_unsound and (unsound_count == len(unsound) or (count > 0 and unsound_count == 0)):
             break
         if (
             topic < 0
@@ -854,6 +858,11 @@ def express(
             block += 16
         if is_special:
             break
+        if is_unsound:
+            unsound[unsound_count] = position
+            unsound_count += 1
+            position = close
+            continue
 
         seed = int(seeds[topic])
         found = entries
@@ -899,7 +908,7 @@ def express(
         wide[3, count] = int64(buffer, position + time_at)
         count += 1
         position = close
-    return count, position, entries, topic_count
+    return count, position, entries, topic_count, unsound_count
 
 
 def _is_packed(buffer: Buffer, body_at: int, flag: int) -> bool:

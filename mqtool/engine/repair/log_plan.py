@@ -50,6 +50,7 @@ from mqtool.engine.repair.verify_records import check_records, has_crc_property,
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import (
     CRC_PROPERTY,
+    NO_ENTRIES,
     IndexEntries,
     QueueKey,
     Units,
@@ -74,6 +75,7 @@ Bools = npt.NDArray[np.bool_]
 _PART = 64 << 20  # what is done once for each queue of a part weighs less the larger it is
 UNKNOWN = "nothing tells what these bytes of the log held"
 GIVEN_UP = "its messages fail their checks or are gone"
+OF_CRC = "it does not match its CRC"
 BEHIND = "they lie behind the end of the log"
 IN_LIGHT_QUEUE = "messages told above, which this light queue has too"
 _MOST_OF_CRC = 15
@@ -247,11 +249,18 @@ def _express(rules: Rules, part: Part, with_bodies: bool, start: int) -> Iterato
 def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
     buffer = rules.reader.commit_log.buffer(segment, rules.kernels)
     last = scan.gather(buffer, segment.start_offset, np.array([found.last_start]), rules.kernels)
+    unsound = scan.gather(buffer, segment.start_offset, found.unsound, rules.kernels)
+    before = np.searchsorted(found.positions, unsound.column("position")) - 1
+    bad = []
+    for row, sound in enumerate(before.tolist()):
+        after = (int(found.positions[sound]), int(found.timestamps[sound])) if sound >= 0 else None
+        start, known = int(unsound.starts[row]), known_of(unsound, row, False)
+        bad.append(Bad(start, start + known.size, OF_CRC, known, after))
     return Piece(
         segment=segment,
         start=found.start,
         end=found.end,
-        bad=[],
+        bad=bad,
         spans=spans_of(found.units),
         topics=found.topics,
         last_start=found.last_start,
@@ -273,7 +282,7 @@ def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
             last_timestamp=found.last_timestamp,
             findings=[],
             spans=[],
-            entries=found.entries,
+            entries=NO_ENTRIES if bad else found.entries,  # as in ``_piece``
         ),
         units=found.units,
     )
@@ -388,7 +397,7 @@ def _piece(
             if known is None
             else "its properties are damaged"
             if not are_readable(table.bytes_of(plain.PROPERTIES, row))
-            else "it does not match its CRC"
+            else OF_CRC
             if broken[row]
             else "it belongs elsewhere"
         )

@@ -2,7 +2,7 @@
 
 Nearly all messages of nearly all stores are of this kind: whole, in their place, with properties that mean nothing to
 the dispatcher but unique key, keys and tags. They take one pass instead of the six of a table and its dispatch, with
-the same result; the first one that is otherwise ends it.
+the same result; the first one that is otherwise ends it, but for bodies that do not match their CRC, which are listed.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ _NAMES = (*(int.from_bytes(name, "big") for name in (b"UNIQ_KEY", b"KEYS", b"TAG
 
 @dataclasses.dataclass(frozen=True)
 class Express:
-    """Messages that follow each other."""
+    """Messages that follow each other, but for what is unsound among and behind them."""
 
     start: int  # positions in the segment
     end: int
@@ -57,6 +57,8 @@ class Express:
     entries: IndexEntries
     positions: Ints  # addresses
     timestamps: Ints
+    unsound: Ints
+    """Positions of records whose bodies do not match their CRC; before the first an ``Express`` ends."""
 
 
 def express(
@@ -82,7 +84,8 @@ def express(
         topics, seeds = np.empty((2, _TOPICS), np.int64), np.empty(_TOPICS, np.int64)
         rows = np.empty(_ENTRIES * room + 64, np.int64)
         hashes, is_tag = np.empty(len(rows), np.int32), np.empty(len(rows), np.bool_)
-        count, end, entry_count, topic_count = kernels.express(
+        unsound = np.empty(room, np.int64)
+        count, end, entry_count, topic_count, unsound_count = kernels.express(
             buffer,
             start,
             stop,
@@ -101,6 +104,7 @@ def express(
             rows,
             hashes,
             is_tag,
+            unsound,
         )
         raw = [bytes(buffer[at : at + size]) for at, size in topics[:, :topic_count].T]
         names = [name.decode("utf-8", "replace") for name in raw]
@@ -131,10 +135,11 @@ def express(
             count,
             int(timestamps[0]),
             int(timestamps[-1]),
-            dict(zip(names, counts, strict=True)),
+            {name: number for name, number in zip(names, counts, strict=True) if number},
             units,
             IndexEntries(rows, hashes[:entry_count], addresses[rows], timestamps[rows], is_tag[:entry_count]),
             addresses,
             timestamps,
+            unsound[:unsound_count],
         )
         start = end

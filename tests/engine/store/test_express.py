@@ -76,20 +76,25 @@ def test_golden_messages_give_what_their_tables_give(kernels: Any, name: str, wi
         assert taken > 0
 
 
-def test_a_body_that_does_not_match_its_crc_ends_it(kernels: Any, tmp_path: Any) -> None:
-    records = builders.at_home([builders.fields(body=b"x" * 50, topic=b"T") for _ in range(5)])
-    log = b"".join(records)
-    at = sum(map(len, records[:3])) + 100
-    builders.write_files(tmp_path / "commitlog", log[:at] + b"!" + log[at + 1 :], 1 << 12)
+def test_bodies_that_do_not_match_their_crc_are_listed_and_the_walk_goes_on(kernels: Any, tmp_path: Any) -> None:
+    records = builders.at_home([builders.fields(body=b"x" * 50, topic=b"T") for _ in range(8)])
+    starts = [sum(map(len, records[:row])) for row in range(len(records) + 1)]
+    log = bytearray(b"".join(records))
+    for row in (3, 5, 7):
+        log[starts[row] + 100] ^= 1
+    builders.write_files(tmp_path / "commitlog", log, 1 << 12)
     reader = StoreReader(tmp_path)
     segment = reader.commit_log.segments[0]
 
-    def counts(with_bodies: bool) -> list[int]:
+    def taken(with_bodies: bool) -> list[tuple[int, int, list[int], list[int]]]:
         found = express(reader.commit_log, segment, 0, segment.size, kernels, with_bodies, False)
-        return [one.count for one in found]
+        return [(one.start, one.end, one.positions.tolist(), one.unsound.tolist()) for one in found]
 
-    assert counts(True) == [3]
-    assert counts(False) == [5]
+    assert taken(True) == [
+        (0, starts[3], starts[:3], []),
+        (starts[3], starts[8], [starts[4], starts[6]], [starts[3], starts[5], starts[7]]),
+    ]
+    assert taken(False) == [(0, starts[8], starts[:8], [])]
 
 
 @pytest.mark.parametrize("text", [b"TAGS\x01a\x02KEYS", b"TAGS\x01a\x02\x01b", b"TAGS\x01a\0KEYS\x01b", b"TAGS\x01a\0"])
@@ -105,7 +110,9 @@ def test_damaged_properties_end_it(kernels: Any, tmp_path: Any, text: bytes) -> 
     assert [one.count for one in found] == [3]
 
 
-def run(kernels: Any, raw: bytes, with_bodies: bool, room: int, entry_room: int, topic_room: int) -> list[Any]:
+def run(
+    kernels: Any, raw: bytes, with_bodies: bool, room: int, entry_room: int, topic_room: int, unsound_room: int
+) -> list[Any]:
     """Return everything that the kernel gives."""
     out: list[Any] = [
         np.full(16, -1, np.int32),
@@ -116,17 +123,19 @@ def run(kernels: Any, raw: bytes, with_bodies: bool, room: int, entry_room: int,
         np.zeros(entry_room, np.int64),
         np.zeros(entry_room, np.int32),
         np.zeros(entry_room, np.bool_),
+        np.zeros(unsound_room, np.int64),
     ]
     buffer: Any = memoryview(raw) if kernels is plain else GUARDED.at_end(raw)
     rules = (express_room._AT, express_room._NO_FLAGS, express_room._NAMES)
     ends = kernels.express(buffer, 0, len(raw), 0, scan.MAGICS[:2], *rules, with_bodies, True, *out)
-    count, _, entries, topics = ends
+    count, _, entries, topics, unsound = ends
     shown = (
         out[1][:, :topics],
         out[2][:topics],
         out[3][:, :count],
         out[4][:, :count],
-        *(one[:entries] for one in out[5:]),
+        *(one[:entries] for one in out[5:8]),
+        out[8][:unsound],
     )
     return [tuple(map(int, ends)), *(one.tolist() for one in shown)]
 
@@ -145,10 +154,10 @@ raw_logs = st.lists(builders.message_fields, min_size=1, max_size=8).map(common)
     raw=raw_logs,
     change=st.tuples(st.integers(0, 2000), st.integers(0, 255)) | st.none(),
     with_bodies=st.booleans(),
-    rooms=st.tuples(st.integers(1, 9), st.integers(0, 20), st.integers(1, 7)),
+    rooms=st.tuples(st.integers(1, 9), st.integers(0, 20), st.integers(1, 7), st.integers(0, 3)),
 )
 def test_compiled_and_plain_kernels_agree_on_anything(
-    raw: bytes, change: tuple[int, int] | None, with_bodies: bool, rooms: tuple[int, int, int]
+    raw: bytes, change: tuple[int, int] | None, with_bodies: bool, rooms: tuple[int, int, int, int]
 ) -> None:
     changed = bytearray(raw)
     if change:
