@@ -195,10 +195,13 @@ def _forget_output() -> None:
 
 
 def _flush() -> None:
-    """Write the rows that there are, for nobody does it later: a child ends at once."""
+    """Write the rows that there are, for nobody does it later: a child ends at once.
+
+    Nobody may read them either; then another interrupt ends that.
+    """
     try:
         sys.stdout.flush()
-    except OSError:
+    except (OSError, KeyboardInterrupt):
         _forget_output()
 
 
@@ -236,10 +239,12 @@ def _run_in_child(arguments: list[str]) -> int:
     if not child:
         die_with(parent)  # what changes something asks to be told instead, before it begins
         be_child_of(parent)
-        status: int = Status.FAULT
+        status: int = Status.INTERRUPTED  # unless told otherwise: an interrupt may come between any two steps of this
         try:
             status = run(arguments)
             sys.stderr.flush()
+        except Exception:
+            status = Status.FAULT
         finally:
             os._exit(status)
     # The terminal sends Ctrl-C to both; the child answers it. What is sent to this process goes on to the child.

@@ -48,7 +48,7 @@ def mqtool_at(surroundings: dict[str, str], *arguments: object, **more: Any) -> 
 
 
 EXTRA = """
-import os, signal, sys, types
+import contextlib, os, signal, sys, types
 import click
 from mqtool import cli
 
@@ -438,6 +438,33 @@ def test_an_interrupt_from_the_terminal_ends_with_130(surroundings: dict[str, st
     assert process.returncode == Status.INTERRUPTED
     assert "Traceback" not in remarks
     assert snapshot(store) == before
+
+
+UNREAD_ROWS = """
+os.set_blocking(1, False)
+with contextlib.suppress(BlockingIOError):
+    while True:
+        os.write(1, bytes(1 << 16))
+os.set_blocking(1, True)
+sys.stdout.write("a row")
+print("ready", file=sys.stderr, flush=True)
+raise KeyboardInterrupt
+"""
+
+
+def test_a_second_interrupt_ends_a_wait_for_a_reader_of_the_rows_with_130(
+    surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    with start_extra(surroundings, UNREAD_ROWS, tmp_path) as process:
+        assert opened(process.stderr).readline() == "ready\n"
+        while process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+        remarks = opened(process.stderr).read()
+
+    assert process.returncode == Status.INTERRUPTED
+    assert "Traceback" not in remarks
 
 
 def test_a_request_to_end_reaches_the_child(surroundings: dict[str, str], tmp_path: Path) -> None:
