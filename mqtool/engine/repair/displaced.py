@@ -20,7 +20,7 @@ from mqtool.engine.repair.log_plan import LogPlan, Piece
 from mqtool.engine.repair.parts import spans_of
 from mqtool.engine.repair.placement import Placement, records_in
 from mqtool.engine.repair.record_editor import Patch
-from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.commit_log import STEP, CommitLog, Gap, heads_in
 from mqtool.engine.store.dispatch import dispatch, property_crcs
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import Bytes, MappedFile, reading
@@ -254,7 +254,16 @@ def _elsewhere(placement: Placement, unsound: Unsound) -> tuple[list[Found], lis
     places += [(MappedFile(one.path, _OUTSIDE, one.size), 0, one.size) for one in placement.removed if one.donor]
     found: list[Found] = []
     heads: list[tuple[int, Source]] = []
+    seen: MappedFile | None = None
+    since = 0
     for file, start, stop in places:
+        if file is not seen:
+            if seen is not None:
+                seen.let_go(since, seen.size)
+            seen, since = file, start
+        elif start - since >= STEP:  # short stretches far apart take much memory, too
+            file.let_go(since, start)
+            since = start
         if _is_in_place(file, start, stop):
             continue
         at = start
@@ -268,7 +277,7 @@ def _elsewhere(placement: Placement, unsound: Unsound) -> tuple[list[Found], lis
 
 def _is_in_place(file: MappedFile, start: int, stop: int) -> bool:
     """Tell whether a stretch has no more heads than one, of a record that says to lie where it lies."""
-    heads = list(itertools.islice(scan.candidates(file.bytes, None, start, stop), 2))
+    heads = list(itertools.islice(heads_in(file, start, stop), 2))
     view = memoryview(file.bytes)
     return len(heads) < 2 and all(plain.int64(view, at + _ADDRESS_AT) == file.start_offset + at for at in heads)
 
@@ -276,7 +285,7 @@ def _is_in_place(file: MappedFile, start: int, stop: int) -> bool:
 def _heads_in(file: MappedFile, start: int, stop: int) -> Iterator[tuple[int, Source]]:
     """Yield the addresses that heads of records say which lie whole sectors away from where they are."""
     view = memoryview(file.bytes)
-    for at in scan.candidates(view, None, start, stop) if start < stop else ():
+    for at in heads_in(file, start, stop):
         said = plain.int64(view, at + _ADDRESS_AT)
         if file.start_offset == _OUTSIDE or (said != file.start_offset + at and not (said - at) % _GRIDS[-1]):
             yield said, Source(file, said - at)

@@ -103,6 +103,7 @@ def walk_part(
         buffer = log.buffer(segment, kernels)
         start = 0 if part.start == 0 else scan.resync(buffer, segment.start_offset, part.start, part.stop, log.envelope)
         if start is None:
+            segment.release(part.start, part.stop)
             return PartReport(part, None, part.start, [])
     report: PartReport[Run] = PartReport(part, start, start, [])
     for run in quick(start):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.engine.store.commit_log import ROWS, CommitLog
+from mqtool.engine.store.commit_log import ROWS, CommitLog, heads_in
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import NotPermittedError
@@ -193,7 +193,7 @@ def records_in(
     buffer: Any = mapped.bytes if kernels is not plain else memoryview(mapped.bytes)
     at = start
     while at < stop:
-        first = next(scan.candidates(buffer, None, at, stop), None)
+        first = next(heads_in(mapped, at, stop), None)
         if first is None:
             return
         table = scan.scan(buffer, mapped.start_offset, first, stop, kernels=kernels, limit=limit).table

@@ -101,11 +101,21 @@ class CommitLog(FileQueue):
                 yield table
             if why is scan.Stop.PART:
                 continue
-            again = scan.resync(buffer, segment.start_offset, at + 1, stop, self.envelope)
+            again = self.resync(segment, at + 1, stop, kernels)
             yield Gap(segment, at, stop if again is None else again, why)
             if again is None:
                 return
             at = again
+
+    def resync(self, segment: MappedFile, start: int, stop: int, kernels: Any) -> int | None:
+        """Return the first position of a stretch where a walk can begin (again), None when there is none."""
+        for low in range(start, stop, STEP):
+            high = min(low + STEP, stop)
+            found = scan.resync(self.buffer(segment, kernels), segment.start_offset, low, high, self.envelope)
+            if found is not None:
+                return found
+            segment.let_go(low, high)
+        return None
 
     def _settle(self, segment: MappedFile, at: int, stop: int, kernels: Any) -> int | None:
         """Return a place up to ``stop`` that a walk reaches behind faulty records, None where they misled it.
@@ -151,15 +161,21 @@ class CommitLog(FileQueue):
         numbers = np.unique(np.searchsorted(starts_of_segments, offsets, "right") - 1)
         for segment in [segments[number] for number in numbers[numbers >= 0].tolist()]:
             low, high = np.searchsorted(offsets, (segment.start_offset, segment.end_offset - commit_log.MIN_SIZE + 1))
-            starts = offsets[low:high] - segment.start_offset
-            if not len(starts) or not self.is_there(segment, kernels):
+            all_starts = offsets[low:high] - segment.start_offset
+            if not len(all_starts) or not self.is_there(segment, kernels):
                 continue
-            heads = segment.bytes[starts[:, None] + np.arange(commit_log.BLANK_SIZE)].view(commit_log.BLANK_DTYPE)[:, 0]
-            sizes = heads["size"].astype(np.int64)
-            whole = np.isin(heads["magic_code"], scan.MAGICS[:2]) & (sizes >= commit_log.MIN_SIZE)
-            starts = starts[whole & (starts + sizes <= segment.size)]
-            table = scan.gather(self.buffer(segment, kernels), segment.start_offset, starts, kernels)
-            yield table.where(table.faults == 0)
+            for first in range(0, len(all_starts), ROWS):
+                starts = all_starts[first : first + ROWS]
+                span = int(starts[0]), int(starts[-1])
+                heads = segment.bytes[starts[:, None] + np.arange(commit_log.BLANK_SIZE)]
+                blanks = heads.view(commit_log.BLANK_DTYPE)[:, 0]
+                sizes = blanks["size"].astype(np.int64)
+                whole = np.isin(blanks["magic_code"], scan.MAGICS[:2]) & (sizes >= commit_log.MIN_SIZE)
+                starts = starts[whole & (starts + sizes <= segment.size)]
+                table = scan.gather(self.buffer(segment, kernels), segment.start_offset, starts, kernels)
+                yield table.where(table.faults == 0)
+                if span[1] - span[0] >= STEP:
+                    segment.let_go(*span)
 
     def tables(self, start_offset: int, stop_offset: int, kernels: Any) -> Iterator[scan.MessageTable | Gap]:
         """Yield messages and gaps of an address range, segment by segment."""
@@ -171,11 +187,23 @@ class CommitLog(FileQueue):
             if start:
                 if not self.is_there(segment, kernels):
                     continue
-                found = scan.resync(self.buffer(segment, kernels), segment.start_offset, start, stop, self.envelope)
+                found = self.resync(segment, start, stop, kernels)
                 if found is None:
                     continue
                 start = found
-            yield from self.walk(segment, start, stop, kernels)
+            for piece in self.walk(segment, start, stop, kernels):
+                yield piece
+                done = piece.end if isinstance(piece, Gap) else int(piece.starts[-1])
+                segment.let_go(start, done)
+                start = done
+
+
+def heads_in(file: MappedFile, start: int, stop: int) -> Iterator[int]:
+    """Yield each position of a stretch from which a message record may begin, whatever address it says."""
+    for low in range(start, stop, STEP):
+        high = min(low + STEP, stop)
+        yield from scan.candidates(memoryview(file.bytes), None, low, high)
+        file.let_go(low, high)
 
 
 def is_whole(table: scan.MessageTable, row: int) -> bool:

@@ -82,6 +82,9 @@ class LoadedFile(MappedFile):
         if start <= self._start:
             self._start = max(self._start, min(stop, self._stop))
 
+    def let_go(self, start: int, stop: int) -> None:
+        """Keep everything: what is let go of is not read again."""
+
     def read(self, at: int, size: int) -> "builtins.bytes":
         """Return ``size`` bytes at position ``at`` of the file, fewer at its end."""
         wanted = max(0, min(size, self.size - at))

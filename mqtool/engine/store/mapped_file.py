@@ -133,5 +133,9 @@ class MappedFile:
             place = ctypes.c_void_p(self.bytes.ctypes.data + start)
             ctypes.CDLL(None).madvise(place, ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
 
+    def let_go(self, start: int, stop: int) -> None:
+        """Do the same where the bytes can be had again: for those who may be asked for them once more."""
+        self.release(start, stop)
+
     def _shrunk(self) -> MqtoolError:
         return StoreChangedError(f"{self.path} became shorter while it was read: another process is at work; try again")
