@@ -82,7 +82,7 @@ def test_bodies_that_do_not_match_their_crc_are_listed_and_the_walk_goes_on(kern
     log = bytearray(b"".join(records))
     for row in (3, 5, 7):
         log[starts[row] + 100] ^= 1
-    builders.write_files(tmp_path / "commitlog", log, 1 << 12)
+    builders.write_files(tmp_path / "commitlog", bytes(log), 1 << 12)
     reader = StoreReader(tmp_path)
     segment = reader.commit_log.segments[0]
 
