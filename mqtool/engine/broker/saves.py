@@ -89,12 +89,13 @@ class Saves:
     def finished(self, done: Round, failed: dict[Path, MqtoolError], now: int) -> None:
         """Tell those who have waited for a round; where files failed, why the first did."""
         self._is_taken = False
-        self._saved = done.changes
         if failed:
             self._wanted = {save.path: save for save in done.saves if save.path in failed} | self._wanted
             self._not_before = now + _AGAIN_MS
             if not self._is_failing:
                 log.warning("%s; it is tried again", next(iter(failed.values())))
+        else:
+            self._saved = done.changes
         self._is_failing = bool(failed)
         self._room.release(_KEY, done.changes, next(iter(failed.values()), None), now)
         self._tell()
