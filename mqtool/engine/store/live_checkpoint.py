@@ -89,5 +89,5 @@ class LiveCheckpoint:
 
     def end(self) -> None:
         """Write that the store is closed."""
-        self._disk.remove(self._abort)
+        self._disk.remove_tree(self._abort)  # if nobody else has
         self._disk.sync_folder(self._abort.parent)

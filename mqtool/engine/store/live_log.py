@@ -470,7 +470,7 @@ class LiveLog:
         self._open.pop(segment.start_offset, None)
 
         def remove() -> None:
-            self._disk.remove(segment.path)
+            self._disk.remove_tree(segment.path)  # somebody may have been faster, where the disk is full
             _close(segment)  # the last that has it open: now its bytes are let go
             if segment.file is not None:
                 segment.file.close()

@@ -114,7 +114,7 @@ class QueueFiles:
         self._unsynced.discard(path)
 
         def remove() -> None:
-            self.disk.remove(path)
+            self.disk.remove_tree(path)  # if it is there still
             if file is not None:
                 file.close()
 

@@ -96,7 +96,10 @@ class Retention:
         segment = log.first_segment()
         if segment is None or segment.start_offset + log.file_size > log.flushed_offset:
             return False
-        modified_ms = segment.path.stat().st_mtime_ns // 1_000_000
+        try:
+            modified_ms = segment.path.stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:  # somebody has removed it
+            modified_ms = 0
         if not self._is_forced and modified_ms + self._reserved_ms > now:
             return False
         self._left -= 1

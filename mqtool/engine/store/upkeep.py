@@ -4,6 +4,7 @@
 """
 
 import collections
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import LiveQueue
     from mqtool.engine.store.paths import StoreConfig
     from mqtool.engine.store.retention import Retention
+
+log = logging.getLogger(__name__)
 
 _PAGE = 4096
 _DISPATCH_SECONDS, _DISPATCH_LOOKS = 0.01, 3000
@@ -81,7 +84,7 @@ class Upkeep:
         try:
             self._clean(now)
         except MqtoolError as error:
-            self.clean_failure = error
+            self._note_clean(error)
         if not self.removes_aside:
             self.remove_expired()
 
@@ -146,14 +149,22 @@ class Upkeep:
         A file of a gigabyte takes the system a while. Where it cannot be removed ``clean_failure`` says so.
         """
         with self._removing:
+            if not self._expired:
+                return
+            failure: MqtoolError | None = None
             for _ in range(len(self._expired)):
                 remove = self._expired.popleft()
                 try:
                     remove()
-                    self.clean_failure = None
                 except MqtoolError as error:
-                    self.clean_failure = error
+                    failure = error
                     self._expired.append(remove)  # behind the others
+            self._note_clean(failure)
+
+    def _note_clean(self, failure: MqtoolError | None) -> None:
+        if failure and not self.clean_failure:
+            log.warning("what is old is not removed: %s; it is tried again", failure)
+        self.clean_failure = failure
 
     def _clean(self, now: int) -> None:
         if not self._expired and self._retention.may_delete(self._log, now):

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -181,6 +182,40 @@ def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
         (last,) = store.find("Topic1", "k119", 0, 1 << 60, 9)
         assert last.body == bytes(700)
         assert store.earliest_timestamp() > NOON
+
+
+def test_segments_that_somebody_has_removed_do_not_keep_the_others(tmp_path: Path) -> None:
+    usage = Usage()
+    with filled(tmp_path, usage) as store:
+        count = len(segments(tmp_path))
+        for name in segments(tmp_path)[:3]:
+            (tmp_path / "commitlog" / name).unlink()
+        usage.ratio = 0.86
+
+        for step in range(1, 6):
+            store.tick(NOON + 10_000 + 100 * step)
+
+        assert len(segments(tmp_path)) == count - 5
+        assert store.clean_failure is None
+
+
+def test_a_segment_that_cannot_be_removed_is_told_once_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = Usage()
+    with filled(tmp_path, usage) as store:
+        count = len(segments(tmp_path))
+        usage.ratio = 0.86
+        with mock.patch.object(Path, "unlink", side_effect=PermissionError(1, "Operation not permitted")):
+            for step in range(1, 6):
+                store.tick(NOON + 10_000 + 100 * step)
+        assert (len(segments(tmp_path)), len(caplog.records)) == (count, 1)
+        assert segments(tmp_path)[0] in caplog.text
+
+        store.tick(NOON + 11_000)
+
+        assert len(segments(tmp_path)) == count - 1
+        assert store.clean_failure is None
 
 
 def test_a_topic_is_deleted_with_its_queues_and_begins_anew(tmp_path: Path) -> None:
