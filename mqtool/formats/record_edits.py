@@ -28,9 +28,13 @@ def with_crc(record: bytes | bytearray) -> bytes:
     return bytes(record)
 
 
-def with_new_crc(record: bytes) -> bytes:
-    """Return a record whose last bytes are a CRC property that fits, whatever they are."""
-    return with_crc(record[:-CRC_SIZE] + _CRC_HEAD + record[len(_CRC_HEAD) - CRC_SIZE : -1] + PAIR_SEPARATOR.encode())
+def with_new_crc(record: bytes, properties_size: int) -> bytes:
+    """Return a record whose properties end in a CRC property that fits, whatever their last bytes are."""
+    separator = PAIR_SEPARATOR.encode()
+    rest, tail = record[:-CRC_SIZE], record[len(_CRC_HEAD) - CRC_SIZE : -1]
+    if properties_size > CRC_SIZE:
+        rest = rest[:-1] + separator
+    return with_crc(rest + _CRC_HEAD + tail + separator)
 
 
 def with_address(record: bytes, position: int) -> bytes:

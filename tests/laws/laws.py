@@ -172,7 +172,7 @@ class _Check:
         self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
             self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
-        gone = before.unqueued() - after.unqueued()
+        gone = before.unqueued() - after.unqueued() - self.restored_beside_queues(after)
         for topic, count in collections.Counter(topic for topic, _ in gone.elements()).items():
             if count > told.counts[topic] + told.counts[None] + sum(
                 stop - start for (name, _), ranges in told.ranges.items() for start, stop in ranges if name == topic
@@ -228,6 +228,18 @@ class _Check:
                     for key in record.keys:
                         found[key].add(record.digest())
         return found
+
+    def restored_beside_queues(self, after: JudgedStore) -> "collections.Counter[tuple[str, bytes]]":
+        """Count records in no queue, as the damage made them, which are again what they were in the undamaged store."""
+        whole = base_of(self.case.base).judged.records
+        return collections.Counter(
+            (record.topic, record.digest())
+            for record in self.before.records.values()
+            if not record.is_queued
+            and (was := whole.get(record.position))
+            and (now := after.records.get(record.position))
+            and was.digest() == now.digest() != record.digest()
+        )
 
     def restored_in(self, kept: "dict[Key, set[bytes]]") -> set[Key]:
         """Return the places whose messages, damaged as they were, are in a new store what they once were."""

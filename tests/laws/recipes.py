@@ -403,6 +403,31 @@ _ROWS = {
             }
         ],
     ),
+    "a CRC property of which a letter of its name is damaged is written anew into a new store": (
+        "propcrc-533-clean",
+        "export | import",
+        [{"op": "write", "file": "commitlog/00000000000000065536", "at": 8863, "hex": "4f"}],
+    ),
+    "a CRC property without its separator is written anew into a new store": (
+        "propcrc-forced-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000065536", "at": 12524, "hex": "01"}],
+    ),
+    "a CRC property that became part of the property before it is written anew into a new store": (
+        "propcrc-forced-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 20210, "hex": "82"}],
+    ),
+    "a CRC property that became part of the property before it is written anew": (
+        "propcrc-forced-533-clean",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 20210, "hex": "82"}],
+    ),
+    "a message in no queue gets its damaged CRC property again": (
+        "propcrc-forced-533-clean",
+        "recover",
+        [{"op": "write", "file": "commitlog/00000000000000032768", "at": 21298, "hex": "41"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

@@ -46,7 +46,7 @@ from mqtool.engine.repair.record_editor import Patch, RecordEditor
 from mqtool.engine.repair.store_times import Samples, TimeOrder
 from mqtool.engine.repair.torn_batches import mended_batches, with_records
 from mqtool.engine.repair.verify_log import TIME_ORDER, FindingsOfRows, Run
-from mqtool.engine.repair.verify_records import check_records, has_crc_property, right_flags
+from mqtool.engine.repair.verify_records import check_records, ends_like_crc, has_crc_property, right_flags
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import (
     CRC_PROPERTY,
@@ -67,7 +67,7 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import placeholder, scan
 from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import Likeness
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, are_readable, build_properties
+from mqtool.formats.properties import are_readable
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import is_possible
 
@@ -78,8 +78,6 @@ GIVEN_UP = "its messages fail their checks or are gone"
 OF_CRC = "it does not match its CRC"
 BEHIND = "they lie behind the end of the log"
 IN_LIGHT_QUEUE = "messages told above, which this light queue has too"
-_MOST_OF_CRC = 15
-"""Of the twenty bytes of a CRC property, so many show one that is damaged."""
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
 
@@ -335,20 +333,8 @@ def _lost_crc(table: MessageTable, whole: Bools) -> Bools:
     sound = table.where(rows)
     has = has_crc_property(sound, properties_of(sound))
     if has.any():
-        lost[rows[1:-1]] = ~has[1:-1] & has[:-2] & has[2:] & ~_ends_like_crc(sound)[1:-1]
+        lost[rows[1:-1]] = ~has[1:-1] & has[:-2] & has[2:] & ~ends_like_crc(sound)[1:-1]
     return lost
-
-
-def _ends_like_crc(table: MessageTable) -> Bools:
-    """Tell which records end in a CRC property, whole or with some of its bytes changed."""
-    ends = table.starts + table.column("size")
-    raw: Any = np.frombuffer(table.buffer, np.uint8)
-    tails = raw[(ends - CRC_SIZE)[:, None] + np.arange(CRC_SIZE)]
-    pattern = np.frombuffer(build_properties({CRC_NAME: "0" * 10}), np.uint8)
-    is_digit = (tails >= ord("0")) & (tails <= ord("9"))
-    agree = np.where(pattern == ord("0"), is_digit, tails == pattern).sum(axis=1)
-    found: Bools = (table.sizes(plain.PROPERTIES) >= CRC_SIZE) & (agree >= _MOST_OF_CRC)
-    return found
 
 
 def _piece(
@@ -376,7 +362,7 @@ def _piece(
         wrong = rows[said != should]
         has = has_crc_property(sound, derived.properties)
         if has.any() and not has.all():
-            wrong = np.union1d(wrong, np.flatnonzero(~has & _ends_like_crc(sound)))
+            wrong = np.union1d(wrong, np.flatnonzero(~has & ends_like_crc(sound)))
         doubtful = (sound.column("position")[wrong] - segment.start_offset).tolist()
         inner_batches = inner_batch_topics(sound, derived.properties)
     starts, sizes = table.starts, table.column("size")

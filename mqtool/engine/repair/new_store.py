@@ -23,16 +23,17 @@ from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.repair.rebuild import Built, build
 from mqtool.engine.repair.store_times import CONTEXT, corrections
 from mqtool.engine.repair.verify_log import MOST_LISTED, TIME_ORDER, FindingsOfRows
-from mqtool.engine.repair.verify_records import check_records, right_flags, right_offsets
+from mqtool.engine.repair.verify_records import NO_CRC, check_records, ends_like_crc, right_flags, right_offsets
 from mqtool.engine.store.disk import Disk, inside
 from mqtool.engine.store.dispatch import dispatch, inner_batch_topics, properties_of
 from mqtool.engine.store.locks import hold_folder
-from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, field_at, put_numbers
+from mqtool.engine.store.log_writer import Bytes, LogWriter, ends_in_crc, field_at, is_apart, mark_crcs, put_numbers
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotPermittedError, UsageError, WriteError
 from mqtool.formats import checkpoint, placeholder
 from mqtool.formats import commit_log as layout
+from mqtool.formats import kernels as plain
 from mqtool.formats.placeholder import Likeness
 from mqtool.formats.scan import Ints, MessageTable
 
@@ -187,6 +188,7 @@ class NewStore:
         self.last_timestamp = 0
         self._held: _Put | None = None  # until the next tell whether its store times can be right
         self._times = np.empty(0, np.int64)  # of the last messages
+        self._has_crc = False  # the last message
         self._mended: collections.Counter[str] = collections.Counter()
         self._left: collections.Counter[tuple[str, str]] = collections.Counter()  # codes, and what they say
         disk.make_folder(root / "commitlog")
@@ -246,6 +248,7 @@ class NewStore:
         if queue_offsets is not None:
             put_numbers(records, ends - sizes + _QUEUE_OFFSET_AT, queue_offsets, ">i8")
         self._put_right(table, records, ends - sizes)
+        self._mend_crcs(table, records, ends)
         done = 0
         for row, one in missing:
             if row > done:
@@ -299,6 +302,25 @@ class NewStore:
         for place, one in findings.all:
             if isinstance(one, Finding) and one.severity is not Severity.NOTE and (one.code, place) not in mended:
                 self._leave(one)
+
+    def _mend_crcs(self, table: MessageTable, records: Bytes, ends: Ints) -> None:
+        """Write damaged CRC properties anew, of which the log then makes the digits; tell of messages that lack one."""
+        has = ends_in_crc(records, ends)
+        if has.any():
+            has &= is_apart(records, ends, table.sizes(plain.PROPERTIES))
+        had, self._has_crc = self._has_crc, bool(has[-1])
+        if has.all() or not (has.any() or had):
+            return
+        lacking = np.flatnonzero(~has)
+        rows = lacking[ends_like_crc(table.where(lacking))]
+        if len(rows):
+            mark_crcs(records, ends[rows], table.sizes(plain.PROPERTIES)[rows])
+            self._mended["its CRC property is damaged, it is written anew"] += len(rows)
+            has[rows] = True
+            self._has_crc = bool(has[-1])
+        between = ~has & np.r_[had, has[:-1]] & np.r_[has[1:], False]
+        for _ in range(int(between.sum())):
+            self._leave(finding("LOG-PROPERTY-CRC", NO_CRC))
 
     def _leave(self, one: Finding) -> None:
         self._left[one.code, one.message] += 1

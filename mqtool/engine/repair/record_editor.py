@@ -271,7 +271,7 @@ class RecordEditor:
         for position in positions:
             record = self._record(position)
             if record is not None and position not in self._edited:
-                data = record_edits.with_new_crc(record.data)
+                data = record_edits.with_new_crc(record.data, len(record.message.raw_properties))
                 self._edited[position] = data, "its CRC property does not fit"
                 count += 1
         if count:

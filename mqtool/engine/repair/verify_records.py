@@ -13,14 +13,17 @@ from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch, Properties
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, build_properties
 from mqtool.formats.scan import Envelope, Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.verify_log import FindingsOfRows
 
-_NO_CRC = "the record has no CRC property, though those around it have one"
+NO_CRC = "the record has no CRC property, though those around it have one"
 _NUMBER = "its DLedger entry is not numbered after the one before it"
+_MOST_OF_CRC = 15
+"""Of the twenty bytes of a CRC property, so many show one that is damaged."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _KNOWN_FLAGS = 0x7FF
 _COMPRESSION_SHIFT = 8
@@ -91,10 +94,10 @@ def edges_of(found: "FindingsOfRows", derived: Dispatch, envelope: Envelope) -> 
     alone = len(table) == 1
     between = np.zeros(len(table), np.bool_)
     between[1:-1] = ~has[1:-1] & has[:-2] & has[2:]
-    found.rows("LOG-PROPERTY-CRC", between, _NO_CRC)
+    found.rows("LOG-PROPERTY-CRC", between, NO_CRC)
 
     def lacking(row: int) -> Finding:
-        return found.finding("LOG-PROPERTY-CRC", row, _NO_CRC)
+        return found.finding("LOG-PROPERTY-CRC", row, NO_CRC)
 
     first_lacks = lacking(0) if not has[0] and (alone or has[1]) else None
     last_lacks = lacking(len(table) - 1) if not alone and not has[-1] and has[-2] else None
@@ -262,6 +265,18 @@ def has_crc_property(table: MessageTable, properties: Properties) -> npt.NDArray
     offsets, sizes = properties.at(CRC_PROPERTY)
     has: npt.NDArray[np.bool_] = (sizes == 10) & (offsets + sizes + 1 == table.starts + table.column("size"))
     return has
+
+
+def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
+    """Tell which records end in a CRC property, whole or with some of its bytes changed."""
+    ends = table.starts + table.column("size")
+    raw: Any = np.frombuffer(table.buffer, np.uint8)
+    tails = raw[(ends - CRC_SIZE)[:, None] + np.arange(CRC_SIZE)]
+    pattern = np.frombuffer(build_properties({CRC_NAME: "0" * 10}), np.uint8)
+    is_digit = (tails >= ord("0")) & (tails <= ord("9"))
+    agree = np.where(pattern == ord("0"), is_digit, tails == pattern).sum(axis=1)
+    found: npt.NDArray[np.bool_] = (table.sizes(plain.PROPERTIES) >= CRC_SIZE) & (agree >= _MOST_OF_CRC)
+    return found
 
 
 def check_entries(found: "FindingsOfRows", envelope: Envelope, base: int) -> None:

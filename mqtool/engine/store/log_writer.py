@@ -146,3 +146,22 @@ def ends_in_crc(records: Bytes, ends: Ints) -> npt.NDArray[np.bool_]:
     is_named = (tails[:, : len(_CRC_HEAD)] == _CRC_HEAD).all(1)
     mask: npt.NDArray[np.bool_] = is_named & (tails[:, -1] == ord(PAIR_SEPARATOR))
     return mask
+
+
+def is_apart(records: Bytes, ends: Ints, properties_sizes: Ints) -> npt.NDArray[np.bool_]:
+    """Tell of records that end in a CRC property whether it is no part of the property before it."""
+    mask: npt.NDArray[np.bool_] = (properties_sizes == CRC_SIZE) | (records[ends - CRC_SIZE - 1] == ord(PAIR_SEPARATOR))
+    return mask
+
+
+def mark_crcs(records: Bytes, ends: Ints, properties_sizes: Ints) -> None:
+    """Make records end in a CRC property, of which the digits do not fit yet.
+
+    Args:
+        records: end to end.
+        ends: one past the last byte of each that is to be changed.
+        properties_sizes: of the same; at least that of a CRC property.
+    """
+    records[ends[:, None] + np.arange(-CRC_SIZE, len(_CRC_HEAD) - CRC_SIZE)] = _CRC_HEAD
+    records[ends - 1] = ord(PAIR_SEPARATOR)
+    records[(ends - CRC_SIZE - 1)[properties_sizes > CRC_SIZE]] = ord(PAIR_SEPARATOR)
