@@ -90,7 +90,7 @@ def _queues(folder: Path) -> list[tuple[str, int, list[tuple[int, bytes]]]]:
         for topic in sorted(folder.iterdir())
         if topic.is_dir()
         for queue in sorted(topic.iterdir())
-        if queue.is_dir() and queue.name.isdecimal()
+        if queue.is_dir() and queue.name.removeprefix("-").isdecimal()
     ]
 
 

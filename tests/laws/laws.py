@@ -372,10 +372,10 @@ class _Check:
             touched = any(path == name or path.startswith(f"{name}/") for path in changed)
             if "broker" in self.case.mend and name.startswith("index/"):
                 continue
+            if sum(other.file == name for other in plan.changes) > 1 and change.what in ("create", "remove"):
+                continue  # removed, and made again, maybe as it was
             if not touched and change.what != "replace":
                 self.broken("surprise", f"undone {change.what}", f"foretold, and not done: {change}")
-            elif sum(other.file == name for other in plan.changes) > 1 and change.what in ("create", "remove"):
-                continue  # removed, and made again
             elif change.what == "create" and (name in self.state or name not in state):
                 self.broken(
                     "surprise", "create", f"foretold: {change}; before {name in self.state}, after {name in state}"

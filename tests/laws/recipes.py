@@ -428,6 +428,31 @@ _ROWS = {
         "recover",
         [{"op": "write", "file": "commitlog/00000000000000032768", "at": 21298, "hex": "41"}],
     ),
+    "a file of a queue that a broker removes and makes again as it was is foretold": (
+        "retry-533-clean",
+        "recover --as-broker 4.9",
+        [
+            {"op": "create", "file": "abort", "size": 4},
+            {"op": "zero", "file": "consumequeue/Retries/0/00000000000000000000", "at": 380, "len": 20},
+        ],
+    ),
+    "an empty unit does not lead to the message at address 0": (
+        "txn-497-clean",
+        "recover --as-broker 5.3",
+        [
+            {
+                "op": "zero",
+                "file": "consumequeue/SCHEDULE_TOPIC_XXXX/0/00000000000000000000",
+                "at": 0,
+                "len": 400,
+            }
+        ],
+    ),
+    "a queue with a negative number is filled by a start": (
+        "multipath-497-kill",
+        "recover --as-broker 5.3",
+        [{"op": "write", "file": "commitlog-b/00000000000000196608", "at": 51569, "hex": "80000000"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

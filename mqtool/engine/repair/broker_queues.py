@@ -92,7 +92,7 @@ class BrokerQueue:
             if low < high:
                 units = self.units(segment, int(offsets[low]) - first, int(offsets[high - 1]) + 1 - first)
                 units = units[offsets[low:high] - offsets[low]]
-                used = units["size"] != consume_queue.PRE_BLANK_SIZE
+                used = (units["size"] != consume_queue.PRE_BLANK_SIZE) & (units["size"] > 0)
                 out[low:high] = np.where(used, units["physical_offset"], -1)
         return out
 
