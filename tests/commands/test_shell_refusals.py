@@ -1,0 +1,297 @@
+"""What stands in the way of commands on messages, dead letters and offsets of brokers: a row for each command and case.
+
+Whatever it is: one sentence, the status of ``cli.md``, nothing on standard output that looks like an answer.
+"""
+
+import contextlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool import ProducerMessage
+from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.errors import Status
+from mqtool.formats.bodies import Registration, build_registration
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.config_tables import DataVersion
+from mqtool.formats.headers import RegisterBroker, build_header
+from mqtool.formats.remoting import RemotingCommand
+from tests.commands.running import Ran, run
+from tests.differential.java_broker import in_a_thread
+
+ELSEWHERE = "0A00000900002A9F0000000000000000"
+"""The id of a message of a broker that is not in this cluster."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[mqtool.Broker]:
+    with mqtool.Broker() as running:
+        address = running.name_server_address
+        with mqtool.AdminClient(address) as admin:
+            for name in ("Orders", "%DLQ%G", "%RETRY%G"):
+                admin.create_topic(name, queues=1)
+            for name in ("G", "Idle"):
+                admin.create_group(name)
+        with mqtool.Producer("P", address) as producer:
+            for number in range(40):
+                producer.send(ProducerMessage("Orders", f"{number}", keys=["k"]))
+            for number in range(3):
+                producer.send(ProducerMessage("%DLQ%G", f"{number}", properties={"RETRY_TOPIC": "Orders"}))
+        moved = ("--group", "G", "--topic", "Orders", "--queue", "0", "--offset", "3", "--yes")
+        assert run("offset", "set", "-n", address, *moved).status == Status.OK
+        yield running
+
+
+def commands(into: Path) -> dict[str, list[str]]:
+    """Return a call of each command that works, but for its name servers."""
+    return {
+        "get id": ["get", ELSEWHERE],
+        "get place": ["get", "Orders", "0", "0"],
+        "find key": ["find", "--key", "k", "--topic", "Orders"],
+        "find": ["find", "--topic", "Orders", "--limit", "5"],
+        "trace": ["trace", "--key", "k"],
+        "dlq list": ["dlq", "list"],
+        "dlq show": ["dlq", "show", "--group", "G"],
+        "dlq resend": ["dlq", "resend", "--group", "G", "--yes", "--state", str(into / "state")],
+        "dlq export": ["dlq", "export", "--group", "G", "--into", str(into / "letters")],
+        "dlq purge": ["dlq", "purge", "--group", "G", "--yes"],
+        "offset list": ["offset", "list"],
+        "offset copy": ["offset", "copy", "--from-group", "G", "--to-group", "Idle", "--yes"],
+        "offset shift": ["offset", "shift", "--group", "G", "--by", "-1", "--yes"],
+        "offset export": ["offset", "export", "--into", str(into / "offsets")],
+        "mirror": ["mirror", "--topic", "Orders", "--yes", "--idle", "100ms", "--to-name", "Other"],
+    }
+
+
+EVERY = [*commands(Path())]
+
+
+def asked(arguments: list[str], address: str) -> Ran:
+    """Run a command on brokers; a mirror goes from there to there."""
+    if arguments[0] == "mirror":
+        return run(*arguments, "--from", address, "--to", address)
+    return run(*arguments, "-n", address)
+
+
+def is_one_sentence(ran: Ran) -> bool:
+    """Tell whether the last line says why, in a sentence, and no line is of a traceback."""
+    last = ran.remarks.splitlines()[-1]
+    return last.startswith("mqtool: ") and "Traceback" not in ran.remarks and "fault in mqtool" not in ran.remarks
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_nobody_there_is_told_with_69(name: str, tmp_path: Path) -> None:
+    ran = asked(commands(tmp_path)[name], "127.0.0.1:1")
+
+    assert (ran.status, ran.output) == (Status.UNAVAILABLE, "")
+    assert "cannot connect to 127.0.0.1:1" in ran.remarks
+    assert is_one_sentence(ran)
+    assert [*tmp_path.iterdir()] == []
+
+
+UNKNOWN = [
+    (["get", "nothing"], "nothing"),
+    (["get", ELSEWHERE], ELSEWHERE),
+    (["get", "Nowhere", "0", "0"], "no topic matches Nowhere"),
+    (["get", "Orders", "7", "0"], "Orders has no queue 7"),
+    (["get", "Orders", "0", "999"], "no message has the queue offset 999"),
+    (["get", "Orders", "0", "0", "--broker", "none"], "no broker is named none"),
+    (["find", "--topic", "Nowhere*", "--since", "1h"], "no topic matches Nowhere*"),
+    (["trace", "nothing"], "no message has the id or key nothing"),
+    (["trace", ELSEWHERE], "no message has the id or key"),
+    (["dlq", "list", "None*"], "no group matches None*"),
+    (["dlq", "show", "--group", "None"], "the group None has no topic of dead letters"),
+    (["dlq", "resend", "--group", "None", "--yes"], "the group None has no topic of dead letters"),
+    (["dlq", "export", "--group", "None", "--into", "x"], "the group None has no topic of dead letters"),
+    (["dlq", "purge", "--group", "None", "--yes"], "the group None has no topic of dead letters"),
+    (["dlq", "purge", "--group", "None", "--delete-topic", "--yes"], "no topic matches %DLQ%None"),
+    (["offset", "list", "--group", "None"], "no group matches None"),
+    (["offset", "set", "--group", "G", "--topic", "None", "--queue", "0", "--offset", "0", "--yes"], "the topic None"),
+    (["offset", "copy", "--from-group", "None", "--to-group", "G", "--yes"], "no group matches None"),
+    (["offset", "copy", "--from-group", "G", "--to-group", "None", "--yes"], "no group matches None"),
+    (["offset", "shift", "--group", "None", "--by", "1", "--yes"], "no group matches None"),
+    (["offset", "shift", "--group", "G", "--topic", "None", "--by", "1", "--yes"], "no topic matches None"),
+    (["offset", "export", "--group", "None", "--into", "x"], "no group matches None"),
+    (["offset", "import", "/nowhere/x", "--yes"], "/nowhere/x"),
+    (["mirror", "--topic", "None*", "--yes", "--to-name", "Other"], "no topic matches None*"),
+    (["mirror", "--topic", "Orders", "--group", "None", "--yes", "--to-name", "Other"], "no group matches None"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), UNKNOWN, ids=[" ".join(row[0][:4]) for row in UNKNOWN])
+def test_what_is_not_there_is_told_with_66(arguments: list[str], sentence: str, broker: mqtool.Broker) -> None:
+    ran = asked(arguments, broker.name_server_address)
+
+    assert (ran.status, ran.output) == (Status.NO_INPUT, ""), ran
+    assert sentence in ran.remarks
+    assert is_one_sentence(ran)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_profile_that_is_not_there_is_told_with_66(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "mqtool").mkdir()
+    (tmp_path / "mqtool" / "config.toml").write_text("[profiles.prod]\nnamesrv='127.0.0.1:1'\n")
+    option = "--from-profile" if name == "mirror" else "--profile"
+
+    ran = run(*commands(tmp_path)[name], option, "prd")
+
+    assert (ran.status, ran.output) == (Status.NO_INPUT, "")
+    assert "has no [profiles.prd]; near it: prod" in ran.remarks
+    assert is_one_sentence(ran)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "give the name servers of both clusters: --from"),
+        (["--from", "127.0.0.1:1"], "give the name servers of both clusters: --to"),
+        (["--from", "{0}", "--to", "{0}"], "both clusters are named DefaultCluster"),
+        (["--from", "{0}", "--to", "{0}", "--to-name", "a b"], "copies cannot carry the cluster name 'a b'"),
+        (["--from", "{0}", "--to", "{0}", "--to-name", "B", "--begin", "x"], "x"),
+    ],
+)
+def test_a_mirror_of_what_makes_no_sense_is_refused(arguments: list[str], sentence: str, broker: mqtool.Broker) -> None:
+    ran = run("mirror", "--topic", "Orders", "--yes", *(one.format(broker.name_server_address) for one in arguments))
+
+    assert (ran.status, ran.output, sentence in ran.remarks) == (Status.USAGE, "", True), ran
+
+
+class Leaving:
+    """A proxy of a broker that passes on so many of its answers, and has gone away then."""
+
+    def __init__(self, behind: str) -> None:
+        self.answers = 0
+        self._behind = behind
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listening.accept()
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        host, _, port = self._behind.partition(":")
+        with connection, socket.create_connection((host, int(port))) as behind, contextlib.suppress(OSError):
+            while self.answers > 0:
+                self._pass_on(connection, behind)
+                self._pass_on(behind, connection)
+                self.answers -= 1
+
+    @staticmethod
+    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+        head = source.recv(4, socket.MSG_WAITALL)
+        if len(head) < 4:
+            raise OSError("closed")
+        sink.sendall(head + source.recv(int.from_bytes(head), socket.MSG_WAITALL))
+
+
+@pytest.fixture(scope="module")
+def leaving(broker: mqtool.Broker) -> Iterator[tuple[Leaving, str]]:
+    """A broker that goes away, and the address of a name server that names it."""
+    proxy = Leaving(broker.address)
+    with mqtool.AdminClient(broker.name_server_address) as admin:
+        configs = {config.topic: config for _, config in admin.topics()}
+    identity = RegisterBroker("broker-a", proxy.address, "DefaultCluster", "", 0)
+    body = build_registration(Registration(DataVersion(0, 0, 0), configs))
+    request = RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(identity), body=body)
+
+    @contextlib.asynccontextmanager
+    async def naming() -> AsyncIterator[str]:
+        async with Cluster(NameServerConfig()) as names:
+            client = RemotingClient([names.name_server_address])
+            await client.invoke(request)
+            yield names.name_server_address
+            await client.close()
+
+    with in_a_thread(naming()) as address:
+        yield proxy, address
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_broker_that_goes_away_in_the_middle_is_told_with_69(
+    name: str, leaving: tuple[Leaving, str], tmp_path: Path
+) -> None:
+    proxy, name_server = leaving
+    for answers in (0,) if name == "mirror" else (0, 1, 2, 4):  # a mirror that has begun waits for it
+        proxy.answers = answers
+        ran = asked(commands(tmp_path)[name], name_server)
+
+        assert ran.status == Status.UNAVAILABLE or (answers and ran.status == Status.OK), (answers, ran)
+        if ran.status != Status.OK:
+            assert proxy.address in ran.remarks
+            assert is_one_sentence(ran)
+            assert not {"letters", "offsets", "letters.part", "offsets.part"} & {one.name for one in tmp_path.iterdir()}
+        for one in tmp_path.iterdir():
+            one.unlink()
+
+
+# Places to write to
+
+
+def process(arguments: list[str], address: str, output: Any = subprocess.PIPE, most: int | None = None) -> Ran:
+    """Run a command in a process of its own, which may write no file beyond a size."""
+
+    def limit() -> None:
+        if most is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    words = ["--from", address, "--to", address] if arguments[0] == "mirror" else ["-n", address]
+    done = subprocess.run(
+        [sys.executable, "-m", "mqtool", *arguments, *words],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        preexec_fn=limit,
+        text=True,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout or "", done.stderr)
+
+
+@pytest.mark.parametrize("name", ["dlq resend", "dlq export", "offset export"])
+def test_a_full_disk_for_a_file_is_told_with_74_and_leaves_nothing_half_done(
+    name: str, broker: mqtool.Broker, tmp_path: Path
+) -> None:
+    ran = process(commands(tmp_path)[name], broker.name_server_address, most=10)
+
+    assert ran.status == Status.IO_ERROR, ran
+    assert "cannot be written: File too large" in ran.remarks
+    assert is_one_sentence(ran)
+    assert [one.name for one in tmp_path.iterdir()] == (["state"] if name == "dlq resend" else [])
+    assert run("find", "-n", broker.name_server_address, "--topic", "%RETRY%G", "--since", "1h").rows == []
+
+
+@pytest.mark.parametrize("name", ["find", "dlq list", "trace", "mirror"])
+def test_a_full_disk_for_the_output_is_told_with_74(name: str, broker: mqtool.Broker, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = process(commands(tmp_path)[name], broker.name_server_address, full)
+
+    assert ran.status == Status.IO_ERROR, ran
+    assert is_one_sentence(ran)
+    assert "No space left on device" in ran.remarks
+
+
+@pytest.mark.parametrize("name", ["find", "trace"])
+def test_a_look_ends_quietly_when_nobody_reads_it(name: str, broker: mqtool.Broker, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ran = process(commands(tmp_path)[name], broker.name_server_address, writer)
+    finally:
+        os.close(writer)
+
+    assert (ran.status, "Traceback" in ran.remarks, "Broken pipe" in ran.remarks) == (Status.OK, False, False), ran
