@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 _FEW_CONNECTIONS = 1000
-_MASTER = "ASYNC_MASTER"  # one that waits for no slaves, as RocketMQ calls it
 
 
 @click.command(short_help="Run a name server and a broker.")
@@ -180,7 +179,7 @@ def _name_server(
 
 
 def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
-    from mqtool.engine.broker.settings import BrokerSettings, check_role
+    from mqtool.engine.broker.settings import BrokerSettings, Role, check_role
     from mqtool.engine.cluster import BrokerConfig
     from mqtool.engine.store.paths import STORE_SETTINGS
     from mqtool.engine.streams.tls import TlsSettings
@@ -191,7 +190,7 @@ def _broker(host: str, port: int | None, store: Path, given: dict[str, str], use
     used |= given.keys() - unknown
     used |= STORE_SETTINGS | {"storePathRootDir"}
     check_role(given)
-    if given.get("brokerRole") == _MASTER:
+    if given.get("brokerRole") == Role.ASYNC_MASTER:
         used.add("brokerRole")
     of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
     return BrokerConfig(store, host, port, rules, of_store, TlsSettings.of(given))

@@ -286,7 +286,7 @@ class _RunningBroker:
                     await self._flush_wanted.wait()
             self._flush_wanted.clear()
             try:
-                while awaited.is_any and store.failure is None:
+                while awaited.wants_flush and store.failure is None:
                     await loop.run_in_executor(None, store.flush)
                     self.server.send(self.door.tick(self._clock()))
                     self.server.turn(self._clock())
@@ -383,7 +383,9 @@ class _RunningBroker:
 
     def _identity(self) -> BrokerIdentity:
         settings = self.rules.settings
-        return BrokerIdentity(settings.broker_name, self.rules.address, settings.cluster_name, settings.broker_id)
+        return BrokerIdentity(
+            settings.broker_name, self.rules.address, settings.cluster_name, self.rules.state.broker_id
+        )
 
     async def _tell(self, client: RemotingClient, command: RemotingCommand) -> None:
         try:

@@ -1,6 +1,7 @@
-"""Those who wait until what they have stored is on the disk (``flushDiskType=SYNC_FLUSH``).
+"""Those who wait until what they have stored is safe: on the disk (``flushDiskType=SYNC_FLUSH``), and with others.
 
-Whoever runs the broker flushes the store as long as ``is_any`` says so, and lets it tick after that.
+Whoever runs the broker flushes the store as long as ``wants_flush`` says so, and lets it tick after that; whoever
+learns what others have (``LiveLog.confirmed_offset``) lets it tick, too.
 (Rules: store.md 8.4. RocketMQ: ``GroupCommitService``.)
 """
 
@@ -34,25 +35,32 @@ class AwaitedFlushes:
         """Whether somebody waits."""
         return self._room.count(FLUSHES) > 0
 
+    @property
+    def wants_flush(self) -> bool:
+        """Whether somebody waits for the disk."""
+        store = self._store
+        return self.is_any and store.is_sync and store.log.flushed_offset < store.log.end_offset
+
     def wait(self, flush_offset: int, session: Session, then: Callable[[bool, int], None], now: int) -> None:
-        """Have ``then`` told whether the log is flushed up to an address: as soon as it is, or when that fails."""
+        """Have ``then`` told whether the log is safe up to an address: as soon as it is, or when that fails."""
         deadline = now + self._state.settings.flush_timeout_ms
-        is_first = not self.is_any
+        first = self._room.first(_KEY)
+        is_first = first is None or first.offset <= self._store.flushed_offset
         self._room.add(Waiting(FLUSHES, _KEY, session, deadline, _give_up, then, offset=flush_offset))
         if is_first and self.on_wanted is not None:
             self.on_wanted()
 
     def tick(self, now: int) -> None:
-        """Tell those whose messages are flushed; all of them where nothing ever will be again."""
+        """Tell those whose messages are safe; all of them where nothing ever will be again."""
         if self.is_any:
-            self._room.release(_KEY, self._store.flushed_offset, True, now)
+            self._room.release(_KEY, self._store.safe_offset, True, now)
             if self._store.failure is not None:
                 self._room.release(_KEY, 1 << 63, False, now)
 
     def next_tick(self, now: int) -> int | None:
-        """Return when to look: at once where the first is flushed."""
+        """Return when to look: at once where the first is safe."""
         first = self._room.first(_KEY)
-        is_ready = first and (first.offset <= self._store.flushed_offset or self._store.failure is not None)
+        is_ready = first and (first.offset <= self._store.safe_offset or self._store.failure is not None)
         return now if is_ready else None
 
 

@@ -1,10 +1,21 @@
 """The settings of a broker, by RocketMQ's names; most take effect at once when they change while it runs."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mqtool.errors import UsageError
 from mqtool.formats.settings import Settings, setting
+
+MASTER_ID = 0
+
+
+class Role(enum.StrEnum):
+    """What a broker is to others of its name (``brokerRole``)."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +76,10 @@ def check_role(given: Mapping[str, str]) -> None:
     Raises:
         UsageError: they ask for a slave, or for the id of one.
     """
-    if given.get("brokerRole", "").strip().upper() == "SLAVE":
+    if given.get("brokerRole", "").strip().upper() == Role.SLAVE:
         raise UsageError("brokerRole=SLAVE: a broker is a master here")
     broker_id = given.get("brokerId", "0").strip()
-    if broker_id != "0":
+    if broker_id != str(MASTER_ID):
         raise UsageError(f"brokerId={broker_id}: a broker is a master here, whose id is 0")
 
 

@@ -1,15 +1,21 @@
-"""What a broker goes by, and what may change while it runs: its settings and its address."""
+"""What a broker goes by, and what may change while it runs: its settings, its address and its role."""
 
-from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.broker.settings import MASTER_ID, BrokerSettings, Role
 from mqtool.formats.hosts import parse_host
 
 
 class BrokerState:
-    """Settings and address, shared by all parts of a broker: who reads them here sees what they are now."""
+    """Settings, address and role, shared by all parts of a broker: who reads them here sees what they are now."""
 
     def __init__(self, settings: BrokerSettings, address: str) -> None:
         self.settings = settings
+        self.role = Role.ASYNC_MASTER
         self.listens_at(address)
+
+    @property
+    def broker_id(self) -> int:
+        """By which others of its name tell it from them: a master has one whatever its settings say."""
+        return self.settings.broker_id if self.role is Role.SLAVE else MASTER_ID
 
     def listens_at(self, address: str) -> None:
         """Take ``host:port`` for the address that clients know, and that messages are stored with."""

@@ -31,7 +31,7 @@ class AppendResult(NamedTuple):
     store_timestamp: int = 0
     store_host: Host = (b"", 0)
     flush_offset: int = 0
-    """So much of the log must be flushed before the producer may be told; 0 for a message that does not wait."""
+    """So much of the log must be safe before the producer may be told; 0 for a message that does not wait."""
 
     @property
     def message_id(self) -> str:

@@ -14,7 +14,7 @@ from mqtool.engine.store.live_log import LiveLog
 from mqtool.engine.store.live_queue import LiveQueue
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.retention import Retention
-from mqtool.errors import FormatError, MqtoolError
+from mqtool.errors import FormatError, MqtoolError, WriteError
 from mqtool.formats import commit_log
 from mqtool.formats.new_message import (
     MOST_PROPERTIES,
@@ -119,7 +119,7 @@ class Appender:
             return _REFUSED
         self._dispatcher.take(message, pairs, queue if has_unit else None, light, count, at, size, now)
         end = at + size
-        wait = end if self.is_sync and pairs.get(_WAIT) != b"false" else 0
+        wait = end if (self.is_sync or log.confirmed_offset is not None) and pairs.get(_WAIT) != b"false" else 0
         return AppendResult(PutStatus.PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
 
     def append_batch(self, batch: NewMessage, now: int) -> AppendResult:
@@ -174,8 +174,32 @@ class Appender:
         take = self._dispatcher.take
         for pairs, offset, size in zip(all_pairs, offsets, sizes, strict=True):
             take(batch, pairs, queue, (), 1, offset, size, now)
-        waits = self.is_sync and any(pairs.get(_WAIT) != b"false" for pairs in all_pairs)
+        must_wait = self.is_sync or log.confirmed_offset is not None
+        waits = must_wait and any(pairs.get(_WAIT) != b"false" for pairs in all_pairs)
         return AppendResult(PutStatus.PUT_OK, tuple(offsets), end, first, now, batch.store_host, end if waits else 0)
+
+    def append_bytes(self, at: int, data: bytes) -> None:
+        """Append bytes of the log of another broker, as a slave does, and dispatch the messages that are whole then.
+
+        Args:
+            at: their address there, which is the end of this log; an empty log begins with any segment.
+            data: the bytes, cut anywhere; the next ones go on where they end.
+
+        Raises:
+            BadDataError: they do not follow what is there; nothing is appended.
+            RecoveryNeededError: they are no messages, or not the next of their queues: they are in the log and in no
+                queue, and nothing is stored any more.
+            WriteError: the disk is full: the end of the log tells from where to go on; or it fails.
+        """
+        if self._health.failure is not None:
+            raise self._health.failure
+        try:
+            self._log.write_at(at, data)
+        except WriteError as error:
+            self._health.hold_up(error)
+            raise
+        self._health.fatal(self._dispatcher.read_on)
+        self._log.last_timestamp, self._log.last_start = self._dispatcher.reached
 
     def _fits(self, body_size: int, size: int) -> bool:
         return (

@@ -122,17 +122,23 @@ class Dispatcher:
             self.on_arrival(topic, message.queue_id, queue.next_offset, code, now)
 
     def read_on(self) -> None:
-        """Take the messages that lie in the log behind the last one, up to one that is not whole yet.
+        """Take the messages that lie in the log behind the last one, up to one that is there by half.
 
         Raises:
             RecoveryNeededError: something else lies there, or a message has another number than is next in its queue.
         """
+        self.next_offset = max(self.next_offset, self._log.min_offset)  # of a log that has just begun in the middle
         while (found := self._log.whole_at(self.next_offset)) is not None:
             size, record = found
             if record:
                 self._take_again(parse_stored(record))
             else:  # a blank record
                 self.next_offset += size
+
+    @property
+    def reached(self) -> Reached:
+        """The last message that was taken."""
+        return Reached(self._timestamp, self._last_start)
 
     def _take_again(self, stored: StoredMessage) -> None:
         message, at = stored.message, stored.physical_offset
@@ -153,6 +159,8 @@ class Dispatcher:
     def _queue_at(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> "LiveQueue":
         """Return a queue whose next message has an offset."""
         queue = self.queues.by_key.get((topic, queue_id)) or self.make_queue(topic, queue_id)
+        if not queue.next_offset and self._log.min_offset:  # those before it lay where the log does not begin any more
+            queue.begin_at(queue_offset)
         if queue.next_offset != queue_offset:
             raise RecoveryNeededError(
                 f"the message at {physical_offset:,} is number {queue_offset:,} of a queue of {queue.next_offset:,}"
@@ -164,7 +172,7 @@ class Dispatcher:
         if remove := self.queues.leaving.get(topic):
             self.write_units()
             remove()
-        return self.queues.make(topic, queue_id, Reached(self._timestamp, self._last_start))
+        return self.queues.make(topic, queue_id, self.reached)
 
     # Files
 
@@ -186,7 +194,7 @@ class Dispatcher:
         self._health.is_held_up = False
         if self._health.failure is not None:
             return
-        reached = Reached(self._timestamp, self._last_start)
+        reached = self.reached
         try:
             self.queues.write(most_new)
             if self.is_indexed:

@@ -20,13 +20,14 @@ from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import reading
-from mqtool.errors import FormatError, NotFoundError, RecoveryNeededError, StoreChangedError
+from mqtool.errors import BadDataError, FormatError, NotFoundError, RecoveryNeededError, StoreChangedError
 from mqtool.formats import commit_log, scan
 from mqtool.formats.layout import packer_of
 from mqtool.formats.stored_message import parse_stored
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk, OpenFile
+    from mqtool.engine.store.log_reader import LogReader
 
 _BLANK = packer_of(commit_log.BLANK)
 _ROOM = commit_log.BLANK_SIZE
@@ -97,6 +98,10 @@ class LiveLog:
         """When it was stored."""
         self.flushed_offset = found.min_offset
         self.flushed_timestamp = 0
+        self.confirmed_offset: int | None = None
+        """Up to where others have it as well, None where nobody has to."""
+        self.readers: set[LogReader] = set()
+        """Who is reading it on."""
         self._disk = disk
         self._folders = list(folders)
         self._written: Segment | None = None  # the last segment
@@ -306,6 +311,45 @@ class LiveLog:
         self.last_timestamp = timestamp
         self.last_start = last_start
         self.end_offset += len(records)  # last: who flushes in another thread takes it first
+
+    def write_at(self, at: int, data: bytes) -> None:
+        """Write bytes of the log of another broker, whose segments are as long, to where they lie there.
+
+        They may be cut anywhere, in the middle of a record too; nobody looks at them here.
+
+        Args:
+            at: the end of this log; where that is empty, the beginning of a segment.
+            data: the bytes.
+
+        Raises:
+            BadDataError: they do not belong there; nothing is written.
+            WriteError: the disk is full, or fails; the end of the log tells how much is written.
+        """
+        if not self.segments and data and at % self.file_size == 0:
+            self.min_offset = self.flushed_offset = self.end_offset = at
+        if at != self.end_offset:
+            raise BadDataError(f"bytes for {at:,} do not follow a log that ends at {self.end_offset:,}")
+        while data:
+            position = self.end_offset % self.file_size
+            if not position:
+                self._written = self.segments.get(self.end_offset)
+            if self._written is None:
+                self._begin_segment()
+            part = data[: self.file_size - position]
+            self._write(position, part)
+            self.end_offset += len(part)
+            data = data[len(part) :]
+
+    def cut(self, end: int) -> None:
+        """Have the log end before a record that is there by half.
+
+        Raises:
+            WriteError: the disk fails.
+        """
+        if end < self.end_offset:
+            self._write(end % self.file_size, bytes(self.end_offset - end))
+            self.end_offset = end
+            self.flushed_offset = min(self.flushed_offset, end)
 
     def _write(self, position: int, data: bytes) -> None:
         segment = self._written

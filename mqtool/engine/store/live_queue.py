@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 QueueKey = tuple[str, int]
 
 _UNIT = packer_of(consume_queue.UNIT)
+_FILLER = _UNIT.pack(0, consume_queue.PRE_BLANK_SIZE, 0)
 _BATCH_UNIT = packer_of(batch_consume_queue.UNIT)
 _EXT_HEAD = packer_of(consume_queue_ext.HEAD)
 _MOST_OPEN = 64
@@ -236,6 +237,16 @@ class LiveQueue:
 
     # Adding
 
+    def begin_at(self, queue_offset: int) -> None:
+        """Have the first message be one in the middle, as in a log that begins there.
+
+        What would lie before its unit in the same file is filler, as RocketMQ writes it.
+        """
+        stop = queue_offset * self.unit.size
+        self.written = stop // self.file_size * self.file_size
+        self._tail += _FILLER * ((stop - self.written) // self.unit.size)
+        self.next_offset = queue_offset
+
     def append(
         self,
         physical_offset: int,
@@ -286,7 +297,7 @@ class LiveQueue:
         return place
 
     def _first_place(self) -> int:
-        return self._starts[0] // self.unit.size if self._starts else 0
+        return (self._starts[0] if self._starts else self.written) // self.unit.size
 
     @property
     def place_stop(self) -> int:
@@ -322,7 +333,7 @@ class LiveQueue:
     def _bytes(self, place: int, limit: int) -> bytes | bytearray:
         """Return units from a place on as they lie in one file, or in memory."""
         size = self.unit.size
-        at = max(place * size, self._starts[0] if self._starts else 0)
+        at = max(place * size, self._starts[0] if self._starts else self.written)
         if at >= self.written:
             return self._tail[at - self.written : at - self.written + limit * size]
         start = at // self.file_size * self.file_size
@@ -428,6 +439,10 @@ class LiveBatchQueue(LiveQueue):
     __slots__ = ()
     is_batch = True
     unit = _BATCH_UNIT
+
+    def begin_at(self, queue_offset: int) -> None:
+        """Have the first message be one in the middle: units tell their offsets themselves, so none is filler."""
+        self.next_offset = queue_offset
 
     def _take_end(self, first: int, end: int) -> None:
         if end > first:

@@ -44,6 +44,7 @@ CHANGEABLE = frozenset(
         "flushIntervalCommitLog",
         "flushIntervalConsumeQueue",
         "maxMessageSize",
+        "retentionWaitsForReaders",
     )
 )
 """Settings that an open store takes changes of."""
@@ -138,6 +139,7 @@ class MessageStore:
         self._queues = self.dispatcher.queues.by_key
         self.append = self._appender.append
         self.append_batch = self._appender.append_batch
+        self.append_bytes = self._appender.append_bytes
         self.tick = self._upkeep.tick
         self.write_units = self.dispatcher.write_units
         self.write_some_units = self.dispatcher.write_some_units
@@ -229,6 +231,12 @@ class MessageStore:
     # Reading
 
     @property
+    def safe_offset(self) -> int:
+        """Up to where the log is as safe as producers wait for: on the disk, and with others, where it has to be."""
+        safe, confirmed = self.log.flushed_offset if self.is_sync else self.log.end_offset, self.log.confirmed_offset
+        return safe if confirmed is None else min(safe, confirmed)
+
+    @property
     def flushed_offset(self) -> int:
         """Up to where the log is on the disk."""
         return self.log.flushed_offset
@@ -267,6 +275,16 @@ class MessageStore:
 
     # The end
 
+    def cut_half(self) -> None:
+        """Cut a record off that is there by half, of bytes that came: whoever sends them begins with it again.
+
+        Raises:
+            RecoveryNeededError: the log ends in something else.
+            WriteError: the disk fails.
+        """
+        self.dispatcher.read_on()
+        self.log.cut(self.dispatcher.next_offset)
+
     def close(self) -> None:
         """Write everything down to the disk and let go of the store; without ``abort`` if all of that went well.
 
@@ -274,6 +292,7 @@ class MessageStore:
             WriteError: the disk failed, now or before; the store must be recovered.
         """
         try:
+            self.cut_half()
             self.write_units()
             if self._health.is_held_up:
                 raise WriteError(f"{self.root} is left to be recovered: {DISK_IS_FULL}")

@@ -35,6 +35,7 @@ STORE_SETTINGS = frozenset(
         "enableLmq",
         "enableMultiDispatch",
         "enabledAppendPropCRC",
+        "retentionWaitsForReaders",
         "fileReservedTime",
         "flushCommitLogLeastPages",
         "flushCommitLogThoroughInterval",
@@ -44,6 +45,7 @@ STORE_SETTINGS = frozenset(
         "maxMessageSize",
         "messageDelayLevel",
         "messageIndexEnable",
+        "retentionWaitsForReaders",
         "readOnlyCommitLogStorePaths",
         "storePathCommitLog",
     )

@@ -68,6 +68,7 @@ class Retention:
         self.warning = config.number("diskSpaceWarningLevelRatio", 90, 35, 90) / 100
         self._reserved_ms = reserved_hours * _HOUR_MS
         self._hours = hours
+        self._waits_for_readers = config.flag("retentionWaitsForReaders")
         self._forcibly = config.flag("cleanFileForciblyEnable", True)
         self._clean_interval = config.number("cleanResourceInterval", 10_000)
         self._delete_interval = config.number("deleteCommitLogFilesInterval", 100)
@@ -102,6 +103,10 @@ class Retention:
             modified_ms = 0
         if not self._is_forced and modified_ms + self._reserved_ms > now:
             return False
+        if self._waits_for_readers and not self._is_forced:
+            end = segment.start_offset + log.file_size
+            if any(reader.offset < end for reader in log.readers):
+                return False
         self._left -= 1
         self._next_deletion = now + self._delete_interval
         return True

@@ -11,6 +11,7 @@ import pytest
 
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.append_result import PutStatus
+from mqtool.engine.store.log_reader import LogReader
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
@@ -101,6 +102,33 @@ def test_segments_that_are_old_go_at_any_hour_when_somebody_asks(tmp_path: Path)
         for now in again:
             store.tick(now)
         assert len(segments(tmp_path / "later")) == count - 20  # so many looks long
+
+
+def test_segments_stay_that_a_reader_has_not_read_where_that_is_set_but_not_on_a_full_disk(tmp_path: Path) -> None:
+    for waits in ("false", "true"):
+        usage = Usage()
+        with filled(tmp_path / waits, usage, retentionWaitsForReaders=waits) as store:
+            whole = b"".join(bytes(store.log.read(at, 4096)) for at in range(0, store.log.end_offset, 4096))
+            reader = LogReader(store.log, 0)
+            found = b"".join(bytes(reader.read(1000)) for _ in range(7))
+            assert (found, reader.offset) == (whole[:6096], 6096)  # a piece ends where a segment does
+
+            night = NIGHT + 72 * HOUR
+            for step in range(100):
+                store.tick(night + 100 * step)
+            if waits == "false":
+                assert store.log.min_offset > 6096
+                with pytest.raises(NotFoundError, match="nothing is at 6,096 any more"):
+                    reader.read(1000)
+                continue
+            assert store.log.min_offset == 4096
+            assert bytes(reader.read(96)) == whole[6096:6192]
+            usage.ratio = 0.86
+            for step in range(100, 300):
+                store.tick(night + 100 * step)
+            assert store.log.min_offset > 6192
+            reader.close()
+            assert not store.log.readers
 
 
 @pytest.mark.parametrize(

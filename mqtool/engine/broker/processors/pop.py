@@ -107,7 +107,7 @@ def _taken(broker: "Broker", request: "Request", wanted: PopRequest, taken: Take
         code = ResponseCode.POLLING_FULL if taken.is_full else ResponseCode.POLLING_TIMEOUT
         return command.answer(code, fields, remark=NO_MESSAGE_IN_QUEUE)
     answer = _found(command, fields, taken.parts)
-    if taken.flush_offset > broker.store.flushed_offset:
+    if taken.flush_offset > broker.store.safe_offset:
         when_flushed(broker, request._replace(now=taken.pop_time), answer, taken.flush_offset)
         return None
     return answer

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.pull import Filter, Place, Pulled
 from mqtool.engine.broker.processors.protocol_texts import OFFSET_RESET
+from mqtool.engine.broker.settings import MASTER_ID
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
 from mqtool.formats.headers import Pull, parse_header
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
+_SUGGESTED = str(MASTER_ID)
 _CODES = {
     StoreStatus.FOUND: ResponseCode.SUCCESS,
     StoreStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -59,7 +61,7 @@ def _answer(opaque: int, queue_offset: int, pulled: Pulled) -> RemotingCommand:
     if code is None:  # an empty queue: only who asks for its beginning may wait for it
         code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
     fields = {
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": _SUGGESTED,
         "nextBeginOffset": str(next_offset),
         "minOffset": str(low),
         "maxOffset": str(high),

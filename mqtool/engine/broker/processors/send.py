@@ -103,7 +103,7 @@ def _answer(
 
 def acknowledged(broker: "Broker", request: "Request", answer: RemotingCommand, flush_offset: int) -> "Answer":
     """Return the answer to a request that has stored a message, nothing yet where it must wait for the disk."""
-    if flush_offset and flush_offset > broker.store.flushed_offset:
+    if flush_offset and flush_offset > broker.store.safe_offset:
         when_flushed(broker, request, answer, flush_offset)
         return None
     return answer
@@ -115,7 +115,9 @@ def when_flushed(broker: "Broker", request: "Request", answer: RemotingCommand, 
 
     def then(is_flushed: bool, now: int) -> None:
         if not is_flushed:
-            answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            confirmed = broker.store.log.confirmed_offset
+            is_alone = confirmed is not None and confirmed < flush_offset
+            answer.code = ResponseCode.FLUSH_SLAVE_TIMEOUT if is_alone else ResponseCode.FLUSH_DISK_TIMEOUT
         session.reply_when_saved(broker.saves, request.command, answer, changes, now)
 
     broker.awaited_flushes.wait(flush_offset, session, then, request.now)

@@ -219,6 +219,33 @@ def test_who_waits_too_long_for_the_disk_is_told_so_and_where_the_message_is(tmp
     assert (answer.code, answer.ext_fields["queueOffset"]) == (ResponseCode.FLUSH_DISK_TIMEOUT, "0")
 
 
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_an_answer_waits_until_others_have_the_message_too_where_they_have_to(tmp_path: Path, flush: str) -> None:
+    with broker_at_work(tmp_path, flushDiskType=flush) as asking:
+        log = asking.store.log
+        log.confirmed_offset = 0
+        [request, other, *_] = [exchange.request.command for exchange in exchanges("java-5.3.3-producer", *SENDS)]
+        ends = []
+        for command in (request, other):
+            assert [*asking.door.handle(command, asking.client, NOW)] == []
+            ends.append(log.end_offset)
+        if flush == "SYNC_FLUSH":
+            log.confirmed_offset = ends[0]
+            assert asking.broker.awaited_flushes.wants_flush
+            assert [*asking.door.tick(NOW)] == []
+        asking.store.flush()
+        assert not asking.broker.awaited_flushes.wants_flush
+
+        log.confirmed_offset = ends[0]
+        assert asking.door.next_tick(NOW) == NOW
+        assert [(answer.code, answer.opaque) for _, answer in asking.door.tick(NOW)] == [(0, request.opaque)]
+        log.confirmed_offset = ends[1] - 1
+        assert [*asking.door.tick(NOW + 4999)] == []
+        [(_, late)] = asking.door.tick(NOW + 5000)
+
+        assert (late.opaque, late.code) == (other.opaque, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+
+
 # Sending back
 
 

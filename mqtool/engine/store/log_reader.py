@@ -1,0 +1,37 @@
+"""The log as the bytes that it is, read on from an address: what a master gives to a slave."""
+
+from typing import TYPE_CHECKING
+
+from mqtool.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.live_log import LiveLog
+
+
+class LogReader:
+    """Reads on where it has ended; what it has not read yet may hold retention back (``retentionWaitsForReaders``)."""
+
+    def __init__(self, log: "LiveLog", offset: int) -> None:
+        """Begin at an address."""
+        self.offset = offset
+        """Address of the next byte."""
+        self._log = log
+        log.readers.add(self)
+
+    def read(self, most: int) -> memoryview:
+        """Return the next bytes, up to ``most`` and not beyond the end of a segment; none at the end of the log.
+
+        Raises:
+            NotFoundError: they are not in the log any more.
+            MqtoolError: the disk fails, or a file has become shorter.
+        """
+        log = self._log
+        if self.offset < log.min_offset:
+            raise NotFoundError(f"the log begins at {log.min_offset:,}: nothing is at {self.offset:,} any more")
+        data = log.read(self.offset, max(0, min(most, log.end_offset - self.offset)))
+        self.offset += len(data)
+        return data
+
+    def close(self) -> None:
+        """Hold nothing back any more."""
+        self._log.readers.discard(self)

@@ -1,0 +1,237 @@
+"""The log of another broker, appended as its bytes come: the files are those that the other broker has."""
+
+import contextlib
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.append_result import PutStatus
+from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
+from mqtool.engine.store.message_store import MessageStore
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError, MqtoolError, RecoveryNeededError
+from mqtool.formats import consume_queue
+from tests.engine.store.live import NOW, half_full, new_message, opened
+from tests.engine.store.test_message_store import REPLAYED, findings, segment, settings_of
+from tests.formats.golden_bytes import log
+from tests.golden import golden_store, manifest
+
+MASTERS = [*REPLAYED, "ext-533-clean"]
+QUEUES = ("consumequeue", "batchconsumequeue")
+
+
+def log_of(name: str) -> bytes:
+    """Return the log of a golden store, blank ends of segments included, up to its last message."""
+    last = manifest(name)["messages"][-1]
+    return b"".join(log(name)[1])[: last["phy"] + last["size"]]
+
+
+def slave(name: str, root: Path) -> MessageStore:
+    """Open a store with the settings of a golden one."""
+    batch_topics = {topic for topic, _ in StoreReader(golden_store(name)).batch_consume_queues}
+    if not root.exists():
+        root.mkdir()
+        if "-550-" in name:
+            (root / "rocksdbstore").mkdir()
+    return MessageStore(root, StoreConfig(settings_of(name)), now=0, usage=half_full, batch_topics=batch_topics)
+
+
+def files(root: Path, *kinds: str) -> dict[Path, bytes]:
+    """Return the files in some folders of a store."""
+    return {
+        path.relative_to(root): path.read_bytes()
+        for kind in kinds
+        for path in sorted(root.glob(f"{kind}/**/*"))
+        if path.is_file()
+    }
+
+
+def contents(root: Path, kind: str) -> list[bytes]:
+    """Return the files of a folder without their names."""
+    return [*files(root, kind).values()]
+
+
+@pytest.mark.parametrize("name", MASTERS)
+@settings(max_examples=6)
+@given(data=st.data())
+def test_a_log_that_comes_in_any_pieces_gives_the_files_of_the_broker_that_wrote_it(
+    name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    stream, root = log_of(name), tmp_path_factory.mktemp("slave") / "store"
+    ends = data.draw(st.lists(st.integers(1, len(stream) - 1), max_size=30, unique=True).map(sorted))
+    after = data.draw(st.lists(st.sampled_from(["", "", "tick", "flush", "close", "kill"]), min_size=31, max_size=31))
+
+    store = slave(name, root)
+    for number, (start, end) in enumerate(itertools.pairwise([0, *ends, len(stream)])):
+        # As a slave reports it: half a record that was cut off comes again, what is zero of a blank one need not come.
+        at = store.log.end_offset
+        assert not any(stream[start:at])
+        store.append_bytes(at, stream[at:end])
+        if after[number] == "tick":
+            store.tick(NOW)
+        elif after[number] == "flush":
+            store.flush()
+            store.flush_queues()
+        elif after[number] == "close":
+            store.close()
+            store = slave(name, root)
+        elif after[number] == "kill":
+            left = root.with_name(f"left{number}")
+            shutil.copytree(root, left)
+            store.close()
+            root, store = left, slave(name, left)
+            assert store.was_recovered
+    store.close()
+
+    theirs = golden_store(name)
+    if name != "ext-533-clean":  # whose units are in part in an extension, which this broker does not write
+        assert files(root, *QUEUES) == files(theirs, *QUEUES)
+    assert contents(root, "index") == contents(theirs, "index")
+    ours = b"".join(contents(root, "commitlog*")) if "multipath" not in name else joined(root)
+    assert ours[: len(stream)] == stream
+    assert not any(ours[len(stream) :])
+    assert findings(root, StoreConfig(settings_of(name))) == []
+
+
+def joined(root: Path) -> bytes:
+    """Return the log of a store with several folders."""
+    return b"".join(path.read_bytes() for path in sorted(root.glob("commitlog*/*"), key=lambda path: path.name))
+
+
+@pytest.mark.parametrize("name", ["mixed-533-clean", "many-497-clean", "propcrc-533-clean", "mixed-550-clean"])
+@settings(max_examples=6)
+@given(data=st.data())
+def test_a_log_that_begins_with_a_later_segment_has_filler_for_what_is_not_there(
+    name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    stream, root, size = log_of(name), tmp_path_factory.mktemp("slave") / "store", segment(name)
+    begin = size * data.draw(st.integers(1, len(stream) // size))
+    step = data.draw(st.integers(100, 40_000))
+
+    with contextlib.closing(slave(name, root)) as store:
+        for at in range(begin, len(stream), step):
+            store.append_bytes(at, stream[at : at + step])
+        assert (store.log.min_offset, store.log.end_offset) == (begin, len(stream))
+        for (topic, queue_id), units in _units_behind(name, begin).items():
+            queue = store.queue(topic, queue_id)
+            assert queue is not None
+            assert queue.min_offset(begin) == units[0][0]
+            assert queue.next_offset == units[-1][0] + 1
+
+    theirs = StoreReader(golden_store(name)).consume_queues
+    for key, units in _units_behind(name, begin).items():
+        ours = StoreReader(root, StoreConfig(settings_of(name))).consume_queues[key]
+        kept = ours.units(units[0][0], len(units))
+        assert kept.tolist() == theirs[key].units(units[0][0], len(units)).tolist()
+        before = ours.units(ours.segments[0].start_offset // consume_queue.UNIT_SIZE, units[0][0])
+        filler = [unit for unit in before.tolist() if unit[0] < begin]
+        assert set(filler) <= {(0, consume_queue.PRE_BLANK_SIZE, 0)}
+    with contextlib.closing(slave(name, root)) as store:  # it is continued like any other
+        assert store.append(new_message(), NOW).status is PutStatus.PUT_OK
+
+
+def _units_behind(name: str, begin: int) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """Return queue offset and address of the messages of each queue of a golden store from an address on."""
+    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for key, queue in StoreReader(golden_store(name)).consume_queues.items():
+        rows = [
+            (number, int(unit["physical_offset"]))
+            for number, unit in enumerate(queue.units(0, queue.max_offset()))
+            if unit["physical_offset"] >= begin
+        ]
+        if rows:
+            found[key] = rows
+    return found
+
+
+def test_bytes_that_do_not_follow_the_log_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    stream = log_of("mixed-533-clean")
+    with contextlib.closing(slave("mixed-533-clean", tmp_path / "store")) as store:
+        with pytest.raises(BadDataError, match="bytes for 100 do not follow a log that ends at 0"):
+            store.append_bytes(100, stream[100:200])
+        store.append_bytes(0, stream[:1000])
+        for at in (0, 999, 1001, 65536):
+            with pytest.raises(BadDataError, match=f"bytes for {at:,} do not follow a log that ends at 1,000"):
+                store.append_bytes(at, stream[at : at + 10])
+        store.append_bytes(1000, b"")  # which tells that there is nothing new
+        assert store.log.end_offset == 1000
+        store.append_bytes(1000, stream[1000:])
+    assert contents(tmp_path / "store", "consumequeue") == contents(golden_store("mixed-533-clean"), "consumequeue")
+
+
+@pytest.mark.parametrize("position", [0, 4, 20, 28, 88])
+def test_what_is_no_message_stops_the_queues_before_it_and_nothing_is_stored_behind_it(
+    tmp_path: Path, position: int
+) -> None:
+    stream = bytearray(log_of("mixed-533-clean"))
+    messages = manifest("mixed-533-clean")["messages"]
+    third = messages[2]["phy"]
+    stream[third + position] ^= 0x55
+    store = slave("mixed-533-clean", tmp_path / "store")
+
+    with pytest.raises(RecoveryNeededError, match=f"{third:,}"):
+        store.append_bytes(0, bytes(stream[:60_000]))
+
+    assert sum(queue.next_offset for queue in (store.queue(*key) for key in store.queues()) if queue) <= 2
+    assert store.append(new_message(), NOW).status is PutStatus.SERVICE_NOT_AVAILABLE
+    with pytest.raises(RecoveryNeededError):
+        store.append_bytes(store.log.end_offset, b"more")
+    with pytest.raises(MqtoolError):
+        store.close()
+    assert (tmp_path / "store" / "abort").exists()
+
+
+class FullDisk(Disk):
+    """A disk without room for the log beyond an address of a segment."""
+
+    room = 1 << 60
+
+    def open(self, path: Path) -> OpenFile:
+        file = super().open(path)
+        if path.parent.name == "commitlog":
+            write = file.write
+
+            def refuse(at: int, data: bytes | bytearray) -> None:
+                if any(data) and at + len(data) > self.room:
+                    raise DiskFullError(f"no space left for {path}")
+                write(at, data)
+
+            file.write = refuse  # type: ignore[method-assign]
+        return file
+
+
+def test_a_full_disk_stops_the_bytes_that_come_until_there_is_room(tmp_path: Path) -> None:
+    name, disk = "mixed-533-clean", FullDisk()
+    stream = log_of(name)
+    config = StoreConfig(settings_of(name))
+    with contextlib.closing(MessageStore(tmp_path / "store", config, now=0, usage=half_full, disk=disk)) as store:
+        store.append_bytes(0, stream[:30_000])
+        disk.room = 40_000
+        with pytest.raises(DiskFullError):
+            store.append_bytes(30_000, stream[30_000:50_000])
+        assert store.log.end_offset == 30_000
+        disk.room = 1 << 60
+        store.tick(NOW)
+        store.append_bytes(30_000, stream[30_000:])
+    assert files(tmp_path / "store", *QUEUES) == files(golden_store(name), *QUEUES)
+    assert [one for one in verify_store(StoreReader(tmp_path / "store", config)) if one.code != "CONFIG-MISSING"] == []
+
+
+@pytest.mark.parametrize("half", [0, 1, 50, 80])
+def test_a_message_that_is_stored_behind_bytes_that_came_is_the_next_of_its_queue(tmp_path: Path, half: int) -> None:
+    with opened(tmp_path / "master") as master:
+        for number in range(30):
+            master.append(new_message(body=b"%d" % number), NOW + number)
+        stream = bytes(master.log.read(0, master.log.end_offset))
+    with opened(tmp_path / "slave") as promoted:
+        promoted.append_bytes(0, stream + stream[:half])
+        promoted.cut_half()
+        result = promoted.append(new_message(body=b"of the slave"), NOW + 99)
+        assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 30)
+        assert result.physical_offsets == (len(stream),)
