@@ -14,13 +14,15 @@ import orjson
 
 from mqtool.engine.repair.transfer import NUMBERS, RAW, SAID, TEXTS
 from spark_jobs import run_as_program
-from spark_jobs.messages import CORRUPT
+from spark_jobs.messages import CORRUPT, FIRST_MS, LAST_MS
+from spark_jobs.session import setting
 from spark_jobs.source import NAME, RocketMQStore
 from spark_jobs.stores import Store
 
 _COLUMNS = (*NUMBERS, *TEXTS, *RAW, "properties", *SAID)
 FOLDERS = ("export_topic", "store_date")
 """What folders are named by; the column ``topic`` stays in the files, as ``mqtool import`` needs it there."""
+_DAY_MS = 86_400_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +66,25 @@ def run(spark: Any, stores: Sequence[Store], into: Path, chosen: Chosen, partiti
         functions.sum(functions.when(is_sound, functions.col("size"))).alias("size"),
         functions.count_if(~is_sound).alias("damaged"),
     )
-    date = functions.to_date(functions.timestamp_millis("store_timestamp"))
-    folders = {"export_topic": functions.col("topic"), "store_date": date}
+    folders = {"export_topic": functions.col("topic"), "store_date": _date(functions.col("store_timestamp"))}
     rows = counted.where(is_sound).drop(CORRUPT).withColumns(folders)
-    rows.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
+    with setting(spark, "spark.sql.python.filterPushdown.enabled", "true"):
+        rows.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
     found = observed.get
     return Exported(found["messages"] or 0, found["size"] or 0, found["damaged"] or 0)
 
 
+def _date(milliseconds: Any) -> Any:
+    """Return the date in UTC, whatever the time zone of the session; null where no calendar has it."""
+    from pyspark.sql import functions
+
+    days = functions.floor(milliseconds / _DAY_MS).cast("int")
+    first = functions.lit("1970-01-01").cast("date")
+    return functions.when(milliseconds.between(FIRST_MS, LAST_MS), functions.date_add(first, days))
+
+
 def _messages(spark: Any, stores: Sequence[Store], partition_size: int) -> Any:
     spark.dataSource.register(RocketMQStore)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.conf.set("spark.sql.session.timeZone", "UTC")  # whose dates name folders
     reader = spark.read.format(NAME).option("paths", orjson.dumps([store.path for store in stores]).decode())
     options = {
         "columns": ",".join((*_COLUMNS, CORRUPT)),

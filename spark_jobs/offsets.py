@@ -7,12 +7,14 @@ log tells is a lower bound: a message that was consumed at the first attempt lea
 need not be what it has committed. (Rules: store.md 10.4, 11.2, 11.4, 11.5.)
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from mqtool.engine.store import rocksdb
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError
 from mqtool.formats import config_tables, pop
@@ -136,6 +138,11 @@ def _of_tables(reader: StoreReader) -> Iterator[Progress]:
         for (topic, queue_id), queue in queues.items():
             yield Progress("min_offset", None, topic, queue_id, queue.first_offset)
             yield Progress("max_offset", None, topic, queue_id, queue.max_offset())
+    if reader.rocksdb_queues:
+        with contextlib.suppress(BadDataError, FormatError, MissingExtraError):
+            for (topic, queue_id), ends in rocksdb.read_ends(reader.rocksdb_queues).queues.items():
+                yield Progress("min_offset", None, topic, queue_id, ends.min_offset)
+                yield Progress("max_offset", None, topic, queue_id, ends.max_offset)
 
 
 def _of_log(store: Store, part: LogRange) -> Iterator[Progress]:

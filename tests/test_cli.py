@@ -578,6 +578,7 @@ def test_help_tells_the_status_and_fits_a_narrow_terminal(surroundings: dict[str
         done = mqtool_at(surroundings, name, "--help", environment={"COLUMNS": "80"})
         assert done.returncode == Status.OK
         assert max(map(len, done.stdout.splitlines())) <= 80
+        assert "\\b" not in done.stdout  # which keeps lines as they are
 
 
 def test_the_version_is_told(surroundings: dict[str, str]) -> None:

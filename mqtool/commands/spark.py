@@ -36,14 +36,14 @@ _limit_option = click.option(
 
 @click.group(short_help="Ask stores too large for one machine, on Spark.")
 def command() -> None:
-    r"""Ask stores too large for one machine, on Spark: here, or on a cluster.
+    """Ask stores too large for one machine, on Spark: here, or on a cluster.
 
     \b
       mqtool spark verify -s '/brokers/*/store'
       mqtool spark stats -s /mnt/store --by hour --master spark://host:7077
 
     Every executor must see the files of a store under the same path. Each job runs with spark-submit too.
-    """
+    """  # noqa: D301
 
 
 @command.command("verify", short_help="Check stores and list what is wrong.")
@@ -250,6 +250,10 @@ def offsets(limit: int, job: Job) -> int:
     )  # fmt: skip
     for row in rows:
         job.output.row(job.named(row.asDict()))
+    if without := sum(row["lag"] is None for row in rows):
+        job.output.remark(
+            f"{without:,} have no lag: their queue is gone, or in RocksDB, which executors read with mqtool[rocksdb]"
+        )
     job.tell(f"{len(rows):,} groups and queues" + ("; --limit is reached" if len(rows) == limit else ""))
     return Status.OK
 

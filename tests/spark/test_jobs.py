@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +154,13 @@ def test_exported_messages_are_those_of_the_store(spark: Any, tmp_path: Path) ->
     store = golden("mixed-533-clean")
     chosen = export.Chosen(topics=frozenset(["OrderEvents", "log-x"]))
 
-    done = export.run(spark, [store], tmp_path / "out", chosen, SMALL)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        done = export.run(spark, [store], tmp_path / "out", chosen, SMALL)
+        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
 
     wanted = [one for one in manifest("mixed-533-clean")["messages"] if one["topic"] in ("OrderEvents", "log-x")]
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
@@ -163,6 +171,11 @@ def test_exported_messages_are_those_of_the_store(spark: Any, tmp_path: Path) ->
     assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {
         "export_topic=OrderEvents", "export_topic=log-x",
     }  # fmt: skip
+    dates = {
+        datetime.datetime.fromtimestamp(one["store_timestamp"] / 1000, datetime.UTC).date().isoformat()
+        for one in wanted
+    }
+    assert {path.name for path in (tmp_path / "out").glob("*/*")} == {f"store_date={date}" for date in dates}
 
 
 def test_addresses_that_only_one_store_has_are_told(spark: Any, tmp_path: Path) -> None:
@@ -214,6 +227,18 @@ def test_messages_are_compared_as_by_the_command(spark: Any, tmp_path: Path, nam
         assert (counted["left"], counted["right"]) == (told.left.total(), told.right.total())
         assert [counted[f"{side}_unread"] > 0 for side in ("left", "right")] == [count > 0 for count in told.unreadable]
         assert bool(rows) == (pair[0] != pair[1])
+
+
+def test_the_lag_of_queues_in_rocksdb_is_told(spark: Any, tmp_path: Path) -> None:
+    copy = copy_of("rocksdb-533-clean", tmp_path)
+    saved = {"Rocks@GID_r": {"0": 3, "1": 0}}
+    (copy / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": saved}))
+    ends = collections.Counter(one["queue_id"] for one in manifest("rocksdb-533-clean")["messages"])
+
+    rows = offsets.progress(spark, [Store(str(copy))], SMALL).collect()
+
+    lags = {row["queue_id"]: row["lag"] for row in rows if row["group"] == "GID_r"}
+    assert lags == {0: ends[0] - 3, 1: ends[1]}
 
 
 def test_progress_is_what_is_saved_and_what_the_log_tells(spark: Any) -> None:
