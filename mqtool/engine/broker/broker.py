@@ -120,7 +120,9 @@ class Broker:
         self.delayed = DelayedMessages(store, state, saves, config, now)
         self.timers = Timers(store, state, saves, config, now)
         revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
-        self.pops = pops = Pops(store, state, topics, offsets, revive_log, room, self.figures, saves, config, now)
+        self.pops = pops = Pops(
+            store, state, topics, offsets, revive_log, room, self.figures, saves, self.delete_queues, config, now
+        )
         self.pop_requests = PopRequests(store, state, topics, groups, offsets, pops, room)
         self.acknowledgements = Acknowledgements(store, topics, pops)
         self.recalls = Recalls(intake, state, topics)

@@ -7,7 +7,7 @@ once. A pop in order leaves the cursor where the first message is that its group
 
 import itertools
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -114,6 +114,7 @@ class Pops:
         room: WaitingRoom,
         figures: Figures,
         saves: Saves,
+        delete_queues: Callable[[str], None],
         folder: Path,
         now: int,
     ) -> None:
@@ -131,6 +132,7 @@ class Pops:
         self.log = log
         self.orders = PopOrders(folder, now, saves)
         self._room = room
+        self._delete_queues = delete_queues
         self._catch_up()
 
     def _catch_up(self) -> None:
@@ -314,7 +316,7 @@ class Pops:
         for name in list(self._topics.configs):
             group = name.removeprefix(RETRY_PREFIX).removesuffix(topic)[:-1]
             if name.startswith(RETRY_PREFIX) and group and normal_topic(name, group) == topic:
-                self._store.delete_topic(name)
+                self._delete_queues(name)
                 self._topics.delete(name, now)
 
 

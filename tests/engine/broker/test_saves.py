@@ -155,12 +155,13 @@ def test_nobody_waits_while_an_old_segment_is_removed(tmp_path: Path) -> None:
         asyncio.run(test())
 
 
-def test_nobody_waits_while_the_queues_of_a_deleted_topic_are_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", ["Gone", "%RETRY%G_Gone"])
+def test_nobody_waits_while_the_queues_of_a_deleted_topic_are_removed(removed: str, tmp_path: Path) -> None:
     reached, let_go = threading.Event(), threading.Event()
     real = Path.unlink
 
     def held(path: Path, *, missing_ok: bool = False) -> None:
-        if path.is_relative_to(tmp_path / "consumequeue" / "Gone"):
+        if path.is_relative_to(tmp_path / "consumequeue" / removed):
             reached.set()
             assert let_go.wait(_PATIENCE), "nobody was served meanwhile"
         real(path, missing_ok=missing_ok)
@@ -170,6 +171,7 @@ def test_nobody_waits_while_the_queues_of_a_deleted_topic_are_removed(tmp_path: 
         async with asyncio.timeout(60), mqtool.Broker(tmp_path, clock=clock) as broker:
             client, other = Client(broker.address), Client(broker.address)
             await client.send(b"one", topic="Gone")
+            await client.send(b"again", topic="%RETRY%G_Gone")  # of pops
             await client.send(b"one", topic="T")
             clock.advance(1)  # now its queue has a file
             deleted = asyncio.ensure_future(client.done(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Gone"))
@@ -178,7 +180,7 @@ def test_nobody_waits_while_the_queues_of_a_deleted_topic_are_removed(tmp_path: 
             assert not deleted.done()
             let_go.set()
             await deleted
-            assert not (tmp_path / "consumequeue" / "Gone").exists()
+            assert [path.name for path in (tmp_path / "consumequeue").iterdir()] == ["T"]
             assert (await client.send(b"again", topic="Gone"))["queueOffset"] == "0"
             await client.close()
             await other.close()
