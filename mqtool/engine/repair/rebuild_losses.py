@@ -4,7 +4,8 @@ Their messages have gone from the log before; but a consumer that asks for them 
 their places by placeholders. (Cost: linear in the units that go.)
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import bisect
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def given_up(
     Args:
         reader: of the store, with the queues that are to be replaced.
         made: what the new queues hold.
-        gaps: queue offsets in them without a message.
+        gaps: queue offsets in them without a message, in order.
         topics: whose queues are made again; None for all.
         log_end: what lies behind it a broker is just writing.
     """
@@ -80,13 +81,14 @@ def _lost_of(
 
 
 def _outside(
-    start: int, stop: int, made: QueueRange | None, gaps: Collection[tuple[int, int]]
+    start: int, stop: int, made: QueueRange | None, gaps: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
     """Yield what of a range of queue offsets a new queue lacks."""
     if made is None:
         yield start, stop
         return
-    for low, high in ((start, made.first), *gaps, (made.next, stop)):
+    near = bisect.bisect_right(gaps, start, key=lambda gap: gap[1]), bisect.bisect_left(gaps, (stop,))
+    for low, high in ((start, made.first), *gaps[slice(*near)], (made.next, stop)):
         low, high = max(low, start), min(high, stop)
         if low < high:
             yield low, high
