@@ -453,6 +453,11 @@ _ROWS = {
         "recover --as-broker 5.3",
         [{"op": "write", "file": "commitlog-b/00000000000000196608", "at": 51569, "hex": "80000000"}],
     ),
+    "a broker is foretold to hang on a topic that no folder can have for its name": (
+        "ext-497-kill",
+        "recover --as-broker 5.5",
+        [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 13139, "len": 3}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ import numpy as np
 from mqtool.engine.repair.broker_ext import BrokerExt
 from mqtool.engine.repair.broker_files import (
     RULES,
+    EndlessError,
     RefusedError,
     Rules,
     Scratch,
@@ -39,6 +40,8 @@ from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 
 _UNITS = 300_000
+_LONGEST_NAME = 255  # bytes, of file systems
+_SHOWN_OF_NAME = 40
 _EXT_FILE_SIZE = 48 << 20
 """Sizes of files where neither settings nor files tell: RocketMQ's defaults."""
 
@@ -361,6 +364,11 @@ class BrokerStart:
                 queue.put(packed[number : number + 1], int(units.queue_offset[first + number]))
 
     def _make_queue(self, key: QueueKey) -> BrokerQueue:
+        if "\0" in key[0] or len(key[0].encode()) > _LONGEST_NAME:
+            raise EndlessError(
+                f"the topic of a message, {key[0][:_SHOWN_OF_NAME]!r}, can be the name of no folder: it tries for half "
+                "a minute to make its queue, and so with each such message"
+            )
         batch = self.rules.batch_queues and key[0] in self._batch_topics
         paths = self.reader.paths
         folder = paths.batch_consume_queue if batch else paths.consume_queue
