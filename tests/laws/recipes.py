@@ -458,6 +458,11 @@ _ROWS = {
         "recover --as-broker 5.5",
         [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 13139, "len": 3}],
     ),
+    "a message with the least queue offset that there is is salvaged": (
+        "multipath-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog-b/00000000000000196608", "at": 35604, "hex": "8000000000000000"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

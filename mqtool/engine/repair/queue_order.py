@@ -115,7 +115,7 @@ def arrange(
         targets = [placed.get((queue, run.position), (queue, run.start)) for run in runs]
         order.moves[queue] = Moves(
             np.array([run.position for run in runs]),
-            np.array([offset - run.start for (_, offset), run in zip(targets, runs, strict=True)]),
+            np.array([_shift(run.start, offset) for (_, offset), run in zip(targets, runs, strict=True)], np.int64),
             np.array([queue_id for (_, queue_id), _ in targets]),
             np.array([(queue, run.position) in is_late for run in runs]),
         )
@@ -125,6 +125,11 @@ def arrange(
             if before.stop < after.start:
                 order.missing[after.position].append(Missing(queue, before.stop, after.start))
     return order
+
+
+def _shift(old: int, new: int) -> int:
+    """Return what is added to a 64-bit number to make another of it, however far apart the two are."""
+    return (new - old + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _chain(runs: list[Run], most_missing: Callable[[Run], int]) -> list[int]:
