@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import orjson
-
 from mqtool.errors import FormatError
+from mqtool.formats import json_library as orjson
 from mqtool.formats.config_tables import DataVersion, Table, TopicConfig, data_version, parse_table, topics
 
 _INT = struct.Struct(">i")

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import orjson
-
 from mqtool.errors import FormatError
+from mqtool.formats import json_library as orjson
 
 Table = dict[Any, Any]
 """One parsed file: a dict of dicts, lists, ``str``, ``int``, ``float``, ``bool`` and None."""

@@ -14,8 +14,9 @@ from mqtool.formats.compression import decompress
 from mqtool.formats.hosts import host_text, offset_message_id
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.scan import HOSTS, NARROW, WIDE, MessageTable, gather
+from mqtool.formats.stored_message import record_ends
 
-_SIZE, _POSITION = struct.Struct(">i"), struct.Struct(">q")
+_POSITION = struct.Struct(">q")
 _PHYSICAL_OFFSET_AT = int(commit_log.HEAD_DTYPES[0].fields["physical_offset"][1])  # type: ignore[index]
 
 
@@ -107,17 +108,6 @@ def records_of(data: bytes) -> Iterator[tuple[bytes, int]]:
     """
     for at, end in record_ends(data):
         yield data[at:end], _POSITION.unpack_from(data, at + _PHYSICAL_OFFSET_AT)[0]
-
-
-def record_ends(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where each of such records begins and ends; raises what ``records_of`` does."""
-    at, size_of_all = 0, len(data)
-    while at < size_of_all:
-        size = _SIZE.unpack_from(data, at)[0] if at + commit_log.MIN_SIZE <= size_of_all else 0
-        if not commit_log.MIN_SIZE <= size <= size_of_all - at:
-            raise FormatError("a record of an answer is cut off", offset=at)
-        yield at, at + size
-        at += size
 
 
 def message_of(record: bytes, position: int) -> Message:

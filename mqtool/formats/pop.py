@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import orjson
-
 from mqtool.errors import FormatError
+from mqtool.formats import json_library as orjson
 from mqtool.formats.topics import RETRY_PREFIX
 
 RECEIPT = "POP_CK"

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from mqtool.errors import FormatError
+from mqtool.formats import json_library as orjson
 from mqtool.formats.codes import LANGUAGES, Version
 from mqtool.formats.config_tables import parse_table
 from mqtool.formats.peer import Buffer, Peer

@@ -5,6 +5,7 @@
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mqtool.errors import FormatError
@@ -14,7 +15,7 @@ from mqtool.formats.new_message import NewMessage
 
 _HEADS = tuple(packer_of(head) for head in commit_log.HEADS)
 _SYS_FLAG_AT = int(commit_log.HEAD_DTYPES[0].fields["sys_flag"][1])  # type: ignore[index]
-_SHORT = struct.Struct(">h")
+_SIZE, _SHORT = struct.Struct(">i"), struct.Struct(">h")
 
 
 class StoredMessage(NamedTuple):
@@ -56,6 +57,21 @@ def take_apart(data: bytes, at: int, end: int) -> Parts:
         return head, data[body_at:body_end], topic, data[properties_at:end]
     except (struct.error, IndexError) as error:
         raise FormatError("a message record whose parts do not fit together", offset=0) from error
+
+
+def record_ends(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each record of an answer to a pull, one behind the other, begins and ends.
+
+    Raises:
+        FormatError: a record is cut off.
+    """
+    at, size_of_all = 0, len(data)
+    while at < size_of_all:
+        size = _SIZE.unpack_from(data, at)[0] if at + commit_log.MIN_SIZE <= size_of_all else 0
+        if not commit_log.MIN_SIZE <= size <= size_of_all - at:
+            raise FormatError("a record of an answer is cut off", offset=at)
+        yield at, at + size
+        at += size
 
 
 def parse_stored(record: bytes | memoryview) -> StoredMessage:

@@ -239,6 +239,7 @@ class Scenario:
                 "defaultTopicQueueNums": "4",
                 "flushDiskType": chance.choice(["ASYNC_FLUSH", "SYNC_FLUSH"]),
                 "transactionCheckInterval": "10000",
+                "transactionCheckMax": "1000",  # what is asked for too often is put aside, and not delivered
                 "brokerClusterName": "c",
             }
             name = f"{ROOMS[at % 2]}@b{at}"

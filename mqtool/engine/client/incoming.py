@@ -12,10 +12,8 @@ from mqtool.errors import FormatError
 from mqtool.formats.compression import decompress
 from mqtool.formats.headers import PushReply, parse_header
 from mqtool.formats.hosts import host_text, offset_message_id
-from mqtool.formats.message import record_ends
 from mqtool.formats.properties import parse_properties, split_keys
 from mqtool.formats.remoting import RemotingCommand
-from mqtool.formats.stored_message import take_apart
 
 log = logging.getLogger(__name__)
 
@@ -108,10 +106,14 @@ def parse_message(record: bytes | memoryview, broker_name: str = "") -> Consumer
 
 def parse_messages(records: bytes, broker_name: str) -> list[ConsumerMessage]:
     """Return the messages of an answer to a pull, one record behind the other; raises what ``parse_message`` does."""
+    from mqtool.formats.stored_message import record_ends  # construct and numpy load with the first messages
+
     return [_message(records, at, end, broker_name) for at, end in record_ends(records)]
 
 
 def _message(data: bytes, at: int, end: int, broker_name: str) -> ConsumerMessage:
+    from mqtool.formats.stored_message import take_apart
+
     head, body, topic, properties = take_apart(data, at, end)
     (
         _,

@@ -20,7 +20,7 @@ from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.wire import OnRequest, Wire
 from mqtool.engine.remoting.client import TIMEOUT_MS, Answering, own_address, split_addresses
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
+from mqtool.errors import AnswerTimeoutError, MqtoolError, NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import Heartbeat, MessageQueue, TopicRoute
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.signing import Credentials
@@ -272,8 +272,14 @@ class Instance:
             self.keep(self._tell_of_us(address))
 
     async def _tell_of_us(self, address: str) -> None:
+        told = functools.partial(self.wire.ask, address, questions.heartbeat(self.heartbeat()))
         with contextlib.suppress(MqtoolError):  # it is told again soon
-            await self.wire.ask(address, questions.heartbeat(self.heartbeat()))
+            try:
+                await told()
+            except AnswerTimeoutError:
+                raise
+            except UnavailableError:  # often this is what shows that a connection was lost: it goes over a new one
+                await told()
 
     async def unregister(self, producer_group: str = "", consumer_group: str = "") -> None:
         """Tell all brokers that this client has left a group."""

@@ -348,11 +348,9 @@ class LitePullConsumer(Consumer):
         await self._offsets.persist(queues)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return what the group consumes next of a queue, None where nothing was committed yet; of 4.x perhaps 0."""
+        """Return what the group, or this broadcasting consumer, reads next of a queue; None without a commit."""
         self._check_running()
-        if self._is_broadcasting:
-            return await self._offsets.read(queue)
-        return await self._ask_of(queue, fetching.committed_offset(self.group, queue, zero_if_none=False))
+        return await (self._offsets.read(queue) if self._is_broadcasting else super().committed(queue))
 
     # Where in a queue
 

@@ -179,11 +179,6 @@ class PullConsumer(Reader):
 
     # Offsets of the group
 
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """Return what the group consumes next of a queue, None where nothing was committed yet; of 4.x perhaps 0."""
-        self._check_running()
-        return await self._ask_of(queue, fetching.committed_offset(self.group, queue, zero_if_none=False))
-
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Have the broker note what the group consumes next of a queue.
 

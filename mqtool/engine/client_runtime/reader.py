@@ -3,13 +3,14 @@
 (Rules: remoting.md 3.4. RocketMQ: ``MQAdminImpl``.)
 """
 
+import contextlib
 from typing import TypeVar
 
 from mqtool.engine.client import fetching, questions
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.questions import Question
 from mqtool.engine.client_runtime.client import Client
-from mqtool.errors import NotFoundError
+from mqtool.errors import NotFoundError, RefusedError
 from mqtool.formats.bodies import MessageQueue
 
 T = TypeVar("T")
@@ -45,6 +46,20 @@ class Reader(Client):
         """Return the offset of the first message of a queue that was stored at a time (ms) or later."""
         self._check_running()
         return await self._ask_of(queue, questions.offset_at(queue.topic, queue.queue_id, timestamp))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return what the group consumes next of a queue, None where nothing was committed yet.
+
+        Brokers of 4.x answer 0 for both; then their table of all offsets is asked for, and 0 is returned where they
+        refuse that.
+        """
+        self._check_running()
+        offset = await self._ask_of(queue, fetching.committed_offset(self.group, queue, zero_if_none=False))
+        if offset == 0:
+            with contextlib.suppress(RefusedError):
+                held = await self._ask_of(queue, questions.consumer_offsets())
+                return held.get((queue.topic, self.group, queue.queue_id))
+        return offset
 
     async def _ask_of(self, queue: MessageQueue, question: Question[T]) -> T:
         """Ask about a queue; raises what ``Wire.ask`` does."""

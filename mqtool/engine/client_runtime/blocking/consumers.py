@@ -25,6 +25,7 @@ class _Reading(BlockingMember[AioReader]):
     min_offset = blocking(Reader.min_offset)
     max_offset = blocking(Reader.max_offset)
     offset_for_timestamp = blocking(Reader.offset_for_timestamp)
+    committed = blocking(Reader.committed)
 
 
 AioConsumer = TypeVar("AioConsumer", bound=Consumer)
@@ -71,7 +72,6 @@ class LitePullConsumer(_Consuming[lite_pull_consumer.LitePullConsumer]):
     poll = blocking(lite_pull_consumer.LitePullConsumer.poll)
     batch = blocking_block(lite_pull_consumer.LitePullConsumer.batch)
     commit = blocking(lite_pull_consumer.LitePullConsumer.commit)
-    committed = blocking(lite_pull_consumer.LitePullConsumer.committed)
     seek = blocking(lite_pull_consumer.LitePullConsumer.seek)
     seek_to_begin = blocking(lite_pull_consumer.LitePullConsumer.seek_to_begin)
     seek_to_end = blocking(lite_pull_consumer.LitePullConsumer.seek_to_end)
@@ -99,7 +99,6 @@ class PullConsumer(_Reading[pull_consumer.PullConsumer]):
 
     pull = blocking(pull_consumer.PullConsumer.pull)
     pull_block_if_not_found = blocking(pull_consumer.PullConsumer.pull_block_if_not_found)
-    committed = blocking(pull_consumer.PullConsumer.committed)
     commit = blocking(pull_consumer.PullConsumer.commit)
 
 
