@@ -185,6 +185,7 @@ PROGRAM = """
 import sys, numpy
 from mqtool.formats import native
 
+native.SIGNATURES = {"body_crcs": native.SIGNATURES["body_crcs"]}  # to compile all takes ten times as long
 was_stored = native.is_stored()
 out = numpy.zeros(1, numpy.uint32)
 native.kernels().body_crcs(numpy.arange(200, dtype=numpy.uint8), numpy.array([1]), numpy.array([150]), out)

@@ -37,11 +37,16 @@ def _some(trial: Trial) -> int:
 
 @pytest.mark.parametrize(("name", "command", "options"), MENDS, ids=[f"{row[1]}-{row[0]}" for row in MENDS])
 def test_whatever_disturbs_a_mend_the_store_comes_back_or_is_mended(
-    tmp_path: Path, name: str, command: str, options: dict[str, Any], record_property: Callable[[str, object], None]
+    tmp_path: Path,
+    memory_path: Path,
+    name: str,
+    command: str,
+    options: dict[str, Any],
+    record_property: Callable[[str, object], None],
 ) -> None:
     store = next(case for case in cases() if case.name == name).store(tmp_path / "damaged")
 
-    trial = Trial(store, command, options, tmp_path / "trial")
+    trial = Trial(store, command, options, memory_path / "trial")
 
     assert trial.after != trial.before_content
     for what, run in TRIALS.items():

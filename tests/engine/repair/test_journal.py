@@ -25,15 +25,15 @@ def trial_of_everything(place: Path, monkeypatch: pytest.MonkeyPatch, apart: boo
 
 
 @pytest.fixture
-def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+def trial(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
     """The journals lie on the file system of the store."""
-    return trial_of_everything(tmp_path, monkeypatch, False)
+    return trial_of_everything(memory_path, monkeypatch, False)
 
 
 @pytest.fixture
-def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+def apart(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
     """They do not: what is moved between the two is copied."""
-    return trial_of_everything(tmp_path, monkeypatch, True)
+    return trial_of_everything(memory_path, monkeypatch, True)
 
 
 def test_a_call_that_fails_leaves_the_store_as_it_was(trial: Trial) -> None:

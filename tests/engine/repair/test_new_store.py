@@ -74,11 +74,12 @@ def test_whatever_disturbs_the_making_of_a_store_nobody_takes_half_of_it_for_the
     how: Callable[[Path, Path], Callable[[Path, Disk], object]],
     name: str,
     tmp_path: Path,
+    memory_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
     store = next(case for case in cases() if case.name == name).store(tmp_path / "damaged")
     before = snapshot(store)
-    trial = MakingTrial(how(store, tmp_path), lambda root: (root / "abort").exists(), tmp_path / "trial", "deep/new")
+    trial = MakingTrial(how(store, tmp_path), lambda root: (root / "abort").exists(), memory_path / "trial", "deep/new")
 
     survive(trial, record_property)
 
@@ -96,7 +97,7 @@ def test_what_a_trial_takes_for_whole_is_sound(
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_whatever_disturbs_an_export_a_file_with_its_name_is_whole(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+    form: str, memory_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     monkeypatch.setattr(transfer, "_STEP", 20_000)
     messages = list(StoreReader(golden_store("mixed-533-kill")).messages())
@@ -104,7 +105,7 @@ def test_whatever_disturbs_an_export_a_file_with_its_name_is_whole(
     def make(target: Path, disk: Disk) -> None:
         export(disk, target, messages, form)
 
-    trial = MakingTrial(make, lambda _: False, tmp_path, "messages")
+    trial = MakingTrial(make, lambda _: False, memory_path, "messages")
 
     survive(trial, record_property)
 
