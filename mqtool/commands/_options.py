@@ -8,15 +8,15 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
-from mqtool.commands._output import Format, Output
-from mqtool.errors import NotFoundError, UsageError, WriteError
+from mqtool.commands._output import Format, Output, Row, counted, to_json, with_times
+from mqtool.errors import NotFoundError, Status, UsageError, WriteError
 
 if TYPE_CHECKING:
     from mqtool.commands._template import Template
@@ -351,6 +351,13 @@ def write_new(into: Path, lines: Iterable[bytes]) -> None:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise WriteError(f"{into} cannot be written: {error.strerror}") from error
+
+
+def export_rows(into: Path, rows: Collection[Row], what: str, output: Output) -> int:
+    """Write rows of something to a new file, as JSON lines, and say so; raises what ``write_new`` does."""
+    write_new(into, (to_json(with_times(row)) + b"\n" for row in rows))
+    output.remark(f"{counted(len(rows), what)} written to {into}")
+    return Status.OK
 
 
 def check_has_log(store: "StoreReader") -> None:

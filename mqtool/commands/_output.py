@@ -90,6 +90,15 @@ def _cell(value: Any) -> str:
     return printable(_text(value))
 
 
+def counted(number: int, what: str) -> str:
+    """Return how many of something there are, in words.
+
+    >>> counted(1, "message"), counted(2000, "message")
+    ('1 message', '2,000 messages')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 class Output:
     """Where a command writes its rows.
 

@@ -14,6 +14,7 @@ from mqtool.commands._completion import GROUP_NAME
 from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import (
     check_has_log,
+    export_rows,
     key_filter,
     limit_option,
     matching,
@@ -23,9 +24,8 @@ from mqtool.commands._options import (
     store_names,
     tag_filter,
     time_options,
-    write_new,
 )
-from mqtool.commands._output import Output, to_json, with_times
+from mqtool.commands._output import Output, counted
 from mqtool.commands._rows import message_row
 from mqtool.commands._wire import Brokers, source_options, wire_options
 from mqtool.errors import AccessDeniedError, MqtoolError, NotFoundError, Status, UsageError
@@ -203,7 +203,7 @@ def show(chosen: Chosen, body: str, source: "Brokers | StoreReader", output: Out
     output.columns, output.always = _COLUMNS, ("body", "keys")
     for row in _rows(source, chosen, body, output):
         output.row(row)
-    output.remark(_count(output.count, "dead letter"))
+    output.remark(counted(output.count, "dead letter"))
     return Status.OK
 
 
@@ -216,10 +216,7 @@ def show(chosen: Chosen, body: str, source: "Brokers | StoreReader", output: Out
 @output_option
 def export(chosen: Chosen, into: Path, source: "Brokers | StoreReader", output: Output) -> int:
     """Write the dead letters of a group to a file of JSON lines, as `mqtool send --jsonl` takes them."""
-    rows = _rows(source, chosen, "base64", output)
-    write_new(into, (to_json(with_times(row)) + b"\n" for row in rows))
-    output.remark(f"{_count(len(rows), 'dead letter')} written to {into}")
-    return Status.OK
+    return export_rows(into, _rows(source, chosen, "base64", output), "dead letter", output)
 
 
 def _rows(source: "Brokers | StoreReader", chosen: Chosen, body: str, output: Output) -> list[dict[str, Any]]:
@@ -400,7 +397,7 @@ async def _resend(
         were_sent = await together(map(resender.was_sent, letters))
         waiting = [letter for letter, was_sent in zip(letters, were_sent, strict=True) if not was_sent]
         if len(waiting) < len(letters):
-            already = _count(len(letters) - len(waiting), "dead letter")
+            already = counted(len(letters) - len(waiting), "dead letter")
             output.remark(f"{already} of these were sent again before, as {log.path} and the brokers tell")
         waiting = waiting[: chosen.limit]
         _show_plan(chosen, waiting, where, output)
@@ -452,11 +449,11 @@ async def _send_all(resender: "Resender", waiting: "list[DeadLetter]", rate: flo
             outcomes["sent"] += 1
             output.row(_outcome(letter, "sent", copy_id, ""))
     except BaseException:
-        done = f"{outcomes['sent']:,} of {_count(len(waiting), 'dead letter')} were sent"
+        done = f"{outcomes['sent']:,} of {counted(len(waiting), 'dead letter')} were sent"
         output.remark(f"{done}: run it again for the rest")
         raise
     failed = f", {outcomes['failed']:,} failed" if outcomes["failed"] else ""
-    output.remark(f"{_count(outcomes['sent'], 'dead letter')} sent again and read back{failed}")
+    output.remark(f"{counted(outcomes['sent'], 'dead letter')} sent again and read back{failed}")
     return Status.GIVEN_UP if failed else Status.OK
 
 
@@ -527,7 +524,7 @@ async def _plan_past(admin: "AdminClient", group: str, topic: str, broker_name: 
                     "create" if before is None else "replace",
                     broker,
                     questions.set_offset(group, topic, queue_id, queue.max_offset),
-                    f"moves past {_count(count, 'dead letter')}, which stay in the topic",
+                    f"moves past {counted(count, 'dead letter')}, which stay in the topic",
                     group=group,
                     topic=topic,
                     queue_id=queue_id,
@@ -535,7 +532,3 @@ async def _plan_past(admin: "AdminClient", group: str, topic: str, broker_name: 
                     new_offset=queue.max_offset,
                 )
     return changes
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

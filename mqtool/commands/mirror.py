@@ -9,7 +9,7 @@ import click
 from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import SPAN, WHERE, matching
-from mqtool.commands._output import Output, status_line
+from mqtool.commands._output import Output, counted, status_line
 from mqtool.commands._wire import Brokers, pair_options
 from mqtool.errors import Status, UsageError
 
@@ -127,7 +127,7 @@ class _Mirroring:
             tell=self._output.remark,
             refused=self._refused,
         )
-        await self._show_plan(mirror, source)
+        await self._show_plan(mirror, source, *names)
         self._output.flush()
         if not self._question.is_answered_yes("Copy them?"):
             return Status.DAMAGE
@@ -138,19 +138,14 @@ class _Mirroring:
             await mirror.run(None if self._idle is None else self._idle / 1000, self._tick)
         return self.sum_up()
 
-    async def _show_plan(self, mirror: "Mirror", source: "AdminClient") -> None:
+    async def _show_plan(self, mirror: "Mirror", source: "AdminClient", from_name: str, to_name: str) -> None:
         matching(self._topics, await mirror.known_topics(), "topic")
         if self._groups:
             matching(self._groups, await source.group_names(), "group")
         self._output.columns, self._output.always = _PLAN_COLUMNS, ("what",)
+        begin = self._begin if isinstance(self._begin, str) else "time"
         for plan in await mirror.plan():
-            what = (
-                "goes on"
-                if plan.is_begun
-                else f"begins with the {self._begin}"
-                if isinstance(self._begin, str)
-                else "begins"
-            )
+            what = "goes on" if plan.is_begun else f"from the {begin}"
             self._output.row(
                 {
                     "kind": "plan",
@@ -158,9 +153,12 @@ class _Mirroring:
                     "lag": plan.lag,
                     "source_queues": plan.source_queue_count,
                     "target_queues": plan.target_queue_count or plan.source_queue_count,
-                    "what": what if plan.target_queue_count else f"{what}; the topic is made",
+                    "what": what if plan.target_queue_count else f"new, {what}",
                 }
             )
+        self._output.remark(
+            f"{from_name} to {to_name}; the group {mirror.group} of {from_name} tells how far it has come"
+        )
 
     # While it goes on
 
@@ -173,7 +171,7 @@ class _Mirroring:
             lag = sum(one.lag for one in mirror.progress.values())
             rate = (copied - self._shown_count) / (now - self._shown)
             count = len(mirror.progress)
-            self._show(f"{count:,} topic{'s' * (count != 1)} · {copied:,} copied · {rate:,.0f}/s · lag {lag:,}")
+            self._show(f"{counted(count, 'topic')} · {copied:,} copied · {rate:,.0f}/s · lag {lag:,}")
             self._shown, self._shown_count = now, copied
         if now - self._told >= _TELL_S and not output.is_table:
             self._write_rows(now - self._told)
@@ -227,7 +225,7 @@ class _Mirroring:
         every = self._mirror.progress.values()
         lost = sum(one.lost for one in every)
         skipped = sum(one.skipped for one in every)
-        told = [f"{sum(one.copied for one in every):,} messages copied"]
+        told = [f"{counted(sum(one.copied for one in every), 'message')} copied"]
         told += [f"{skipped:,} left out, as they have been there before"] * bool(skipped)
         told += [f"{lost:,} could not be copied"] * bool(lost)
         self._output.remark(", ".join(told))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._admin import OFFSET_COLUMNS, offset_row, stored_offsets
-from mqtool.commands._change import Target, broker_option, target_options
+from mqtool.commands._change import Plan, Target, broker_option, target_options
 from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
-from mqtool.commands._options import SPAN, TIME, group_filter, matching, output_option, topic_filter, write_new
-from mqtool.commands._output import Output, to_json, with_times
+from mqtool.commands._options import SPAN, TIME, export_rows, group_filter, matching, output_option, topic_filter
+from mqtool.commands._output import Output
 from mqtool.commands._wire import Brokers, source_options, wire_options
 from mqtool.errors import BadDataError, Status, UsageError
 
@@ -110,14 +110,15 @@ def reset(
     )
 
 
-def _online(target: Target) -> None:
-    """Refuse a store: what follows goes by what brokers tell.
+def _move(target: Target, broker_name: str | None, plan: Plan) -> int:
+    """Have groups go on elsewhere, by what brokers tell; return the status.
 
     Raises:
-        UsageError: it is one.
+        UsageError: a store is meant.
     """
     if target.brokers is None:
         raise UsageError("this goes by what brokers tell: give -n (`mqtool offset set` changes a store)")
+    return target.run("offset set", {}, broker_name, plan)
 
 
 def _now() -> int:
@@ -136,13 +137,12 @@ def copy(from_group: str, to_group: str, topics: tuple[str, ...], broker_name: s
     \b
       mqtool offset copy --from-group billing --to-group billing-v2
     """  # noqa: D301
-    _online(target)
 
     async def plan(admin: "AdminClient") -> "Changes":
         chosen = await _chosen(admin, from_group, topics)
         return await admin.copy_offsets(from_group, to_group, chosen, broker_name=broker_name, dry_run=True)
 
-    return target.run("offset set", {}, broker_name, plan)
+    return _move(target, broker_name, plan)
 
 
 async def _chosen(admin: "AdminClient", group: str, patterns: tuple[str, ...]) -> set[str] | None:
@@ -182,7 +182,6 @@ def shift(
 
     A span counts from the message that is next, or from now in a queue that is read to its end.
     """  # noqa: D301
-    _online(target)
     if (by is None) == (by_ms is None):
         raise UsageError("give one of --by and --by-time")
 
@@ -192,7 +191,7 @@ def shift(
             group, chosen, by=by, by_ms=by_ms, now=_now(), broker_name=broker_name, dry_run=True
         )
 
-    return target.run("offset set", {}, broker_name, plan)
+    return _move(target, broker_name, plan)
 
 
 @command.command(short_help="Write how far groups have read to a file.")
@@ -209,10 +208,7 @@ def export(groups: tuple[str, ...], into: Path, brokers: Brokers, output: Output
         names = matching(groups, {one.group for one in await admin.offsets()}, "group") if groups else None
         return await admin.export_offsets(_now(), names)
 
-    rows = [one._asdict() for one in brokers.admin(kept)]
-    write_new(into, (to_json(with_times(row)) + b"\n" for row in rows))
-    output.remark(f"{len(rows):,} offsets written to {into}")
-    return Status.OK
+    return export_rows(into, [one._asdict() for one in brokers.admin(kept)], "offset", output)
 
 
 @command.command("import", short_help="Have groups go on where a file says.")
@@ -225,11 +221,9 @@ def import_(file: Path, broker_name: str | None, target: Target) -> int:
     A topic whose queues still have what was next goes on there exactly. Elsewhere all queues of the topic go on at the
     first message stored at that time or later: none is left out, some may come again. The plan says which.
     """
-    _online(target)
     offsets = _read_offsets(file)
-    return target.run(
-        "offset set",
-        {},
+    return _move(
+        target,
         broker_name,
         lambda admin: admin.import_offsets(offsets, _now(), broker_name=broker_name, dry_run=True),
     )

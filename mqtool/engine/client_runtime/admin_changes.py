@@ -6,7 +6,7 @@ Cost: a few requests to each broker, and one for each queue that a time is looke
 import difflib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mqtool.engine.client import questions
 from mqtool.errors import NotFoundError, UsageError
@@ -16,6 +16,8 @@ from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 if TYPE_CHECKING:
     from mqtool.engine.client.questions import Question, QueueEnds
     from mqtool.engine.client_runtime.admin_client import AdminClient
+
+T = TypeVar("T")
 
 _GLOB = frozenset("*?[")
 
@@ -61,6 +63,19 @@ class Changes:
         if request:
             self.requests.append((broker.address, request))
 
+    def add_settings(
+        self,
+        broker: Master,
+        before: T | None,
+        after: T,
+        request: "Question[None]",
+        difference: Callable[[T | None, T], str],
+        **fields: Any,
+    ) -> None:
+        """Add new settings of something on a broker, unless they are those that it has."""
+        if after != before:
+            self.add("create" if before is None else "replace", broker, request, difference(before, after), **fields)
+
 
 def check_known(name: str, names: Collection[str], what: str) -> None:
     """Refuse a name that is not there.
@@ -88,19 +103,29 @@ async def plan_topic(
     for broker, configs in await admin.ask_each(brokers, questions.topic_configs):
         known = configs.get(topic)
         config = changed_topic(known, topic, queue_count, perm)
-        if config != known:
-            what = "replace" if known else "create"
-            changes.add(what, broker, questions.put_topic(config), differences(known, config), topic=topic)
+        changes.add_settings(broker, known, config, questions.put_topic(config), differences, topic=topic)
     return changes
 
 
 async def plan_topic_deletion(admin: "AdminClient", brokers: Sequence[Master], topic: str) -> Changes:
     """Plan to delete a topic and its queues."""
-    answers = await admin.ask_each(brokers, questions.topic_configs)
-    check_known(topic, {name for _, configs in answers for name in configs}, "topic")
     changes = Changes()
-    await _add_topic_deletion(admin, [broker for broker, configs in answers if topic in configs], topic, changes)
+    holders = await _holders(admin, brokers, questions.topic_configs, topic, "topic")
+    await _add_topic_deletion(admin, holders, topic, changes)
     return changes
+
+
+async def _holders(
+    admin: "AdminClient",
+    brokers: Sequence[Master],
+    question: "Callable[[], Question[dict[str, T]]]",
+    name: str,
+    what: str,
+) -> list[Master]:
+    """Return the brokers that have a name; raises what ``check_known`` does."""
+    answers = await admin.ask_each(brokers, question)
+    check_known(name, {one for _, held in answers for one in held}, what)
+    return [broker for broker, held in answers if name in held]
 
 
 async def _add_topic_deletion(admin: "AdminClient", holders: Sequence[Master], topic: str, changes: Changes) -> None:
@@ -128,23 +153,18 @@ async def plan_group(
     for broker, tables in await admin.ask_each(brokers, questions.groups):
         known = tables.get(group)
         settings = changed_group(known, group, options)
-        if settings != known:
-            what = "replace" if known else "create"
-            changes.add(what, broker, questions.put_group(settings), group_differences(known, settings), group=group)
+        changes.add_settings(broker, known, settings, questions.put_group(settings), group_differences, group=group)
     return changes
 
 
 async def plan_group_deletion(admin: "AdminClient", brokers: Sequence[Master], group: str) -> Changes:
     """Plan to delete a group, its offsets, and its topics for retries and dead letters."""
-    answers = await admin.ask_each(brokers, questions.groups)
-    check_known(group, {name for _, tables in answers for name in tables}, "group")
     changes = Changes()
-    for broker, tables in answers:
-        if group in tables:
-            online = await admin.ask(broker.address, questions.members(group))
-            if online:
-                changes.remarks.append(f"{len(online.members):,} consumers are online, and make the group again")
-            changes.add("remove", broker, questions.delete_group(group), "settings and offsets", group=group)
+    for broker in await _holders(admin, brokers, questions.groups, group, "group"):
+        online = await admin.ask(broker.address, questions.members(group))
+        if online:
+            changes.remarks.append(f"{len(online.members):,} consumers are online, and make the group again")
+        changes.add("remove", broker, questions.delete_group(group), "settings and offsets", group=group)
     topics = await admin.ask_each(brokers, questions.topic_configs)
     for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):
         holders = [broker for broker, configs in topics if topic in configs]

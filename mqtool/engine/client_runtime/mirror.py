@@ -286,10 +286,12 @@ class Mirror:
         return all(lane.at >= lane.end and lane.target and not lane.is_waiting for lane in self._lanes.values())
 
     async def _patiently(self, work: Awaitable[None]) -> None:
-        """Do what can wait until servers answer again."""
+        """Do what can wait until servers answer again, and is done anew soon."""
         try:
             await work
             self._outages &= {one for lane in self._lanes.values() for one in (lane.address, lane.target_address)}
+        except NotFoundError:  # a topic, or a group, went just now
+            pass
         except MqtoolError as error:
             if not _may_pass(error):
                 raise
