@@ -2,6 +2,7 @@
 
 import bisect
 import collections
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding, Rest
+from mqtool.engine.repair.rebuild import batch_topics_of
 from mqtool.engine.repair.verify_log import Compared, LogJudge, QueueStretch, stretches
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
 from mqtool.engine.store.dispatch import QueueKey, Stretch, Units
@@ -320,9 +322,14 @@ class QueueChecker:
                 place |= {"queue_id": keys[0][1], "queue_offset": judge.first_offsets[keys[0]]}
             yield finding("QUEUE-MISSING", text, **place)
 
+    @functools.cached_property
+    def _batch_topics(self) -> set[str]:
+        return batch_topics_of(self.reader)
+
     def _lost_folder(self, key: QueueKey) -> str:
         """Return the highest folder of a missing queue that is missing too."""
-        root = self.reader.paths.consume_queue
+        is_batch = key[0] in self._batch_topics
+        root = self.reader.paths.batch_consume_queue if is_batch else self.reader.paths.consume_queue
         topic = root / key[0]
         # A damaged name may be longer than any file system takes.
         folder = topic / str(key[1]) if os.path.isdir(topic) else topic if root.is_dir() else root  # noqa: PTH112

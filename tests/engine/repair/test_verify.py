@@ -963,3 +963,13 @@ def test_what_brokers_keep_in_a_database_that_is_not_read_is_told(tmp_path: Path
     (store / "rocksdbstore/000009.sst").write_bytes(b"entries")
 
     assert places(problems_in(store)) == {("STORE-UNREAD", "rocksdbstore", None)}
+
+
+@pytest.mark.parametrize("gone", ["batchconsumequeue", "batchconsumequeue/Inner", "batchconsumequeue/Inner/0"])
+def test_a_batch_queue_that_is_gone_is_told_by_its_own_folder(gone: str, tmp_path: Path) -> None:
+    store = copy_of("batchcq-533-clean", tmp_path)
+    shutil.rmtree(store / gone)
+
+    found = [one for one in problems_in(store) if one.code == "QUEUE-MISSING"]
+
+    assert {one.file for one in found} == {gone}
