@@ -172,21 +172,21 @@ def _groups_of_store(store: "StoreReader") -> list[dict[str, Any]]:
     from mqtool.engine.store.queue_view import open_queue, queue_keys
     from mqtool.formats.topics import DEAD_LETTER_PREFIX
 
+    committed = _committed_in(store)
     queues: dict[tuple[str, str | None], list[tuple[int, int, int, int]]] = {}
     for topic, queue_id in sorted(queue_keys(store)):
         if topic.startswith(DEAD_LETTER_PREFIX) and (queue := open_queue(store, topic, queue_id)):
             group = topic.removeprefix(DEAD_LETTER_PREFIX)
-            committed = _committed_in(store, group, topic).get(queue_id, 0)
-            last = last_timestamp(store, queue)
-            queues.setdefault((group, None), []).append((queue.min_offset, queue.max_offset, committed, last))
+            passed, last = committed.get((topic, group, queue_id), 0), last_timestamp(store, queue)
+            queues.setdefault((group, None), []).append((queue.min_offset, queue.max_offset, passed, last))
     return _group_rows(queues)
 
 
-def _committed_in(store: "StoreReader", group: str, topic: str) -> dict[int, int]:
+def _committed_in(store: "StoreReader") -> dict[tuple[str, str, int], int]:
+    """Return what groups have committed, by topic, group and queue id."""
     from mqtool.formats.config_tables import consumer_offsets
 
-    offsets = consumer_offsets(store.config_table("consumerOffset.json") or {})
-    return {queue_id: offset for (name, of, queue_id), offset in offsets.items() if (name, of) == (topic, group)}
+    return consumer_offsets(store.config_table("consumerOffset.json") or {})
 
 
 @command.command(short_help="Show dead letters.")
@@ -243,9 +243,11 @@ def _stored_letters(store: "StoreReader", chosen: Chosen) -> "list[Message]":
     keys = queue_keys(store)
     if chosen.topic not in {name for name, _ in keys} | stored_topics(store).keys():
         raise _no_letters(chosen.group, {name for name, _ in keys})
-    committed = _committed_in(store, chosen.group, chosen.topic)
+    committed = _committed_in(store)
     messages = Search(store, chosen.query()).messages(lambda _: None)
-    letters = [one for one in messages if chosen.takes(one, committed.get(one.queue_id, 0))]
+    letters = [
+        one for one in messages if chosen.takes(one, committed.get((chosen.topic, chosen.group, one.queue_id), 0))
+    ]
     return letters[: chosen.limit]
 
 
