@@ -345,8 +345,9 @@ class Producer(Client):
         """Return a message that is ready as it waits for its batch; any thread may ask.
 
         Raises:
-            UsageError: it has too many properties.
+            UsageError: the producer is not running, or the message has too many properties.
         """
+        self._check_running()
         message = call.message
         given = self._before_send([message])
         with hooks.told_of_failure(given, [message]):
@@ -358,7 +359,6 @@ class Producer(Client):
     def _add(self, call: SendCall, lane: LaneKey) -> "asyncio.Future[SendResult]":
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         one = self.waiting(call, future)
-        self._check_running()
         assert self._batches is not None
         self._batches.add(lane, one)
         return future

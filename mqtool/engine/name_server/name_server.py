@@ -289,7 +289,8 @@ class NameServer:
             or (before is None and sum(1 + len(one) for one in self._kv.values()) >= MOST_KV)
             or self._kv_size + max(size, 0) > MOST_OF_ALL_KV
         ):
-            remark = f"at most {MOST_KV:,} kv configs are kept, of {MOST_OF_KV:,} characters each and {MOST_OF_ALL_KV:,} in all"
+            sizes = f"{MOST_OF_KV:,} characters each and {MOST_OF_ALL_KV:,} in all"
+            remark = f"at most {MOST_KV:,} kv configs are kept, of {sizes}"
             return request.command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)
         self._kv_size += size
         self._kv.setdefault(header.namespace, {})[header.key] = header.value

@@ -97,6 +97,16 @@ def test_a_hook_is_told_of_every_kind_of_send(broker: mqtool.Broker, auto_batch:
     assert all(one.properties["hooked"] == "yes" for one in stored)
 
 
+def test_a_hook_is_told_of_nothing_that_a_producer_sends_which_is_not_running(broker: mqtool.Broker) -> None:
+    told = Told()
+    with mqtool.Producer("P", broker.name_server_address, hooks=[told], auto_batch=True) as producer:
+        producer.send(ProducerMessage("Orders", b"sent"))
+    for send in (producer.send, producer.send_async):
+        with pytest.raises(UsageError, match="not running"):
+            _ = send(ProducerMessage("Orders", b"late"))
+    assert told.begun == [given for given, _, _ in told.sent] == [[b"sent"]]
+
+
 def test_a_hook_is_told_what_failed(broker: mqtool.Broker) -> None:
     told = Told()
     with mqtool.Producer("P", broker.name_server_address, hooks=[told]) as producer:
