@@ -38,12 +38,13 @@ _OF_PROPERTIES = frozenset((
     "properties", "tags", "keys", "unique_key", "raw_properties", "key_bytes", "headers", "json_properties",
 ))  # fmt: skip
 """Columns for which properties are read."""
-_CODES = ("", "LOG-SIZES", "LOG-POSITION", "LOG-CRC", "LOG-PROPERTY-TEXT")
+_CODES = ("", "LOG-SIZES", "LOG-POSITION", "LOG-CRC", "LOG-PROPERTY-TEXT", "LOG-TOPIC")
 _MEANINGS = {
     "LOG-SIZES": "the sizes in this record do not add up to its total size",
     "LOG-POSITION": "this record says to lie elsewhere",
     "LOG-CRC": "the body does not match its CRC",
     "LOG-PROPERTY-TEXT": "its properties are damaged",
+    "LOG-TOPIC": "no broker can have such a topic",
     "LOG-MAGIC": "no record begins here",
     "LOG-BLANK": "a blank record that does not fill its segment",
     "LOG-TORN": "a record that was not written to its end",
@@ -375,8 +376,13 @@ COLUMNS = BUILDERS | EXTRAS
 
 
 def judge(table: MessageTable, columns: Collection[str]) -> npt.NDArray[np.int8]:
-    """Return for each message what is wrong with it, as a number of ``_CODES``; of bodies and properties if read."""
+    """Return for each message what is wrong with it, as a number of ``_CODES``.
+
+    Of bodies, topics and properties where they are read.
+    """
     codes = np.zeros(len(table), np.int8)
+    if "topic" in columns:
+        codes[table.nameless()] = 5
     if not _OF_PROPERTIES.isdisjoint(columns):
         codes[table.judged_properties(())[2]] = 4
     if "body" in columns:

@@ -22,6 +22,7 @@ from mqtool.formats.hosts import host_of_message_id, parse_message_id
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.properties import CRC_NAME, CRC_SIZE, are_readable, crc_digits
+from mqtool.formats.topics import is_possible
 
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_client import AdminClient
@@ -302,6 +303,8 @@ def _wrong_in(message: Message, record: bytes) -> Iterator[str]:
     if message.physical_offset != message.position:
         yield f"the record at {message.position:,} says that it lies at {message.physical_offset:,}"
     actual = body_crc(message.body)
+    if not is_possible(message.topic.encode()):
+        yield "the topic is damaged: no broker can have such a one"
     if not are_readable(message.raw_properties):
         yield "the properties are damaged: only those are shown that Java would read"
     if message.body and actual != message.body_crc:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
+from mqtool.formats.topics import is_possible
 
 Ints = npt.NDArray[np.int64]
 
@@ -227,10 +228,16 @@ class MessageTable:
     def broken(self) -> npt.NDArray[np.bool_]:
         """Tell which messages are not what was stored, as far as they show it themselves.
 
-        The body does not match its CRC, or the properties, which that CRC leaves out, are damaged.
+        The body does not match its CRC, or topic or properties, which that CRC leaves out, are damaged.
         """
         wrong = (self.sizes(plain.BODY) > 0) & (self.body_crcs() != self.column("body_crc"))
-        return cast("npt.NDArray[np.bool_]", wrong | self.judged_properties(())[2])
+        return cast("npt.NDArray[np.bool_]", wrong | self.judged_properties(())[2] | self.nameless())
+
+    def nameless(self) -> npt.NDArray[np.bool_]:
+        """Tell which messages have a topic that no broker can have."""
+        ids, names = self.topics()
+        wrong = [number for number, name in enumerate(names) if not is_possible(name)]
+        return np.isin(ids, wrong) if wrong else np.zeros(len(self), np.bool_)
 
     def body_crcs(self) -> npt.NDArray[np.int32]:
         """Return the CRC that each body as it is stored should have; 0 for an empty one."""

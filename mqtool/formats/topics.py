@@ -33,6 +33,27 @@ def is_system_topic(topic: str) -> bool:
     return topic.startswith(SYSTEM_PREFIXES)
 
 
+_MOST = 255
+_REPLACED = "\ufffd"  # what Java reads where bytes are no text
+
+
 def is_possible(topic: bytes) -> bool:
-    """Tell whether a broker can keep queues of a topic, in a folder of its name; the empty one is in none."""
-    return topic not in (b".", b"..") and not any(byte < 0x20 or byte in (0x2F, 0x7F) for byte in topic)
+    r"""Tell whether a broker can have a topic, and keep its queues in a folder of its name; the empty one is in none.
+
+    Brokers take letters, digits, ``%``, ``|``, ``_`` and ``-``, older ones any text; no client can ask for control
+    characters, or for bytes that are no text. (Rules: store.md 2.12. RocketMQ: ``TopicValidator``.)
+
+    >>> [is_possible(topic) for topic in (b"%RETRY%g", b"a.b", b"a\0b", b"a/b", b"\xff")]
+    [True, True, False, False, False]
+    """
+    if topic in (b".", b"..") or not has_folder(topic) or any(byte < 0x20 or byte in (0x2F, 0x7F) for byte in topic):
+        return False
+    try:
+        return topic.isascii() or _REPLACED not in topic.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def has_folder(topic: bytes) -> bool:
+    """Tell whether a file system takes a folder of this name, or of folders in it, for its queues."""
+    return len(topic) <= _MOST and b"\0" not in topic

@@ -550,6 +550,23 @@ def test_damaged_properties_are_those_that_no_broker_writes(kernels: Any, lay: L
     assert damaged == [not are_readable(text) for text in texts]
 
 
+@given(
+    topics=st.lists(st.binary(max_size=9) | st.text(max_size=9).map(str.encode) | st.just(b"%RETRY%g_1"), max_size=6)
+)
+@example(
+    [b"a", b"a\0", b"a\x1f", b"a\x7f", b"a/b", b"..", b"\xff", "\ufffd".encode(), "gr\u00fc\u00df".encode(), b"x" * 255]
+)
+def test_topics_that_no_broker_can_have_are_told(kernels: Any, lay: Lay, topics: list[bytes]) -> None:
+    table = table_of(*pieces_of(topics), plain.TOPIC, kernels, lay)
+
+    nameless = table.nameless().tolist()
+
+    assert nameless == [
+        topic in (b".", b"..") or re.fullmatch("[^\0-\x1f\x7f/\ufffd]*", topic.decode("utf-8", "replace")) is None
+        for topic in topics
+    ]
+
+
 @given(text=builders.properties_texts)
 def test_no_text_of_a_broker_counts_as_damaged(text: bytes) -> None:
     assert are_readable(text)

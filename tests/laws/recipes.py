@@ -5,6 +5,21 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "no queue is due for a topic that no broker can have, of zeros": (
+        "ext-497-kill",
+        "rebuild all",
+        [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 38894, "len": 3}],
+    ),
+    "a message with such a topic is not exported": (
+        "mixed-550-kill",
+        "export | import",
+        [{"op": "zero", "file": "commitlog/00000000000000196608", "at": 28486, "len": 11}],
+    ),
+    "what a message with such a topic leaves in its queue is told where it lies, be the next one segments later": (
+        "multipath-497-kill",
+        "recover --normal",
+        [{"op": "zero", "file": "commitlog-b/00000000000000065536", "at": 63869, "len": 5}],
+    ),
     "a folder among the segments stays, and the plan names it": (
         "txn-533-kill", "recover --abnormal", [{"op": "mkdir", "path": "commitlog/old"}]
     ),
@@ -453,7 +468,7 @@ _ROWS = {
         "recover --as-broker 5.3",
         [{"op": "write", "file": "commitlog-b/00000000000000196608", "at": 51569, "hex": "80000000"}],
     ),
-    "a broker is foretold to hang on a topic that no folder can have for its name": (
+    "a broker that no folder serves for a topic is foretold": (
         "ext-497-kill",
         "recover --as-broker 5.5",
         [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 13139, "len": 3}],

@@ -212,6 +212,7 @@ def sick(tmp_path: Path) -> Path:
             {"op": "zero", "file": file, "at": messages[5]["phy"], "len": 8},
             {"op": "write", "file": file, "at": messages[7]["phy"] + 28, "hex": "0000000000000007"},
             {"op": "zero", "file": file, "at": messages[10]["phy"] - 20, "len": 20},
+            {"op": "zero", "file": file, "at": messages[12]["phy"] + 88 + messages[12]["body_len"] + 3, "len": 1},
         ],
     )
     return root
@@ -226,7 +227,7 @@ def test_damage_is_rows_of_its_own(sick: Path) -> None:
     places = [(one["code"], one["position"]) for one in told]
     assert places == [
         ("LOG-CRC", messages[3]["phy"]), ("LOG-MAGIC", messages[5]["phy"]), ("LOG-POSITION", messages[7]["phy"]),
-        ("LOG-PROPERTY-TEXT", messages[9]["phy"]),
+        ("LOG-PROPERTY-TEXT", messages[9]["phy"]), ("LOG-TOPIC", messages[12]["phy"]),
     ]  # fmt: skip
     log = (sick / f"commitlog/{0:020}").read_bytes()
     for one in told:
@@ -243,7 +244,7 @@ def test_damage_is_left_out_or_ends_the_query(sick: Path) -> None:
     rows = read(sick, mode="dropMalformed")
 
     assert [row["physical_offset"] for row in rows] == [
-        one["phy"] for number, one in enumerate(messages) if number not in (3, 5, 7, 9)
+        one["phy"] for number, one in enumerate(messages) if number not in (3, 5, 7, 9, 12)
     ]
     with pytest.raises(BadDataError, match=f"LOG-CRC commitlog/{0:020}@{messages[3]['phy']}: the body does not match"):
         read(sick, mode="failfast")

@@ -16,7 +16,6 @@ import numpy as np
 from mqtool.engine.repair.broker_ext import BrokerExt
 from mqtool.engine.repair.broker_files import (
     RULES,
-    EndlessError,
     RefusedError,
     Rules,
     Scratch,
@@ -37,11 +36,9 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, UsageError
 from mqtool.formats import batch_consume_queue, checkpoint, consume_queue
 from mqtool.formats.scan import MessageTable
-from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, has_folder
 
 _UNITS = 300_000
-_LONGEST_NAME = 255  # bytes, of file systems
-_SHOWN_OF_NAME = 40
 _EXT_FILE_SIZE = 48 << 20
 """Sizes of files where neither settings nor files tell: RocketMQ's defaults."""
 
@@ -114,6 +111,7 @@ class BrokerStart:
         self._done = 0
         self._file_size = reader.commit_log.file_size or 1 << 30
         self._is_loading = True
+        self._is_stuck = False  # a unit could not be written: it writes no more (RunningFlags, isCQWriteable)
         self._put_times = (0, 0)  # store time and offset of the last message given to a queue
         config = reader.config
         settings = config.settings
@@ -324,7 +322,7 @@ class BrokerStart:
         derived = dispatch(table, [] if unready else self.reader.delay_levels, self.rules.tags_in_index)
         if unready and any(key[0] == SCHEDULE_TOPIC for key, _, _ in derived.units.stretches):
             self._remark("delayed messages that it dispatches now lose their delivery time")
-        units = derived.units
+        units = self._until_stuck(table, derived.units)
         for stretch in units.stretches:
             self._put(table, units, *stretch)
         if len(units):
@@ -339,6 +337,23 @@ class BrokerStart:
                 self.times = self.times._replace(index_timestamp=self.index.full_timestamps[-1])
         self._done += int(table.column("size").sum())
         self._progress(self._done)
+
+    def _until_stuck(self, table: MessageTable, units: Units) -> Units:
+        """Return the units that it writes: none from the first message on whose queue no folder can be made for."""
+        stuck = [
+            first for (topic, _), first, _ in units.stretches if not self._is_stuck and not has_folder(topic.encode())
+        ]
+        if stuck:
+            row = min(int(units.rows[first]) for first in stuck)
+            units = units.where(units.rows < row)
+            self._remark(
+                f"it waits for half a minute at the message at {int(table.column('physical_offset')[row]):,}, whose "
+                "topic no folder can be named by (LOG-TOPIC), and gives no message from there on a queue unit"
+            )
+        elif self._is_stuck:
+            units = units.where(np.zeros(len(units), np.bool_))
+        self._is_stuck |= bool(stuck)
+        return units
 
     def _put(self, table: MessageTable, units: Units, key: QueueKey, first: int, last: int) -> None:
         queue = self.queues.get(key)
@@ -364,11 +379,6 @@ class BrokerStart:
                 queue.put(packed[number : number + 1], int(units.queue_offset[first + number]))
 
     def _make_queue(self, key: QueueKey) -> BrokerQueue:
-        if "\0" in key[0] or len(key[0].encode()) > _LONGEST_NAME:
-            raise EndlessError(
-                f"the topic of a message, {key[0][:_SHOWN_OF_NAME]!r}, can be the name of no folder: it tries for half "
-                "a minute to make its queue, and so with each such message"
-            )
         batch = self.rules.batch_queues and key[0] in self._batch_topics
         paths = self.reader.paths
         folder = paths.batch_consume_queue if batch else paths.consume_queue

@@ -176,6 +176,18 @@ CHECKS: dict[str, Check] = {
         "LOG-CRC does not tell otherwise, and what is left of the properties: do that before a mend, which takes the "
         "message for lost. " + _REST_IS_READABLE,
     ),
+    "LOG-TOPIC": Check(
+        ERROR,
+        "The topic of a message is one that no broker can have.",
+        "A topic is text without control characters and slashes, of 255 bytes at most, outside the body's CRC. Here "
+        "it is something else: bytes changed on the disk, or those of another record lie there. Brokers do not look: "
+        "the message goes to a queue that no client can ask for, and its own queue lacks it. Where no folder can have "
+        "that name (a zero byte, too many bytes) a broker that dispatches the message as it starts waits for half a "
+        "minute, and then gives no message behind it a queue unit any more.",
+        "Copy the whole store before anything else. `mqtool get PHYSICAL_OFFSET` shows the message, whose body is "
+        "whole if LOG-CRC does not tell otherwise: do that before a repair, which takes the message for lost. "
+        + _REST_IS_READABLE,
+    ),
     "LOG-FLAG": Check(
         WARNING,
         "The system flag of a record contradicts the record.",

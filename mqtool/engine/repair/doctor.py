@@ -136,6 +136,7 @@ CAUSES: dict[str, Cause] = {
     "LOG-QUEUE-ORDER": Cause(LOSES, CHECKS["LOG-QUEUE-ORDER"].title, log.queue_order, (_RECOVER_ALL,)),
     "QUEUE-BEYOND": Cause(LOSES, CHECKS["QUEUE-BEYOND"].title, of_findings("QUEUE-BEYOND"), (_RECOVER,)),
     # Delivery: what hides most first.
+    "LOG-TOPIC": Cause(HIDES, CHECKS["LOG-TOPIC"].title, of_findings("LOG-TOPIC"), (_RECOVER,)),
     "LOG-PROPERTY-TEXT": Cause(
         HIDES, CHECKS["LOG-PROPERTY-TEXT"].title, of_findings("LOG-PROPERTY-TEXT"), (_RECOVER,)
     ),

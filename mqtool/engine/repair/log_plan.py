@@ -293,7 +293,6 @@ def judge_records(rules: Rules, segment: MappedFile, table: MessageTable) -> lis
     broken = ~faulty & table.broken()
     if rules.property_crc:
         broken |= _property_crc_fails(table, ~faulty)
-    broken |= _has_no_topic(table, ~faulty)
     broken |= _lost_crc(table, ~faulty)
     bad = faulty | misplaced | broken
     first = int(bad.argmax()) if bad.any() else len(table)
@@ -303,17 +302,6 @@ def judge_records(rules: Rules, segment: MappedFile, table: MessageTable) -> lis
         if len(part):
             pieces.append(_piece(rules, segment, part, faulty[rows], misplaced[rows], broken[rows]))
     return pieces
-
-
-def _has_no_topic(table: MessageTable, whole: Bools) -> Bools:
-    """Tell which records have a topic that no broker can have."""
-    found = np.zeros(len(table), np.bool_)
-    rows = np.flatnonzero(whole)
-    ids, names = (table if whole.all() else table.where(rows)).topics()
-    strange = [number for number, name in enumerate(names) if not is_possible(name)]
-    if strange:
-        found[rows[np.isin(ids, strange)]] = True
-    return found
 
 
 def _property_crc_fails(table: MessageTable, whole: Bools) -> Bools:
@@ -365,6 +353,7 @@ def _piece(
             wrong = np.union1d(wrong, np.flatnonzero(~has & ends_like_crc(sound)))
         doubtful = (sound.column("position")[wrong] - segment.start_offset).tolist()
         inner_batches = inner_batch_topics(sound, derived.properties)
+    units = derived.units.of_possible() if derived else None
     starts, sizes = table.starts, table.column("size")
     positions, times = table.column("position"), table.column("store_timestamp")
     before = np.maximum.accumulate(np.where(bad, -1, np.arange(len(table))))  # the sound record before each
@@ -400,7 +389,7 @@ def _piece(
         start=int(starts[0]),
         end=int(starts[-1]) + int(sizes[-1]),
         bad=listed,
-        spans=spans_of(derived.units) if derived else [],
+        spans=spans_of(units) if units else [],
         topics=counts,
         last_start=int(sound.column("position")[-1]) - segment.start_offset if len(sound) else -1,
         like=Likeness.of(sound, len(sound) - 1, has_crc) if len(sound) else placeholder.PLAIN,
@@ -411,7 +400,7 @@ def _piece(
         flags=flags,
         found=[one for _, one in findings.all if isinstance(one, Finding) and one.severity is not Severity.NOTE],
         run=run_of(segment, sound, derived.entries) if derived else None,
-        units=derived.units if derived else None,
+        units=units,
     )
 
 
@@ -456,7 +445,7 @@ def _light_queues(properties: dict[str, str]) -> Iterator[tuple[str, int]]:
     names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
     offsets = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
     for name, offset in zip(names, offsets, strict=False):
-        if name and offset.isascii() and offset.isdecimal() and len(offset) < 19:
+        if name and is_possible(name.encode()) and offset.isascii() and offset.isdecimal() and len(offset) < 19:
             yield name, int(offset)
 
 

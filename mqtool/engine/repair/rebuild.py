@@ -79,7 +79,7 @@ class Derived(Run):
 
     pieces: list[Piece]
     inner_batches: set[str]  # topics that have some
-    faulty: int  # records whose sizes do not add up: they lead to nothing
+    faulty: int  # records whose sizes do not add up, or whose topic none can have: no queue leads to them
     more: bool  # messages without an index entry follow the last entry
 
 
@@ -391,10 +391,13 @@ def _derive_run(rules: Rules, segment: MappedFile, table: MessageTable, in_place
     timestamps = table.column("store_timestamp")
     pieces: list[Piece] = []
     spans, entries, more, inner_batches = [], NO_ENTRIES, False, set[str]()
+    faulty = len(table) - len(sound)
     if len(sound):
+        faulty += int(sound.nameless().sum())
         derived = dispatch(sound, rules.delay_levels, rules.with_tags)
-        spans = spans_of(derived.units)
-        pieces = _pieces(rules, derived.units)
+        units = derived.units.of_possible()
+        spans = spans_of(units)
+        pieces = _pieces(rules, units)
         inner_batches = inner_batch_topics(sound, derived.properties)
         if rules.index:
             entries, more = derived.entries, _has_more(derived.entries, len(sound))
@@ -412,7 +415,7 @@ def _derive_run(rules: Rules, segment: MappedFile, table: MessageTable, in_place
         entries=entries,
         pieces=pieces,
         inner_batches=inner_batches,
-        faulty=len(table) - len(sound),
+        faulty=faulty,
         more=more,
     )
 

@@ -21,6 +21,7 @@ from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 from mqtool.formats import commit_log as log_layout
+from mqtool.formats.topics import is_possible
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk
@@ -34,7 +35,6 @@ PENDING = 16 << 20
 _STEP = 4 << 20
 _DEFAULT_UNITS = 300_000
 _DEFAULT_EXT_SIZE = 50_331_648
-_LONGEST_NAME = 255  # of a folder, in bytes
 
 _PRE_BLANK = np.zeros(1, consume_queue.UNIT_DTYPE)
 _PRE_BLANK["size"] = consume_queue.PRE_BLANK_SIZE
@@ -369,7 +369,13 @@ class QueueBuilder:
 
     def _is_possible(self, piece: Piece) -> bool:
         end = (piece.offset + len(piece.units)) * consume_queue.UNIT_SIZE
-        return _is_folder_name(piece.queue[0]) and piece.queue[1] >= 0 and piece.offset >= 0 and end < 1 << 63
+        return (
+            piece.queue[0] != ""
+            and is_possible(piece.queue[0].encode())
+            and piece.queue[1] >= 0
+            and piece.offset >= 0
+            and end < 1 << 63
+        )
 
     def _begin(self, piece: Piece, holes: int) -> _Queue:
         is_batch = piece.queue[0] in self._batch_topics
@@ -481,11 +487,6 @@ def _behind(piece: Piece, count: int) -> Piece:
     """Return a piece without its first units, each of one message."""
     times = None if piece.store_timestamps is None else piece.store_timestamps[count:]
     return Piece(piece.queue, piece.offset + count, piece.stop, piece.units[count:], times)
-
-
-def _is_folder_name(topic: str) -> bool:
-    """Tell whether a broker could keep the queues of a topic of this name, and nowhere else than it should."""
-    return 0 < len(topic.encode()) <= _LONGEST_NAME and topic not in (".", "..") and not {"/", "\0"} & set(topic)
 
 
 def has_ext(reader: StoreReader) -> bool:

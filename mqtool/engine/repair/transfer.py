@@ -33,7 +33,7 @@ from mqtool.formats.hosts import parse_host
 from mqtool.formats.message import Message
 from mqtool.formats.properties import are_readable
 from mqtool.formats.scan import MessageTable
-from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, is_possible
 
 if TYPE_CHECKING:
     import pyarrow
@@ -221,7 +221,7 @@ def export(messages: Iterable[Message], sink: Sink) -> Exported:
     count, damaged = 0, []
     for message in messages:
         crc = zlib.crc32(message.body) & 0x7FFFFFFF
-        is_broken = bool(message.body) and crc != message.body_crc
+        is_broken = (bool(message.body) and crc != message.body_crc) or not is_possible(message.topic.encode())
         if is_broken or message.position != message.physical_offset or not are_readable(message.raw_properties):
             damaged.append(message.position)
         else:
@@ -434,6 +434,8 @@ def record_of(row: Row) -> bytes:
         raise ValueError("magic_code is none of a message with this topic")
     if body and zlib.crc32(body) & 0x7FFFFFFF != row["body_crc"]:
         raise ValueError("the body does not match body_crc")
+    if not is_possible(topic):
+        raise ValueError("no broker can have such a topic")
     if not are_readable(properties):
         raise ValueError("raw_properties are no pairs of name and value as a broker writes them")
     rest = len(topic).to_bytes(2 if is_large else 1, "big") + topic + struct.pack(">h", len(properties)) + properties

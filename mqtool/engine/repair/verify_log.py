@@ -4,6 +4,7 @@
 takes the results in order and judges what only the whole shows: holes, the end of the log, the order of queues.
 """
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from mqtool.formats import scan
 from mqtool.formats.scan import Ints, MessageTable
 
 _NONE = np.empty(0, np.int64)
+_NO_UNITS = Units([], *[_NONE] * 7)
 BLOCK = 16 << 20
 """What takes messages many at once takes those of so many bytes of a segment, wherever else the log is cut."""
 Found = list[tuple[int, Finding | Rest]]
@@ -76,6 +78,8 @@ class Run:
     findings: Found
     spans: list[Span]
     entries: IndexEntries
+    lost: list[int] = dataclasses.field(default_factory=list, kw_only=True)
+    """Where those of them begin that no queue leads to: they say none that there can be."""
     compared: Compared = dataclasses.field(default_factory=Compared, kw_only=True)
     edges: verify_records.Edges | None = dataclasses.field(default=None, kw_only=True)
     too_early: Finding | None = dataclasses.field(default=None, kw_only=True)
@@ -141,7 +145,8 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
 
     found.rows("LOG-SIZES", table.faults != 0, "the sizes in this record do not add up to its total size")
     sound = table if not table.faults.any() else table.where(table.faults == 0)
-    derived = _no_dispatch()
+    derived, units = _no_dispatch(), _NO_UNITS
+    lost = table.starts[table.faults != 0] - head
     edges = None
     compared = Compared()
     timestamps = table.column("store_timestamp")
@@ -149,6 +154,10 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
         derived = dispatch(sound, rules.delay_levels, rules.tags_in_index)
         of_sound = FindingsOfRows(sound, file, rules.most, found.all)
         _check_bodies(of_sound, derived)
+        nameless = sound.nameless()
+        of_sound.rows("LOG-TOPIC", nameless, "no broker can have such a topic: no queue leads to the message")
+        lost = np.r_[lost, sound.starts[nameless] - head]
+        units = derived.units.of_possible()
         of_sound.rows("LOG-PROPERTY-TEXT", derived.properties.damaged, "its properties are damaged: Java drops some")
         verify_records.check_records(of_sound, derived)
         verify_records.check_entries(of_sound, rules.reader.commit_log.envelope, segment.start_offset)
@@ -162,7 +171,7 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
             found_in=timestamps,
         )
     if in_place:
-        compared = rules.check_units(derived.units)
+        compared = rules.check_units(units)
         found.all += compared.found
         compared.found = []
     return Run(
@@ -175,8 +184,9 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
         first_timestamp=int(timestamps[0]),
         last_timestamp=int(timestamps[-1]),
         findings=found.all,
-        spans=spans_of(derived.units),
+        spans=spans_of(units),
         entries=derived.entries,
+        lost=np.sort(lost).tolist(),
         compared=compared,
         edges=edges,
         too_early=found.finding("LOG-TIME-ORDER", 0, TIME_ORDER, None, int(timestamps[0])),
@@ -184,7 +194,7 @@ def _run(rules: Rules, segment: MappedFile, table: MessageTable, in_place: bool)
 
 
 def _no_dispatch() -> Dispatch:
-    return Dispatch(Any, Units([], *[_NONE] * 7), NO_ENTRIES)  # type: ignore[arg-type]
+    return Dispatch(Any, _NO_UNITS, NO_ENTRIES)  # type: ignore[arg-type]
 
 
 def _check_bodies(found: "FindingsOfRows", derived: Dispatch) -> None:
@@ -396,7 +406,8 @@ class LogJudge:
         self._stale: set[QueueKey] | None = None  # queues of the messages that follow each other at the end of those
         self._beside = verify_records.Beside()
         self._holes: list[_Hole] = []
-        self._holes_before: dict[QueueKey, int] = {}  # how many there were when a queue's last message came
+        self._hole_offsets: list[int] = []  # their addresses
+        self._holes_before: dict[QueueKey, int] = {}  # how many lie before a queue's last message
         self._outliers: dict[QueueKey, _Outlier] = {}
         self._segment: MappedFile | None = None
         self._accepted: Run | None = None
@@ -470,6 +481,8 @@ class LogJudge:
             else:
                 self._add_hole(run.segment, 0, self._segment.end_offset)
         self._segment = run.segment
+        for start in run.lost:
+            self._add_hole(run.segment, start, run.segment.start_offset + start)
         found += [(one.physical_offset or 0, one) for one in self._order(run)]
         found.sort(key=_place)
         yield from (one for _, one in found)
@@ -481,6 +494,7 @@ class LogJudge:
     def _order(self, run: Run) -> Iterator[Finding]:
         for span in run.spans:
             expected = self.next_offsets.get(span.queue)
+            holes = bisect.bisect_left(self._hole_offsets, span.physical_offset)
             outlier = self._outliers.pop(span.queue, None)
             if outlier and span.start != expected and outlier.ends_at(span.start):
                 self.jumps[outlier.jumps :] = [
@@ -495,22 +509,20 @@ class LogJudge:
                     self.first_offsets[span.queue] = span.start
                 if expected is None or span.start > expected:
                     self.jumps.append((span.queue, expected, span.start))
-                if expected is not None and span.start > expected and self._lies_behind_hole(span.queue):
-                    self._holes[-1].lost.append((span.queue, expected))
-                    self._holes[-1].count += span.start - expected
+                if expected is not None and span.start > expected and self._holes_before.get(span.queue, 0) < holes:
+                    self._holes[holes - 1].lost.append((span.queue, expected))
+                    self._holes[holes - 1].count += span.start - expected
                 elif expected is not None:
                     yield self._out_of_order(run, span, expected)
             elif outlier:
                 self._outliers[span.queue] = dataclasses.replace(outlier, count=outlier.count + span.stop - span.start)
             self.next_offsets[span.queue] = span.stop
             if self._holes:
-                self._holes_before[span.queue] = len(self._holes)
+                self._holes_before[span.queue] = bisect.bisect_left(self._hole_offsets, span.last_physical_offset)
 
     def _add_hole(self, segment: MappedFile, offset: int, physical_offset: int) -> None:
+        self._hole_offsets.append(physical_offset)
         self._holes.append(_Hole(self.reader.paths.relative(segment.path), offset, physical_offset))
-
-    def _lies_behind_hole(self, queue: QueueKey) -> bool:
-        return self._holes_before.get(queue, 0) < len(self._holes)
 
     def _losses(self) -> Iterator[Finding]:
         """Tell of each hole what was in it, as far as the queue offsets of the messages around it show."""

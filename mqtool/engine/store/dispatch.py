@@ -17,7 +17,7 @@ from mqtool.formats import commit_log, consume_queue
 from mqtool.formats import kernels as plain
 from mqtool.formats.hashing import java_hash
 from mqtool.formats.scan import Ints, MessageTable
-from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
+from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, is_possible
 
 CRC_PROPERTY = "__CRC32#"
 
@@ -36,6 +36,7 @@ _NAMES = sorted(
 )
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+_NONE = np.empty(0, np.int64)
 
 QueueKey = tuple[str, int]
 
@@ -69,6 +70,24 @@ class Units:
         """The queue offset that follows each unit."""
         return self.queue_offset + self.batch_size
 
+    def of_possible(self) -> "Units":
+        """Return the units of queues that a broker can have: damage makes topics, and light queues, that none can."""
+        names = {queue[0] for queue, _, _ in self.stretches}
+        possible = {name for name in names if name and is_possible(name.encode())}
+        if names == possible:
+            return self
+        kept = np.zeros(len(self), np.bool_)
+        for queue, first, last in self.stretches:
+            kept[first:last] = queue[0] in possible
+        return self.where(kept)
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> "Units":
+        """Return the units that a mask selects, which takes none from the middle of a stretch."""
+        ends = np.r_[0, np.cumsum(mask)]
+        found = [Stretch(queue, int(ends[first]), int(ends[last])) for queue, first, last in self.stretches]
+        columns = (getattr(self, field.name)[mask] for field in dataclasses.fields(self)[1:])
+        return Units([one for one in found if one.first < one.last], *columns)
+
     @functools.cached_property
     def packed(self) -> npt.NDArray[np.void]:
         """The units as ordinary queues hold them."""
@@ -90,7 +109,6 @@ class IndexEntries:
     is_tag: npt.NDArray[np.bool_]
 
 
-_NONE = np.empty(0, np.int64)
 NO_ENTRIES = IndexEntries(_NONE, _NONE.astype(np.int32), _NONE, _NONE, _NONE.astype(np.bool_))
 
 

@@ -6,6 +6,7 @@ the checkpoint (threads of its own). No verdict is left out.
 """
 
 import hashlib
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -412,6 +413,32 @@ def test_4_9_forgets_the_delivery_time_of_delayed_messages_that_it_dispatches_in
     assert codes["5.3"] == codes["5.5"]
     assert all(code > 1_700_000_000_000 for code in codes["5.3"])
     assert all(abs(code) < 1 << 31 for code in codes["4.9"])
+
+
+@pytest.mark.parametrize(
+    ("version", "base", "at", "units"),
+    [
+        ("4.9", "mixed-497-kill", 233269, 237),
+        ("5.3", "mixed-533-kill", 272951, 246),
+        ("5.5", "mixed-533-kill", 272951, 25),
+    ],
+)
+def test_behind_a_topic_with_a_zero_byte_no_message_gets_a_unit(
+    version: str, base: str, at: int, units: int, tmp_path: Path
+) -> None:
+    store = copy_of(base, tmp_path)
+    shutil.rmtree(store / "consumequeue")
+    segment = store / f"commitlog/{at // 65536 * 65536:020}"
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"OrderEvents", at % 65536) + 2] = 0
+    segment.write_bytes(data)
+
+    verdict = recover_as(StoreReader(store, config_of(base)), version)
+
+    assert verdict.after_start is not None
+    made = sum(queue.count for queue in verdict.after_start.queues.values())
+    assert made == units  # as 4.9.7, 5.3.3 and 5.5.0 made them
+    assert any("LOG-TOPIC" in remark for remark in verdict.sentences())
 
 
 @pytest.mark.parametrize("version", RULES)

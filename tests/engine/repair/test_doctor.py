@@ -359,6 +359,12 @@ def properties_damaged(patient: Patient) -> None:
     overwrite(path, at + one["size"] - 30, bytes(30))
 
 
+def topic_damaged(patient: Patient) -> None:
+    one = message(-3, "mixed-533-clean")
+    path, at = place(patient, one["phy"])
+    overwrite(path, path.read_bytes().index(one["topic"].encode(), at + one["body_len"]) + 2, b"\0")
+
+
 def stale_records(patient: Patient) -> None:
     (case,) = (case for case in cases() if case.name == "mixed-497-clean/stale-records-after-end")
     apply_ops(patient.store, case.ops)
@@ -572,6 +578,7 @@ PLANTS = {
     "a file of a queue under another name": Plant("QUEUE-NAME", "mixed-533-clean", misnamed_queue_file, HIDES),
     "a record that says to lie elsewhere": Plant("LOG-POSITION", "mixed-533-clean", record_from_elsewhere, LOSES),
     "a message with another's place in its queue": Plant("LOG-QUEUE-ORDER", "mixed-497-clean", taken_place, LOSES),
+    "a topic that none can have": Plant("LOG-TOPIC", "mixed-533-clean", topic_damaged, HIDES),
     "damaged properties": Plant("LOG-PROPERTY-TEXT", "mixed-533-clean", properties_damaged, HIDES),
     "records behind the end of the log": Plant("LOG-STALE", "mixed-497-clean", stale_records, HINDERS),
     "the last unit gone": Plant("QUEUE-MISSING", "mixed-533-clean", last_unit_gone, HIDES),

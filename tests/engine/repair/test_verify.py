@@ -483,6 +483,20 @@ def test_a_number_that_brokers_cannot_parse_is_found(tmp_path: Path) -> None:
     assert set(found) <= {"LOG-PROPERTIES", "QUEUE-TAGS"}
 
 
+@pytest.mark.parametrize("damage", [b"\0", b"\n", b"/", b"\x7f", b"\xff", "\ufffd".encode()])
+def test_a_topic_that_no_broker_can_have_is_found_and_no_queue_is_due_for_it(damage: bytes, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    message = _record("mixed-533-clean", lambda one: bool(one["queue_offset"] == 1))
+    topic = message["topic"].encode()
+    at = (store / FIRST).read_bytes().index(topic, message["phy"] + 88 + message["body_len"])
+    _write(FIRST, at + 3, damage)(store)
+
+    found = [(one.code, one.physical_offset) for one in problems_in(store) if one.code.startswith(("LOG", "QUEUE"))]
+
+    place = message["phy"]
+    assert sorted(found) == [("LOG-QUEUE-ORDER", place), ("LOG-TOPIC", place), ("QUEUE-DANGLING", place)]
+
+
 def test_properties_that_no_broker_writes_are_found(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     data = (store / FIRST).read_bytes()
