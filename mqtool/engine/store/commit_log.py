@@ -138,13 +138,30 @@ class CommitLog(FileQueue):
         return at
 
     def _misled_by(self, buffer: Any, segment: MappedFile, table: scan.MessageTable) -> int | None:
-        """Return the first faulty record in whose bytes another begins: its size led the walk past that one."""
-        for row in np.flatnonzero(table.faults).tolist():
+        """Return the first record in whose bytes another begins that is in its place: it led the walk past that one.
+
+        That may do a faulty one by its size, and one that belongs elsewhere, which lies over the head of another.
+        """
+        ends = table.starts + table.column("size")
+        faulty = table.faults != 0
+        for row in np.flatnonzero(faulty).tolist():
             at = int(table.starts[row]) - self.envelope.size
-            end = int(table.starts[row]) + int(table.column("size")[row])
-            if scan.resync(buffer, segment.start_offset, at + 1, end, self.envelope) is not None:
-                return int(row)
-        return None
+            if scan.resync(buffer, segment.start_offset, at + 1, int(ends[row]), self.envelope) is not None:
+                return self._astray(buffer, segment, table.where(slice(row)), ends, row)
+        return self._astray(buffer, segment, table, ends, None)
+
+    def _astray(
+        self, buffer: Any, segment: MappedFile, table: scan.MessageTable, ends: scan.Ints, otherwise: int | None
+    ) -> int | None:
+        """Return the first record that belongs elsewhere and has another in its bytes; linear in those."""
+        astray = (table.faults == 0) & (table.column("position") != table.column("physical_offset"))
+        edges = np.flatnonzero(np.diff(np.r_[False, astray, False].astype(np.int8))).tolist()
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            start = int(table.starts[first]) - self.envelope.size + 1
+            found = scan.resync(buffer, segment.start_offset, start, int(ends[last - 1]), self.envelope)
+            if found is not None:
+                return int(np.searchsorted(table.starts, found, "right")) - 1
+        return otherwise
 
     def is_blank(self, segment: MappedFile, at: int) -> bool:
         """Tell whether the blank record at a position is as long as all that is left of its segment."""
