@@ -5,6 +5,20 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "a whole record from elsewhere over the head of one in its place does not hide that": (
+        "txn-533-kill",
+        "rebuild index",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 8175,
+                "len": 329,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 5395,
+            }
+        ],
+    ),
     "no queue is due for a topic that no broker can have, of zeros": (
         "ext-497-kill",
         "rebuild all",
