@@ -490,6 +490,8 @@ class Scenario:
                     if self._chance.random() < member.group.fails:
                         raise ListenerError  # they come again, first of all
                     self._ends(member, messages, is_success=True)
+                if self._is_quiet and not messages and not member.group.is_sync and member.is_up:
+                    await consumer.commit()  # nobody answers a commit, and one that is lost is known to nobody
             except ListenerError:
                 self.world.note(member.name, "gives messages back")
 

@@ -1,0 +1,1 @@
+"""What the development of mqtool needs, and no user."""

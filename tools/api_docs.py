@@ -1,0 +1,128 @@
+"""Write docs/api.md, the public API, from the docstrings and signatures of mqtool: ``python tools/api_docs.py``.
+
+A test holds the page against what this makes.
+"""
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mqtool
+
+PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+_HEAD = """# The public API
+
+Made from docstrings by `python tools/api_docs.py`; a test holds it against them. What is not here may change.
+How the parts go together stands in [clients.md](clients.md) and [library.md](library.md). The clients of `mqtool.aio`
+have the same names, arguments and errors as those of `mqtool`; their calls are coroutines (those that do not wait are
+not), and their blocks and loops are `async with` and `async for`.
+"""
+_MODULES = ("mqtool", "mqtool.aio", "mqtool.opentelemetry")
+
+
+def page() -> str:
+    """Return the text of the page."""
+    parts = [_HEAD]
+    for name in _MODULES:
+        parts.append(f"## {name}\n")
+        parts += _module(name)
+    return "\n".join(parts)
+
+
+def _module(name: str) -> Iterator[str]:
+    module = importlib.import_module(name)
+    if name == "mqtool.aio":
+        yield from (f"- `{one}`: {_first(getattr(module, one))}" for one in module.__all__)
+        yield ""
+        return
+    names = getattr(module, "__all__", None) or ["OpenTelemetryHook"]
+    for one in sorted(names, key=str.lower):
+        value = getattr(module, one)
+        if inspect.ismodule(value):
+            continue
+        yield f"### {one}\n"
+        yield from _class(value) if inspect.isclass(value) else _function(value)
+
+
+def _function(function: Callable[..., Any]) -> Iterator[str]:
+    yield f"```python\n{function.__name__}{_signature(function)}\n```\n"
+    yield _text(function)
+
+
+def _class(kind: type[Any]) -> Iterator[str]:
+    if issubclass(kind, enum.Enum):
+        yield _text(kind)
+        yield "Values: " + ", ".join(f"`{one.name}`" for one in kind) + ".\n"
+        return
+    bases = [base.__name__ for base in kind.__bases__ if base.__name__ in mqtool.__all__]
+    of = f" A kind of {', '.join(f'`{base}`' for base in bases)}." if bases else ""
+    if not issubclass(kind, BaseException):
+        yield f"```python\n{kind.__name__}{_signature(kind)}\n```\n"
+    yield _text(kind) + (f"\n{of.strip()}\n" if of else "")
+    if not dataclasses.is_dataclass(kind) and kind.__init__ is not object.__init__ and _has_text(kind.__init__):
+        yield _text(kind.__init__)
+    inherited = {name for base in kind.__mro__[1:] if base.__name__ in mqtool.__all__ for name in dir(base)}
+    for name in sorted(_names_of(kind)):
+        value = inspect.getattr_static(kind, name)
+        if name in inherited and name not in vars(kind):
+            continue
+        if isinstance(value, property):
+            yield f"- `{name}`: {_first(value)}"
+        elif callable(getattr(kind, name)) and _has_text(getattr(kind, name)):
+            yield f"#### {kind.__name__}.{name}\n"
+            yield f"```python\n{name}{_signature(getattr(kind, name))}\n```\n"
+            yield _text(getattr(kind, name))
+    yield ""
+
+
+def _names_of(kind: type[Any]) -> Iterator[str]:
+    ours = {name for base in kind.__mro__ if base.__module__.startswith("mqtool") for name in vars(base)}
+    fields = {one.name for one in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    fields |= set(getattr(kind, "_fields", ()))
+    return (name for name in ours if not name.startswith("_") and name not in fields)
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return "(...)"
+    taken = [one for name, one in signature.parameters.items() if name != "self"]
+    text = str(signature.replace(parameters=taken))
+    text = re.sub(r"<function .*? at 0x\w+>|<factory>", "...", text)
+    text = re.sub(r"<(\w+)\.(\w+): [^>]*>", r"\1.\2", text)
+    text = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)  # names without their modules
+    return text.replace("'", "").replace('"', "").removesuffix(" -> None")
+
+
+def _has_text(thing: Any) -> bool:
+    return not (inspect.getdoc(thing) or "Initialize self").startswith("Initialize self")
+
+
+def _text(thing: Any) -> str:
+    """Return a docstring as Markdown."""
+    lines = (inspect.getdoc(thing) or "").replace("``", "`").splitlines()
+    found: list[str] = []
+    for line in lines:
+        if re.fullmatch(r"(Args|Raises|Returns|Attributes|Yields):", line):
+            found += [f"{line}", ""]
+        elif item := re.match(r"    (\*{0,2}[\w.]+): (.*)", line):
+            found.append(f"- `{item[1]}`: {item[2]}")
+        elif line.startswith("    "):
+            found.append(f"  {line.strip()}")
+        else:
+            found.append(line)
+    return "\n".join(found) + "\n"
+
+
+def _first(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").replace("``", "`").split("\n\n")[0].replace("\n", " ")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
