@@ -156,9 +156,7 @@ class _Mirroring:
                     "what": what if plan.target_queue_count else f"new, {what}",
                 }
             )
-        self._output.remark(
-            f"{from_name} to {to_name}; the group {mirror.group} of {from_name} tells how far it has come"
-        )
+        self._output.remark(f"from {from_name} to {to_name}, as the group {mirror.group}")
 
     # While it goes on
 
