@@ -8,7 +8,7 @@ import dataclasses
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log
@@ -50,19 +50,20 @@ class NewMessage:
     store_host: Host = _NOBODY
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-    _pairs: dict[bytes, bytes] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
-    _pairs_of: bytes = dataclasses.field(default=b"", init=False, repr=False, compare=False)
+    _pairs: Any = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    _pairs_of: Any = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     @property
     def pairs(self) -> dict[bytes, bytes]:
         """Its properties by name: read once, as long as ``properties`` stay what they are; nobody changes them."""
         if self._pairs_of is not self.properties:
             self._pairs_of, self._pairs = self.properties, pairs_of(self.properties)
-        return self._pairs
+        pairs: dict[bytes, bytes] = self._pairs
+        return pairs
 
     def add_pairs(self, properties: bytes, pairs: dict[bytes, bytes]) -> None:
         """Take these properties, which are those that it has with a few behind them that are known."""
-        self._pairs = self.pairs | pairs
+        self.pairs.update(pairs)
         self._pairs_of = self.properties = properties
 
 

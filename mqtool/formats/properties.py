@@ -4,14 +4,11 @@ A record keeps the raw bytes: brokers differ in order and in whether a separator
 (RocketMQ: ``MessageDecoder.string2messageProperties``.)
 """
 
-import re
-
 NAME_SEPARATOR = "\x01"
 PAIR_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
 
 _PAIR = PAIR_SEPARATOR.encode()
-_PAIRS = re.compile(rb"(?:\A|\x02)([^\x01\x02]+)\x01([^\x02]+)").findall
 _NAME = NAME_SEPARATOR.encode()
 
 CRC_NAME = "__CRC32#"
@@ -47,12 +44,17 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 
 def pairs_of(data: bytes) -> dict[bytes, bytes]:
-    r"""Return the same as bytes, in two thirds of the time.
+    r"""Return the same as bytes, which takes less time.
 
     >>> pairs_of(b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02")
     {b'TAGS': b'TagA', b'KEYS': b'k1 k2'}
     """
-    return dict(_PAIRS(data))
+    pairs = {}
+    for piece in data.split(_PAIR):
+        name, _, value = piece.partition(_NAME)
+        if name and value:
+            pairs[name] = value
+    return pairs
 
 
 def are_readable(data: bytes) -> bool:

@@ -37,4 +37,6 @@ class AppendResult(NamedTuple):
     def message_id(self) -> str:
         """The offset message id; of a batch all of them, with commas between."""
         address, port = self.store_host
+        if len(self.physical_offsets) == 1:
+            return (address + _PORT_AND_OFFSET.pack(port, self.physical_offsets[0])).hex().upper()
         return ",".join([(address + _PORT_AND_OFFSET.pack(port, at)).hex().upper() for at in self.physical_offsets])

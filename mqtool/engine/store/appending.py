@@ -76,17 +76,18 @@ class Appender:
         Returns:
             Where it is stored, or why it is not.
         """
-        if self._health.is_held_up or self._retention.is_full or self._health.failure is not None:
+        health = self._health
+        if health.is_held_up or self._retention.is_full or health.failure is not None:
             return _REFUSED
         queue = self._queues.get((message.topic, message.queue_id)) or self._new_queue(message)
         if queue is None:
             return _REFUSED if self._dispatcher.queues.has_no_room_for(message.topic) else _ILLEGAL
-        properties, pairs, count = message.properties, message.pairs, 1
-        has_unit = message.sys_flag & commit_log.TRANSACTION_MASK in WITH_UNIT
+        properties, pairs, count, sys_flag = message.properties, message.pairs, 1, message.sys_flag
+        has_unit = not sys_flag & commit_log.TRANSACTION_MASK or sys_flag & commit_log.TRANSACTION_MASK in WITH_UNIT
         queue_offset = queue.next_offset if has_unit else 0
         light: list[LiveQueue] = []
-        if message.sys_flag & commit_log.INNER_BATCH or live_dispatch.BATCH_COUNT in pairs:
-            is_batch = bool(message.sys_flag & commit_log.INNER_BATCH)
+        if sys_flag & commit_log.INNER_BATCH or live_dispatch.BATCH_COUNT in pairs:
+            is_batch = bool(sys_flag & commit_log.INNER_BATCH)
             if is_batch != (live_dispatch.BATCH_COUNT in pairs) or (is_batch and not queue.is_batch):
                 return _ILLEGAL
             if is_batch:
@@ -115,7 +116,7 @@ class Appender:
         except struct.error:  # a number is too large for its field
             return _ILLEGAL
         except MqtoolError as error:
-            self._health.hold_up(error)
+            health.hold_up(error)
             return _REFUSED
         self._dispatcher.take(message, pairs, queue if has_unit else None, light, count, at, size, now)
         end = at + size

@@ -69,6 +69,7 @@ class Dispatcher:
         """Address behind the last message that was taken."""
         self.written = reached
         """Up to where units and keys are in files."""
+        self._waiting = queues.waiting
         self._log = log
         self._health = health
         self._delay_levels = delay_levels
@@ -101,17 +102,16 @@ class Dispatcher:
             size: of the record.
             now: when it was stored, in ms.
         """
-        topic = message.topic
+        topic, waiting, get = message.topic, self._waiting, pairs.get
         if queue is not None:
             code = live_dispatch.tags_code(topic, pairs, now, self._delay_levels)
             queue.append(physical_offset, size, code, now, count)
-            waiting = self.queues.waiting
             waiting[queue] = None
             for light_queue in light_queues:
                 light_queue.append(physical_offset, size, code, now)
                 waiting[light_queue] = None
         if self.is_indexed:
-            keys = pairs.get(b"UNIQ_KEY"), pairs.get(b"KEYS"), pairs.get(b"TAGS")
+            keys = get(b"UNIQ_KEY"), get(b"KEYS"), get(b"TAGS")
             self.index.waiting.append((topic, message.sys_flag, keys, physical_offset, now))
         self._timestamp, self._last_start = now, physical_offset
         self.next_offset = physical_offset + size

@@ -111,26 +111,37 @@ class Pulls:
             raise RefusedError(Reason.NOT_ALLOWED, "the broker may not be read", Forbids.BROKER)
         if is_lite and not settings.lite_pull_enabled:
             raise RefusedError(Reason.NOT_ALLOWED, "lite pull is switched off on this broker", Forbids.BROKER)
-        group_name, topic_name, queue_id, offset, _ = place
+        group_name, topic_name, queue_id, offset, most = place
         group = checked_group(self._groups, group_name, now)
         topic = checked_topic(self._topics, topic_name, queue_id)
         wanted = self._wanted(place, wanted_by, group)
-        if commit_offset is not None and not self.offsets.has_reset(group_name, topic_name, queue_id):
+        if self.offsets.has_reset(group_name, topic_name, queue_id):
+            return _Pull(self, place, group, topic, wanted).now()
+        if commit_offset is not None:
             self.offsets.check_room(group_name, topic_name, queue_id)
             self.offsets.commit(group_name, topic_name, queue_id, commit_offset)
-        once = _Pull(self, place, group, topic, wanted)
-        if wait_ms <= 0 or not settings.long_polling_enabled:
-            return once.now()
-        pulled = once.now_or_later()
-        if pulled is not None:
-            return pulled
-        key = topic_name, queue_id
-        if not self._room.has_room(PULLS, key):
-            return once.now()
+        store, key = self.store, (topic_name, queue_id)
+        fetched = fetch(store, store.queue(topic_name, queue_id), offset, most, wanted)
+        if fetched.parts or not (
+            wait_ms > 0
+            and settings.long_polling_enabled
+            and (fetched.status in _AT_END or (fetched.status in _EMPTY and not offset))
+            and self._room.has_room(PULLS, key)
+        ):
+            return self.give(place, fetched, topic, group)
         deadline = now + min(wait_ms, _LONGEST_WAIT_MS)
+        once = _Pull(self, place, group, topic, wanted)
         waiting = Waiting(PULLS, key, session, deadline, once.look, wanted=wanted, offset=offset)
         self._room.add(waiting)
         return waiting
+
+    def give(self, place: Place, fetched: Fetched, topic: TopicConfig, group: SubscriptionGroup) -> Pulled:
+        """Return what a group is given, and take note of it."""
+        if fetched.parts:
+            name, topic_name, queue_id, _, _ = place
+            self.figures.gave(topic_name, name, fetched.message_count, sum(map(len, fetched.parts)))
+            self.offsets.note_pull(name, topic_name, queue_id, fetched.next_offset)
+        return Pulled(fetched, topic, group)
 
     def _wanted(self, place: Place, wanted_by: Filter, group: SubscriptionGroup) -> Wanted:
         """Return the filter of a pull, its own or that of the heartbeats of its group; raises ``RefusedError``."""
@@ -187,16 +198,6 @@ class _Pull:
         high = queue.next_offset if queue else 0
         return Pulled(Fetched(StoreStatus.OFFSET_OVERFLOW_BADLY, target, low, high), self._topic, self._group, True)
 
-    def now_or_later(self) -> Pulled | None:
-        """Return what there is, None where that is nothing yet."""
-        if self._has_reset():
-            return self.now()
-        fetched = self._fetch()
-        status = fetched.status
-        if status in _AT_END or (status in _EMPTY and not self._place.offset):
-            return None
-        return self._give(fetched)
-
     def look(self, is_due: bool, now: int) -> Pulled | None:  # noqa: ARG002
         """Return what there is for a pull that has waited, None while that is nothing."""
         if is_due or self._has_reset():
@@ -217,8 +218,4 @@ class _Pull:
         return fetch(store, store.queue(topic, queue_id), offset, count, self._wanted)
 
     def _give(self, fetched: Fetched) -> Pulled:
-        if fetched.parts:
-            group, topic, queue_id, _, _ = self._place
-            self._pulls.figures.gave(topic, group, fetched.message_count, sum(map(len, fetched.parts)))
-            self._pulls.offsets.note_pull(group, topic, queue_id, fetched.next_offset)
-        return Pulled(fetched, self._topic, self._group)
+        return self._pulls.give(self._place, fetched, self._topic, self._group)

@@ -3,7 +3,6 @@
 (Rules: remoting.md 3.2, 4. RocketMQ: ``SendMessageProcessor``, ``AbstractSendMessageProcessor``.)
 """
 
-import functools
 import itertools
 import re
 from typing import TYPE_CHECKING, NamedTuple
@@ -84,6 +83,8 @@ class Sends:
         self._groups = groups
         self._locks = locks
         self._figures = figures
+        self._settings = settings = state.settings
+        self._marks = _marks(settings.region, settings.trace_on, settings.cluster_name)
         self._started = now
         self._key_count = itertools.count()
         self._rotation = itertools.count()  # chooses among queues where nothing else does
@@ -251,17 +252,25 @@ class Sends:
 
     def _mark(self, message: NewMessage) -> None:
         """Add to the properties of a message what the broker adds to each."""
-        settings, properties = self._state.settings, message.properties
-        marks, pairs = _marks(settings.region, settings.trace_on, settings.cluster_name)
-        if not _OF_ONE_SENT_AGAIN.isdisjoint(message.pairs):  # one that was consumed
+        properties, pairs = message.properties, message.pairs
+        if self._state.settings is not self._settings:
+            self._settings = settings = self._state.settings
+            self._marks = _marks(settings.region, settings.trace_on, settings.cluster_name)
+        text, marks = self._marks
+        if not _OF_ONE_SENT_AGAIN.isdisjoint(pairs):  # one that was consumed
             texts = parse_properties(properties)
             message.properties = build_properties({k: v for k, v in texts.items() if k not in _TO_BE_REPLACED})
-        elif not _is_well_formed(properties, message.pairs):
-            message.properties = _well_formed(properties)
-        elif properties and not properties.endswith(_TAIL_SEPARATOR):
-            message.add_pairs(properties + _TAIL_SEPARATOR + marks, pairs)
-            return
-        message.add_pairs(message.properties + marks, pairs)
+        elif properties:
+            if not properties.endswith(_TAIL_SEPARATOR):
+                properties += _TAIL_SEPARATOR
+            if len(pairs) == properties.count(_TAIL_SEPARATOR) and b"\0" not in properties:  # nearly all
+                message.add_pairs(properties + text, marks)
+                return
+            if not _WELL_FORMED.fullmatch(properties):
+                message.properties = _well_formed(properties)
+            else:
+                message.properties = properties
+        message.add_pairs(message.properties + text, marks)
 
     def _new_unique_key(self, now: int) -> str:
         """Return the key of a message whose producer gave it none."""
@@ -289,14 +298,6 @@ class Sends:
         return self._store.append(message, now)
 
 
-def _is_well_formed(properties: bytes, pairs: dict[bytes, bytes]) -> bool:
-    """Tell whether properties are pairs with a separator behind each, or but the last, and without a zero byte."""
-    count = properties.count(_TAIL_SEPARATOR) + (not properties.endswith(_TAIL_SEPARATOR))
-    if len(pairs) == count and b"\0" not in properties:
-        return True
-    return bool(_WELL_FORMED.fullmatch(properties))  # a name comes twice, or has no value
-
-
 def _well_formed(properties: bytes) -> bytes:
     """Return those of the pairs that a reader finds in properties, as RocketMQ stores them; no zero byte is kept.
 
@@ -306,7 +307,6 @@ def _well_formed(properties: bytes) -> bytes:
     return build_properties(pairs)
 
 
-@functools.cache
 def _marks(region: str, trace_on: bool, cluster: str) -> tuple[bytes, dict[bytes, bytes]]:
     text = build_properties(dict(zip(_ADDED, (region, str(trace_on).lower(), cluster), strict=True)))
     return text, pairs_of(text)

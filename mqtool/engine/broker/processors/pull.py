@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _SUGGESTED = str(MASTER_ID)
 _CODES = {
-    StoreStatus.FOUND: ResponseCode.SUCCESS,
     StoreStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     StoreStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     StoreStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
@@ -28,7 +27,8 @@ _CODES = {
     StoreStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 
-# Bits as plain numbers: a flag takes as long to test as all else that is checked.
+# Bits and codes as plain numbers: a flag takes as long to test as all else that is checked.
+_FOUND, _LITE = int(ResponseCode.SUCCESS), int(RequestCode.LITE_PULL_MESSAGE)
 _COMMIT_OFFSET, _SUSPEND = int(PullSysFlag.COMMIT_OFFSET), int(PullSysFlag.SUSPEND)
 _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
 
@@ -46,7 +46,7 @@ def pull(broker: "Broker", request: "Request") -> "Answer":
         now,
         wait_ms=header.suspend_timeout_millis if flags & _SUSPEND else 0,
         commit_offset=header.commit_offset if flags & _COMMIT_OFFSET else None,
-        is_lite=command.code == RequestCode.LITE_PULL_MESSAGE,
+        is_lite=command.code == _LITE,
     )
     opaque = command.opaque
     if isinstance(pulled, Pulled):
@@ -57,7 +57,7 @@ def pull(broker: "Broker", request: "Request") -> "Answer":
 
 def _answer(opaque: int, queue_offset: int, pulled: Pulled) -> RemotingCommand:
     (status, next_offset, low, high, parts, _), topic, group, is_reset = pulled
-    code = _CODES.get(status)
+    code = _FOUND if status is StoreStatus.FOUND else _CODES.get(status)
     if code is None:  # an empty queue: only who asks for its beginning may wait for it
         code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
     fields = {

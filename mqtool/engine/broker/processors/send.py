@@ -37,6 +37,8 @@ _REMARKS = {
 }
 
 
+_WITH_MOST_TIMES = int(Version.V3_4_9)
+
 # Sending
 
 
@@ -74,7 +76,7 @@ def _message(header: Send, body: bytes, born_host: Host) -> NewMessage:
 
 
 def _most_times(wanted: int | None, version: int) -> int | None:
-    return None if version < Version.V3_4_9 else wanted
+    return None if version < _WITH_MOST_TIMES else wanted
 
 
 def _answer(
@@ -98,7 +100,8 @@ def _answer(
         fields["transactionId"] = key.decode("utf-8", "replace")
     if more:
         fields |= more
-    return acknowledged(broker, request, command.answer(ext_fields=fields), result.flush_offset)
+    answer = command.answer(ext_fields=fields)
+    return acknowledged(broker, request, answer, result.flush_offset) if result.flush_offset else answer
 
 
 def acknowledged(broker: "Broker", request: "Request", answer: RemotingCommand, flush_offset: int) -> "Answer":
