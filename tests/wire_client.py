@@ -4,12 +4,14 @@ import asyncio
 import itertools
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.formats.bodies import ConsumerData, Registration, Subscription, build_registration
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.headers import Send, build_header
+from mqtool.formats.config_tables import DataVersion, TopicConfig
+from mqtool.formats.headers import BrokerIdentity, Send, build_header
 from mqtool.formats.inner_batch import inner_messages, is_inner_batch
 from mqtool.formats.message import Message, message_of
 from mqtool.formats.pop import Receipt, build_receipt
@@ -20,6 +22,19 @@ from mqtool.formats.stored_message import parse_stored
 
 PRODUCERS = "P"
 """The group of whatever is sent."""
+
+
+def consumer(group: str, *subscriptions: Subscription) -> ConsumerData:
+    """Return a consumer of a group, for a heartbeat."""
+    return ConsumerData(group, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", subscriptions)
+
+
+def registration(name: str, address: str, topics: Iterable[str], filter_servers: Sequence[str] = ()) -> RemotingCommand:
+    """Return the request by which a broker makes itself and its topics known to a name server."""
+    configs = {topic: TopicConfig(topic, 1, 1, 6, False, "SINGLE_TAG", 0, {}) for topic in topics}
+    fields = {**build_header(BrokerIdentity(name, address, "C", 0)), "haServerAddr": ""}
+    body = build_registration(Registration(DataVersion(0, 1, 1), configs, [*filter_servers]))
+    return RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body)
 
 
 class Client:

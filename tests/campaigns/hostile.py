@@ -35,22 +35,18 @@ from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import (
-    ConsumerData,
     Heartbeat,
-    Registration,
     Subscription,
     build_body,
     build_heartbeat,
-    build_registration,
 )
 from mqtool.formats.codes import RequestCode
-from mqtool.formats.config_tables import DataVersion, TopicConfig
 from mqtool.formats.headers import BrokerIdentity, build_header
 from mqtool.formats.properties import build_properties
 from mqtool.formats.remoting import MAX_FRAME, ONEWAY, RESPONSE, RemotingCommand, build_frame
 from tests.campaigns.fuzz import memory_of
 from tests.campaigns.kills import Served
-from tests.wire_client import Client, batch
+from tests.wire_client import Client, batch, consumer, registration
 
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 26), "maxMessageSize": str(4 << 20)}
 _ANSWER_SECONDS = 60.0
@@ -175,11 +171,6 @@ def each(sends: str, limit: str) -> Callable[[Callable[[Attacker, int], Awaitabl
         ATTACKS.append(Attack(sends, limit, lambda attacker: attacker.again(lambda number: one(attacker, number))))
 
     return take
-
-
-def consumer(group: str, *subscriptions: Subscription) -> ConsumerData:
-    """Return a consumer of a group."""
-    return ConsumerData(group, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET", subscriptions)
 
 
 @attack("nothing", "")
@@ -597,10 +588,8 @@ async def _registered_topics(attacker: Attacker, number: int) -> None:
 
 
 async def _register(attacker: Attacker, name: str, address: str, count: int) -> None:
-    topics = {f"{name}-{one}": TopicConfig(f"{name}-{one}", 1, 1, 6, False, "S", 0, {}) for one in range(count)}
-    header: dict[str, Any] = {**build_header(BrokerIdentity(name, address, "C", 0)), "haServerAddr": ""}
-    body = build_registration(Registration(DataVersion(0, 1, 1), topics))
-    await attacker.ask_names(RequestCode.REGISTER_BROKER, body, **header)
+    command = registration(name, address, (f"{name}-{one}" for one in range(count)))
+    await attacker.ask_names(command.code, command.body, **command.ext_fields)
 
 
 @each("registrations that inflate to a gigabyte", "64 MiB")

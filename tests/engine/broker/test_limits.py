@@ -16,19 +16,14 @@ from mqtool.engine.broker.operations.filters import MOST_OF_FILTER
 from mqtool.engine.name_server.name_server import MOST_KV, MOST_OF_KV
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.formats.bodies import (
-    ConsumerData,
     Heartbeat,
-    Registration,
     Subscription,
     build_body,
     build_heartbeat,
-    build_registration,
 )
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.config_tables import DataVersion, TopicConfig
-from mqtool.formats.headers import BrokerIdentity, build_header
 from mqtool.formats.remoting import RemotingCommand
-from tests.wire_client import Client
+from tests.wire_client import Client, consumer, registration
 
 
 def on_broker(test: Callable[[Client], Awaitable[None]]) -> None:
@@ -39,10 +34,6 @@ def on_broker(test: Callable[[Client], Awaitable[None]]) -> None:
             await client.close()
 
     asyncio.run(served())
-
-
-def consumer(group: str, *subscriptions: Subscription) -> ConsumerData:
-    return ConsumerData(group, "CONSUME_PASSIVELY", "CLUSTERING", "", subscriptions)
 
 
 @pytest.mark.parametrize("kind", ["TAG", "SQL92"])
@@ -255,14 +246,8 @@ def test_a_name_server_keeps_only_so_many_brokers_and_topics() -> None:
             client = RemotingClient([broker.name_server_address])
 
             async def register(name: str, address: str, *topics: str, servers: int = 0) -> int:
-                configs = {one: TopicConfig(one, 1, 1, 6, False, "SINGLE_TAG", 0, {}) for one in topics}
-                registration = Registration(DataVersion(0, 1, 1), configs, [f"s{one}" for one in range(servers)])
-                header = BrokerIdentity(name, address, "C", 0)
-                fields = {**build_header(header), "haServerAddr": ""}
-                body = build_registration(registration)
-                return (
-                    await client.invoke(RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body))
-                ).code
+                command = registration(name, address, topics, [f"s{one}" for one in range(servers)])
+                return (await client.invoke(command)).code
 
             assert await register("a", "h:1", "T1", "T2") == 0
             assert await register("a" * 300, "h:1", "T1", "T2") == 1
