@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
-from mqtool.engine.repair import journal
+from mqtool.engine.repair import journal, log_plan
 from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
 from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.express import express
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import UsageError
 from mqtool.formats import commit_log
+from mqtool.formats import kernels as plain
 from tests import damage
 from tests.golden import GOLDEN_NAMES, copy_of
 
@@ -344,3 +347,36 @@ def test_a_message_in_a_topic_that_no_broker_can_have_is_bridged_in_its_queue(tm
 
     assert [(loss.topic, loss.messages) for loss in plan.losses] == [("OrderEvents", 1)]
     assert wrong_in(store) == []
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_bodies_of_other_crcs_are_told_alike_by_the_quick_way_and_the_long_one(
+    cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = copy_of("many-533-clean", tmp_path)
+    tables = [table for table in StoreReader(store).tables(kernels=plain) if not isinstance(table, Gap)]
+    bodies = [at + table.base for table in tables for at in table.offsets(plain.BODY)[3::7].tolist()]
+    size = StoreReader(store).commit_log.file_size
+    for at in bodies:
+        with (store / "commitlog" / f"{at // size * size:020}").open("r+b") as file:
+            file.seek(at % size)
+            byte = file.read(1)[0]
+            file.seek(at % size)
+            file.write(bytes([byte ^ 4]))
+    listed = []
+
+    def watched(*arguments: Any) -> Any:
+        for one in express(*arguments):
+            listed.extend(one.unsound.tolist())
+            yield one
+
+    def told() -> tuple[Any, ...]:
+        plan = plan_of(store, mode="abnormal", cut=cut)
+        return plan.changes, plan.losses, plan.remarks, plan.groups, plan.write_size, plan.journal_size
+
+    monkeypatch.setattr(log_plan, "express", watched)
+    by_quick_way = told()
+    monkeypatch.setattr(log_plan, "express", lambda *_: ())
+
+    assert len(listed) > 20
+    assert told() == by_quick_way
