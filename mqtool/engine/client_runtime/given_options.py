@@ -4,7 +4,6 @@ import dataclasses
 import enum
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from mqtool.engine.client_runtime.instance import ClientOptions
@@ -72,6 +71,8 @@ def _kind_of(field: "dataclasses.Field[Any]") -> Any:
     """Return the type of what can be told by a text, None of other options."""
     if isinstance(field.default, bool | int | str | enum.Enum):
         return type(field.default)
+    from pathlib import Path
+
     return {"Path | None": Path, "pathlib.Path | None": Path, "int | None": int}.get(str(field.type))
 
 

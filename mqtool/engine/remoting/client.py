@@ -101,8 +101,15 @@ class RemotingClient:
         end = loop.time() + timeout_ms / 1000
         for others in reversed(range(len(self.addresses))):
             first, left = self.addresses[0], max(1, int((end - loop.time()) * 1000))
+            begun = loop.time()
             try:
                 return await self.invoke(command, min(left, PATIENCE_MS) if others else left)
+            except asyncio.CancelledError:  # who asks has less time than patience: the next call is to do better
+                connection = self._connection
+                if others and self.addresses[0] == first and (connection is None or connection.heard_at < begun):
+                    self._prefer_another()
+                    self._give_up(connection)
+                raise
             except UnavailableError as error:
                 if not others:
                     raise
@@ -225,7 +232,7 @@ class _ClientConnection(asyncio.Protocol):
         self._frames = Connection()
         self._expected: dict[int, _Expected] = {}
         self._next_look = math.inf
-        self._heard_at = -math.inf  # of the loop's clock
+        self.heard_at = -math.inf  # of the loop's clock
         self._unsent: list[Buffer] = []
         self._unsent_size = 0
         self._loop = asyncio.get_running_loop()
@@ -238,7 +245,7 @@ class _ClientConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         self._frames.receive(data)
         try:
             for command in self._frames.commands():
@@ -293,7 +300,7 @@ class _ClientConnection(asyncio.Protocol):
         left = [one.deadline for one in self._expected.values() if not one.answer.done()]
         if left:
             self._look_at(min(left))
-        if any(timeout_ms >= SILENT_MS and due - timeout_ms / 1000 >= self._heard_at for _, due, timeout_ms in overdue):
+        if any(timeout_ms >= SILENT_MS and due - timeout_ms / 1000 >= self.heard_at for _, due, timeout_ms in overdue):
             self._on_silence(self)
 
     @property

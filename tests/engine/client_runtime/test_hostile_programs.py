@@ -251,6 +251,14 @@ def test_a_mute_name_server_before_a_live_one_costs_a_moment_and_no_call(broker:
             assert listener.wait_for(1) == [b"one"]
 
 
+def test_a_mute_name_server_is_passed_over_by_calls_that_have_less_time_than_patience(broker: mqtool.Broker) -> None:
+    with mute() as nobody, mqtool.Producer("P", f"{nobody};{broker.name_server_address}") as producer:
+        with pytest.raises(UnavailableError):
+            producer.send(ProducerMessage("Orders", b"one"), timeout_ms=300)
+        assert producer._client._instance.wire._name_server.addresses[0] == broker.name_server_address
+        assert producer.send(ProducerMessage("Orders", b"two")).queue_offset == 0
+
+
 def test_a_send_fails_within_its_time_where_no_name_server_answers() -> None:
     with mute() as nobody, mqtool.Producer("P", nobody) as producer:
         begin = time.monotonic()

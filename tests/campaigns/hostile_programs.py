@@ -1,0 +1,357 @@
+"""Programs that do to their clients what no program should, with a broker that is killed, stopped and mute meanwhile.
+
+Listeners raise everything there is, exit, fork, block, and return nonsense; two threads send all the time. The broker
+is killed and started again, and stopped so that it holds its connections and says nothing; a name server that never
+answers stands before the real one. In the end
+
+- each message that was acknowledged was consumed by each group;
+- no send took longer than its own time-out (and ``SLACK_S``, for a busy machine), and no shutdown longer than
+  ``MOST_SHUTDOWN_S``; a forked child was told that its clients are its parent's, and did not hang;
+- no thread, task or descriptor is left when all clients are closed.
+
+The tests try a few seconds; this is the long form::
+
+    python -m tests.campaigns.hostile_programs --minutes 10
+
+It ends with status 1 if anything of this is not so.
+"""
+
+# ruff: noqa: T201  its results go to standard output
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mqtool
+from mqtool import ConsumeContext, ConsumeFrom, ConsumerMessage, ConsumeStatus, ProducerMessage
+from mqtool.engine.client_runtime.blocking.background import background
+from mqtool.errors import MqtoolError, UsageError
+from tests.differential.java_broker import free_port
+
+TOPIC = "Hostile"
+SEND_MS = 1000
+SLACK_S = 10.0
+MOST_SHUTDOWN_S = 60.0
+SETTLE_S = 180.0
+_CHILD_S = 30.0
+_ROOT = Path(__file__).parent.parent.parent
+_RAISED: tuple[Callable[[], BaseException], ...] = (
+    SystemExit,
+    KeyboardInterrupt,
+    asyncio.CancelledError,
+    StopIteration,
+    StopAsyncIteration,
+    GeneratorExit,
+    MemoryError,
+    ValueError,
+    BaseException,
+)
+_NONSENSE: tuple[Any, ...] = (42, "LATER", object(), [], False, ValueError)
+
+
+@dataclass
+class Outcome:
+    """What happened, and what must not have."""
+
+    did: Counter[str] = field(default_factory=Counter)
+    longest_send_s: float = 0.0
+    longest_shutdown_s: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+
+class Served:
+    """``mqtool serve`` in a process of its own, always on the same ports and store."""
+
+    def __init__(self, folder: Path) -> None:
+        ports = [free_port(), free_port()]
+        self.name_server = f"127.0.0.1:{ports[0]}"
+        self._words = ["--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s", str(folder / "store")]
+        self._log = (folder / "log").open("ab")
+        self._process: subprocess.Popen[bytes]
+
+    def start(self) -> None:
+        """Start it, and wait until it is ready."""
+        words = [sys.executable, "-m", "mqtool", "serve", *self._words]
+        settings = {**os.environ, "PYTHONPATH": str(_ROOT)}
+        self._process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=self._log, env=settings, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().startswith(b"mqtool: ready")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and its children."""
+        os.killpg(self._process.pid, number)
+
+    def end(self) -> None:
+        """Kill it."""
+        with contextlib.suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class Program:
+    """Clients, and what their program does to them."""
+
+    def __init__(self, name_servers: str, seed: int) -> None:
+        self.outcome = Outcome()
+        self.acknowledged: set[bytes] = set()
+        self.consumed: dict[str, set[bytes]] = {}
+        self.is_over = threading.Event()
+        self._chance = random.Random(seed)
+        self._name_servers = name_servers
+        self.producer = mqtool.Producer("hostile", name_servers, send_msg_timeout=SEND_MS)
+        self.consumers: list[Any] = []
+        for name, orderly, is_coroutine in (("shared", False, False), ("loop", False, True), ("ordered", True, False)):
+            listen = self._coroutine(name) if is_coroutine else self._function(name)
+            self._add(name, mqtool.PushConsumer(name, listen, name_servers, orderly=orderly, **_CONSUMING))
+        lite = mqtool.LitePullConsumer("lite", name_servers, consume_from_where=ConsumeFrom.FIRST_OFFSET)
+        self._add("lite", lite)
+        self._threads = [threading.Thread(target=self._send_on, args=(which,)) for which in range(2)]
+        self._threads.append(threading.Thread(target=self._poll_on, args=(lite,)))
+
+    def _add(self, name: str, consumer: Any) -> None:
+        self.consumed[name] = set()
+        consumer.subscribe(TOPIC)
+        self.consumers.append(consumer)
+
+    def start(self) -> None:
+        """Begin."""
+        for client in (self.producer, *self.consumers):
+            client.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Close all clients, and take note of how long that took."""
+        self.is_over.set()
+        for thread in self._threads:
+            thread.join(SETTLE_S)
+            if thread.is_alive():
+                self.outcome.violations.append(f"{thread.name} hangs")
+        for client in (*self.consumers, self.producer):
+            begun = time.monotonic()
+            with contextlib.suppress(MqtoolError):
+                client.close()
+            self.outcome.longest_shutdown_s = max(self.outcome.longest_shutdown_s, time.monotonic() - begun)
+
+    def _send_on(self, which: int) -> None:
+        number = 0
+        while not self.is_over.is_set():
+            number += 1
+            body = b"%d %d" % (which, number)
+            begun = time.monotonic()
+            try:
+                if self.producer.send(ProducerMessage(TOPIC, body)).status is mqtool.SendStatus.SEND_OK:
+                    self.acknowledged.add(body)
+                    self.outcome.did["sent"] += 1
+            except MqtoolError:
+                self.outcome.did["not sent"] += 1
+            self.outcome.longest_send_s = max(self.outcome.longest_send_s, time.monotonic() - begun)
+            self.is_over.wait(0.02)
+
+    def _poll_on(self, lite: mqtool.LitePullConsumer) -> None:
+        while not self.is_over.is_set():
+            with contextlib.suppress(ListenerError, MqtoolError), lite.batch(500) as messages:
+                if self._chance.random() < 0.1:
+                    raise ListenerError
+                self.consumed["lite"] |= {one.body for one in messages}
+
+    # Listeners
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        def listen(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
+            if (bad := self._misbehave(messages, context)) is not None:
+                return bad()
+            self.consumed[name] |= {one.body for one in messages}
+            return self._chance.choice((None, ConsumeStatus.SUCCESS, *_NONSENSE))
+
+        return listen
+
+    def _coroutine(self, name: str) -> Callable[..., Any]:
+        async def listen(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
+            if self._chance.random() < 0.02:
+                self.outcome.did["blocking call in the loop"] += 1
+                with contextlib.suppress(UsageError):
+                    self.producer.queues(TOPIC)
+                    self.outcome.violations.append("a blocking call in the loop of the clients went through")
+            if (bad := self._misbehave(messages, context, may_block=False)) is not None:
+                return bad()
+            self.consumed[name] |= {one.body for one in messages}
+            return self._chance.choice((None, ConsumeStatus.SUCCESS, *_NONSENSE))
+
+        return listen
+
+    def _misbehave(
+        self, messages: Sequence[ConsumerMessage], context: ConsumeContext, *, may_block: bool = True
+    ) -> Callable[[], Any] | None:
+        """Return what a listener does with messages that come for the first time, now and then."""
+        context.delay_level, context.suspend_ms = 1, 50
+        how = self._chance.random()
+        if how > 0.15 or messages[0].reconsume_times:
+            return None
+        if how < 0.005 and may_block:
+            return self._fork
+        if how < 0.03:
+            return self._exit
+        if how < 0.05 and may_block:
+            return self._block
+        return self._raise
+
+    def _raise(self) -> None:
+        self.outcome.did["raised"] += 1
+        raise self._chance.choice(_RAISED)()
+
+    def _exit(self) -> None:
+        self.outcome.did["exited"] += 1
+        sys.exit(3)
+
+    def _block(self) -> ConsumeStatus:
+        self.outcome.did["blocked"] += 1
+        time.sleep(self._chance.uniform(0.1, 2.0))
+        return ConsumeStatus.LATER
+
+    def _fork(self) -> ConsumeStatus:
+        """Fork; the child must be told, by the clients of its parent, that they are not its own."""
+        self.outcome.did["forked"] += 1
+        child = os.fork()
+        if not child:
+            try:
+                self.producer.send(ProducerMessage(TOPIC, b"of a child"))
+            except UsageError:
+                os._exit(0)
+            except BaseException:
+                os._exit(2)
+            os._exit(1)
+        end = time.monotonic() + _CHILD_S
+        while time.monotonic() < end:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                if status:
+                    self.outcome.violations.append(f"a forked child ended with {status}")
+                return ConsumeStatus.LATER
+            time.sleep(0.01)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        self.outcome.violations.append(f"a forked child hung for {_CHILD_S} s")
+        return ConsumeStatus.LATER
+
+
+_CONSUMING: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET, "consume_thread_max": 8}
+
+
+class ListenerError(Exception):
+    """What the program raises in a block."""
+
+
+@contextlib.contextmanager
+def mute_server() -> Iterator[str]:
+    """Give the address of a server that takes connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def disturb(served: Served, program: Program, seconds: float, chance: random.Random) -> None:
+    """Kill and stop the broker for a time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(chance.uniform(0.5, 3.0))
+        if chance.random() < 0.5:
+            program.outcome.did["broker killed"] += 1
+            served.end()
+            time.sleep(chance.uniform(0.0, 2.0))
+            served.start()
+        else:
+            program.outcome.did["broker stopped"] += 1
+            served.signal(signal.SIGSTOP)
+            time.sleep(chance.uniform(0.5, 6.0))
+            served.signal(signal.SIGCONT)
+
+
+def run(folder: Path, seconds: float, seed: int) -> Outcome:
+    """Run a hostile program for a time, and return what came of it."""
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    served = Served(folder)
+    served.start()
+    try:
+        with mute_server() as mute:
+            with mqtool.AdminClient(served.name_server) as admin:
+                admin.create_topic(TOPIC, queues=4)
+            before = _left()
+            program = Program(f"{mute};{served.name_server}", seed)
+            program.start()
+            outcome = program.outcome
+            disturb(served, program, seconds, random.Random(seed))
+            outcome.violations += _settled(program)
+            program.stop()
+            outcome.violations += _leaked(before)
+    finally:
+        served.end()
+        served._log.close()
+    if outcome.longest_send_s > SEND_MS / 1000 + SLACK_S:
+        outcome.violations.append(f"a send took {outcome.longest_send_s:.1f} s, with a time-out of {SEND_MS} ms")
+    if outcome.longest_shutdown_s > MOST_SHUTDOWN_S:
+        outcome.violations.append(f"a shutdown took {outcome.longest_shutdown_s:.1f} s")
+    return outcome
+
+
+def _settled(program: Program) -> list[str]:
+    """Wait until all is consumed that was acknowledged by now."""
+    wanted = program.acknowledged.copy()
+    end = time.monotonic() + SETTLE_S
+    while time.monotonic() < end:
+        if all(wanted <= got for got in program.consumed.values()):
+            return []
+        time.sleep(0.1)
+    return [f"{name} has not consumed {len(wanted - got)}" for name, got in program.consumed.items() if wanted - got]
+
+
+def _left() -> dict[str, int]:
+    """Return what there is of threads, tasks and descriptors."""
+    tasks = background.call(lambda: len(asyncio.all_tasks()))
+    return {"threads": threading.active_count(), "tasks": tasks, "descriptors": len([*Path("/proc/self/fd").iterdir()])}
+
+
+def _leaked(before: dict[str, int]) -> list[str]:
+    end = time.monotonic() + 20
+    after = _left()
+    while any(after[what] > count for what, count in before.items()) and time.monotonic() < end:
+        time.sleep(0.2)
+        after = _left()
+    return [f"{count - before[what]} {what} are left" for what, count in after.items() if count > before[what]]
+
+
+def main() -> None:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="mqtool-hostile-") as name:
+        outcome = run(Path(name), given.minutes * 60, given.seed)
+    print(", ".join(f"{count:,} {what}" for what, count in sorted(outcome.did.items())))
+    print(f"slowest send {outcome.longest_send_s:.2f} s, slowest shutdown {outcome.longest_shutdown_s:.2f} s")
+    for violation in outcome.violations:
+        print(f"FAILED: {violation}")
+    sys.exit(1 if outcome.violations else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""The short form of ``tests.campaigns.hostile_programs``."""
+
+from pathlib import Path
+
+from tests.campaigns.hostile_programs import run
+
+
+def test_a_hostile_program_loses_nothing_hangs_nowhere_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    outcome = run(tmp_path, 3.0, seed=1)
+
+    assert outcome.violations == []
+    assert min(outcome.did["sent"], outcome.did["raised"], outcome.did["exited"]) > 0
