@@ -51,8 +51,10 @@ def derive(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index:
         if base < start_offset:
             continue
         segment = segments.get(base) or MappedFile(log.folders[0] / segment_name(base), base, 0)
-        apart = [one for one in holes.get(base, ()) if one.size >= _LONG or one.end > segment.end_offset]
-        within = [one for one in holes.get(base, ()) if one not in apart]
+        apart: list[Hole] = []
+        within: list[Hole] = []
+        for one in holes.get(base, ()):
+            (apart if one.size >= _LONG or one.end > segment.end_offset else within).append(one)
         view = _as_planned(segment, plan, within, patches.get(base, [])) if within or base in patches else segment
         at = base
         for hole in apart:
