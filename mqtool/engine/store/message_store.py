@@ -212,22 +212,6 @@ class MessageStore:
         """Whether ``write_units`` is better called soon: the longer it waits, the longer it takes."""
         return self.dispatcher.has_much_to_write
 
-    # Topics
-
-    def delete_topic(self, topic: str) -> int:
-        """Remove all queues of a topic and return how many there were; its messages stay in the log until it ends them.
-
-        The checkpoint is behind these messages first, or they would come back into queues after a kill.
-
-        Raises:
-            WriteError: the disk fails.
-        """
-        count = sum(key[0] == topic for key in self._queues)
-        if remove := self.let_go_topic(topic):
-            self.write_units()
-            remove()
-        return count
-
     # Reading
 
     @property

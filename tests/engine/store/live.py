@@ -96,3 +96,12 @@ def units_of(store: MessageStore, key: QueueKey) -> list[Unit]:
     while len(found) < queue.next_offset:
         found += queue.units(len(found), 1000)
     return found
+
+
+def delete_topic(store: MessageStore, topic: str) -> int:
+    """Have all queues of a topic removed at once, and return how many there were."""
+    count = sum(name == topic for name, _ in store.queues())
+    if remove := store.let_go_topic(topic):
+        store.write_units()
+        remove()
+    return count

@@ -35,6 +35,7 @@ from tests.engine.store.live import (
     NOW,
     SMALL,
     append_all,
+    delete_topic,
     half_full,
     new_message,
     of_draft,
@@ -739,7 +740,7 @@ def test_files_of_an_extension_go_when_no_unit_points_to_them(tmp_path: Path) ->
         for remove in queue.remove_expired(units_of(store, ("Ext", 1))[-1].physical_offset):
             remove()
         after = sorted(file.name for file in folder.iterdir())
-        store.delete_topic("Ext")
+        delete_topic(store, "Ext")
 
     assert before == ["00000000000000000000", "00000000000000002048"]
     assert after == before[1:]

@@ -23,7 +23,7 @@ from mqtool.formats.commit_log import parse_message
 from mqtool.formats.placeholder import LOST
 from mqtool.formats.properties import parse_properties
 from tests.crash import STEP, Chance, Left, RecordingDisk
-from tests.engine.store.live import NOW, SMALL, half_full, new_message
+from tests.engine.store.live import NOW, SMALL, delete_topic, half_full, new_message
 
 SETTINGS = {**SMALL.settings, "flushDiskType": "SYNC_FLUSH", "messageDelayLevel": "1s 5s 10s"}
 CONFIG = StoreConfig(SETTINGS)
@@ -258,7 +258,7 @@ def test_a_topic_that_was_deleted_with_the_last_messages_of_the_log_stays_delete
         store.append(new_message("Kept", queue_id=number % 2), NOW + number)
     for number in range(10):
         store.append(new_message("Deleted", queue_id=number % 2), NOW + number)
-    assert store.delete_topic("Deleted") == 2
+    assert delete_topic(store, "Deleted") == 2
     if is_killed:
         shutil.copytree(root, root := tmp_path / "killed")
     store.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqtool.engine.broker.waiting_room import PULLS
@@ -293,6 +293,7 @@ def test_a_reset_is_told_to_a_held_pull_at_once(asking: Asking) -> None:
 
 
 @settings(max_examples=25)
+@example(["send A", *["wait"] * 14])  # as long as a broker waits for a heartbeat
 @given(st.lists(st.sampled_from(["send A", "send B", "wait"]), max_size=30))
 def test_a_push_consumer_gets_every_message_it_wants_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
@@ -323,6 +324,7 @@ def test_a_push_consumer_gets_every_message_it_wants_once_and_in_order(
         for number, step in enumerate(steps):
             if step == "wait":
                 asking.now += 9000
+                subscribe(asking, "A")  # its heartbeat
             else:
                 send(asking, str(number), tag=step[-1])
             take(asking.door.tick(asking.now))
