@@ -163,7 +163,8 @@ def test_a_message_that_cannot_be_placed_is_told_and_has_its_status(tmp_path: Pa
     assert refused.status == Status.BAD_DATA
     assert "as before" in refused.remarks
     assert into.status == mended.status == Status.GIVEN_UP
-    assert [row["messages"] for row in mended.rows if row["kind"] == "loss"] == [1]
+    told = [(row["messages"], row["queue_id"] is None) for row in mended.rows if row["kind"] == "loss"]
+    assert told == [(1, True), (1, False)]  # the message, and the place in its queue that it has left
 
 
 @pytest.mark.parametrize(

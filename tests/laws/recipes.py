@@ -5,6 +5,21 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "what a rebuild finds missing in queues that are gone is told": (
+        "multipath-533-clean",
+        "rebuild all",
+        [
+            {"op": "delete", "path": "consumequeue/Multi"},
+            {
+                "op": "swap bytes",
+                "file": "commitlog-b/00000000000000196608",
+                "at": 0,
+                "len": 4096,
+                "to": "commitlog-a/00000000000000262144",
+                "to_at": 0,
+            },
+        ],
+    ),
     "a whole record from elsewhere over the head of one in its place does not hide that": (
         "txn-533-kill",
         "rebuild index",

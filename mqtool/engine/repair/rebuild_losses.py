@@ -39,9 +39,13 @@ def given_up(
         log_end: what lies behind it a broker is just writing.
     """
     end = log_end or _NO_END
-    for key, queue in sorted(reader.consume_queues.items()):
+    for key in sorted({*reader.consume_queues, *gaps} - reader.batch_consume_queues.keys()):
+        queue = reader.consume_queues.get(key)
         if topics is None or key[0] in topics:
-            first, last = queue.first_offset, queue.max_offset()
+            first, last = (queue.first_offset, queue.max_offset()) if queue else (0, 0)
+            yield from _without_units(key, gaps.get(key, ()), first, last)
+            if queue is None:
+                continue
             for start, stop in _outside(first, last, made.get(key), gaps.get(key, ())):
                 yield from _lost_of(key, queue, start, stop, made.get(key), (reader.commit_log.min_offset, end))
     for key, batch_queue in sorted(reader.batch_consume_queues.items()):
@@ -54,6 +58,14 @@ def given_up(
                     if reader.commit_log.min_offset <= address <= end - length and length >= layout.MIN_SIZE:
                         for first, last in _outside(start, stop, made.get(key), gaps.get(key, ())):
                             yield Loss(key[0], last - first, length, _REASON, key[1], first, last)
+
+
+def _without_units(key: QueueKey, gaps: Sequence[tuple[int, int]], first: int, last: int) -> Iterator[Loss]:
+    """Yield the parts of gaps of which the old queue, from its first offset to its last, has no units."""
+    for start, stop in gaps:
+        for low, high in ((start, min(stop, first)), (max(start, last), stop)):
+            if low < high:
+                yield Loss(key[0], high - low, 0, _REASON, key[1], low, high)
 
 
 def _lost_of(

@@ -27,7 +27,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, UsageError, WriteError
 from mqtool.formats import consume_queue, kernels, scan
 from mqtool.formats.config_tables import parse_table
-from tests.damage import Case, cases, damaged, flips, snapshot
+from tests.damage import Case, apply_ops, cases, damaged, flips, snapshot
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 
 ROCKSDB = [name for name in GOLDEN_NAMES if name.startswith("rocksdb")]
@@ -325,6 +325,21 @@ def test_messages_behind_one_whose_offset_is_damaged_keep_theirs(behind: int, of
     assert built.gaps[key] == [(number, number + 1)]
 
 
+def test_places_that_are_filled_are_told_as_lost_be_there_units_of_them_or_none(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    one = next(one for one in manifest("mixed-533-clean")["messages"] if one["queue_offset"] == 1)
+    apply_ops(store, [{"op": "zero", "file": f"commitlog/{0:020}", "at": one["phy"], "len": one["size"]}])
+    place = (one["topic"], one["queue_id"], 1, 2)
+
+    for units in ("there", "gone"):
+        if units == "gone":
+            shutil.rmtree(store / "consumequeue")
+        plan = plan_mend(store, StoreConfig({}), "rebuild", {"target": "queues", "topics": None})
+        assert [(loss.topic, loss.queue_id, loss.queue_offset, loss.end_queue_offset) for loss in plan.losses] == [
+            place
+        ]
+
+
 def test_a_message_that_strayed_into_a_queue_is_left_out_of_it(tmp_path: Path) -> None:
     named, builder = built_queue(tmp_path, (0, 1), (99,), (2, 3))
 
@@ -513,7 +528,8 @@ def test_a_plan_foretells_messages_that_cannot_be_placed(tmp_path: Path) -> None
 
     plan = mend(store, config, target="all")
 
-    assert [(loss.topic, loss.messages) for loss in plan.losses] == [("pay_events", 1)]
+    told = [(loss.topic, loss.messages, loss.queue_id is not None) for loss in plan.losses]
+    assert told == [("pay_events", 1, False), ("pay_events", 1, True)]  # and the place that it has left
 
 
 def test_without_a_survey_an_unforeseen_loss_is_refused_and_the_store_left_as_it_was(tmp_path: Path) -> None:
