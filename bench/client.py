@@ -142,7 +142,10 @@ def _most_memory(process: int) -> int:
 def _measure_start(pair: Pair) -> Iterator[Row]:
     programs = {
         "python -c pass": ("pass", 0),
+        "import asyncio": ("import asyncio", 0),
         "import mqtool": ("import mqtool", 5),
+        "mqtool.Producer": ("import mqtool; mqtool.Producer", 5),
+        "mqtool.PushConsumer": ("import mqtool; mqtool.PushConsumer", 15),
         "a producer that knows where to send": (
             f"import mqtool\nproducer = mqtool.Producer('P', {pair.name_server!r})\n"
             "producer.start()\nproducer.queues('async')",
