@@ -36,7 +36,6 @@ from tests.laws.cases import Case
 from tests.laws.damages import base_of
 from tests.laws.mends import IN_PLACE, Direct, Told, config_of
 
-SECONDS = 20
 _MOST_NAMED = 4
 _SPARSE = 1 << 18
 
@@ -70,11 +69,12 @@ class SlowError(Exception):
 def check(case: Case, scratch: Path | None = None, runner: Direct | None = None) -> Result:
     """Carry out a case in a folder of its own below ``scratch`` and hold every law against it; ``runner`` mends."""
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="laws-"))
+    runner = runner or Direct()
     try:
-        with _time_limit():
-            return _Check(case, folder, runner or Direct()).run()
+        with _time_limit(runner.seconds):
+            return _Check(case, folder, runner).run()
     except SlowError:
-        return Result("slow", [Violation("cost", "slow", f"not done after {SECONDS} s")])
+        return Result("slow", [Violation("cost", "slow", f"not done after {runner.seconds} s")])
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}:{where.name}"
@@ -85,12 +85,12 @@ def check(case: Case, scratch: Path | None = None, runner: Direct | None = None)
 
 
 @contextlib.contextmanager
-def _time_limit() -> Iterator[None]:
+def _time_limit(seconds: int) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise SlowError
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
+    signal.alarm(seconds)
     try:
         yield
     finally:

@@ -94,6 +94,9 @@ def config_of(base: str, store: Path, is_told: bool) -> StoreConfig:
 class Direct:
     """Mends by calls, in this process."""
 
+    seconds = 20
+    """How long a case may take at most."""
+
     def plan(self, store: Path, config: StoreConfig, mend: str) -> Plan:
         name, options = IN_PLACE[mend]
         return plans.plan_mend(store, config, name, options)
@@ -134,6 +137,8 @@ class RefusedError(MqtoolError):
 
 class CommandLine(Direct):
     """Mends by the real command line, a process each; what is told are its rows, remarks and statuses."""
+
+    seconds = 200  # ten processes, on a machine that may have other work
 
     def plan(self, store: Path, config: StoreConfig, mend: str) -> Plan:
         file = store.with_name("plan.json")

@@ -507,6 +507,20 @@ _ROWS = {
         "salvage",
         [{"op": "write", "file": "commitlog-b/00000000000000196608", "at": 35604, "hex": "8000000000000000"}],
     ),
+    "messages between those that units tell of and those that are salvaged are told": (
+        "txn-533-clean",
+        "salvage",
+        [
+            {
+                "op": "zero",
+                "file": "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0/00000000000000000000",
+                "at": 287,
+                "len": 113,
+            },
+            {"op": "delete", "path": "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0/00000000000000000400"},
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 0, "len": 16384},
+        ],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

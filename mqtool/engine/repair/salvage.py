@@ -450,8 +450,9 @@ def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int
         begin, end = queue.first_offset, queue.max_offset()
         if key not in order.ranges:
             first = stop = begin
-        ahead = _count_units(reader, queue, begin, min(first, end))
-        told[key] = ahead, _count_units(reader, queue, max(stop, begin), end)
+        ahead = _count_units(reader, queue, begin, min(first, end), first)
+        edge = stop if key in order.ranges and stop >= begin else None
+        told[key] = ahead, _count_units(reader, queue, max(stop, begin), end, edge)
     for key, batch_queue in reader.batch_consume_queues.items():
         first, stop = order.ranges.get(key, (0, 0))
         before = behind = 0
@@ -465,13 +466,22 @@ def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int
     return told
 
 
-def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int) -> int:
-    count = 0
-    for _, units in queue.windows(start, stop):
+def _count_units(reader: StoreReader, queue: ConsumeQueue, start: int, stop: int, edge: int | None) -> int:
+    """Count the messages that units in a range of queue offsets tell of, and those between them and an edge of it.
+
+    A unit that is empty there was that of a message too. Of units that lie too far away only themselves are counted.
+    """
+    count, ends = 0, [] if edge is None else [edge]
+    for low, units in queue.windows(start, stop):
         sizes = units["size"]
         is_message = (sizes > 0) & (sizes < consume_queue.PRE_BLANK_SIZE)
-        count += int(np.count_nonzero(is_message & (units["physical_offset"] >= reader.commit_log.min_offset)))
-    return count
+        rows = np.flatnonzero(is_message & (units["physical_offset"] >= reader.commit_log.min_offset))
+        if len(rows):
+            count += len(rows)
+            ends += [low + int(rows[0]), low + int(rows[-1]) + 1]
+    most = reader.commit_log.total_size // layout.MIN_SIZE
+    span = max(ends, default=0) - min(ends, default=0)
+    return span if span <= count + most else count
 
 
 def config_of(reader: StoreReader) -> StoreConfig:
