@@ -6,8 +6,6 @@ queue into its file at once: the log has all that is needed to make them again.
 """
 
 import bisect
-import collections
-import contextlib
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -17,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.file_queue import is_segment_name, segment_name
 from mqtool.engine.store.time_search import Boundary, TimeSearch
-from mqtool.errors import RecoveryNeededError, WriteError
+from mqtool.errors import RecoveryNeededError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 from mqtool.formats.layout import packer_of
 from mqtool.formats.new_message import topic_field
 
 if TYPE_CHECKING:
-    from mqtool.engine.store.disk import Disk, OpenFile
     from mqtool.engine.store.live_log import LiveLog
     from mqtool.engine.store.mapped_file import MappedFile
+    from mqtool.engine.store.queue_files import QueueFiles
 
 QueueKey = tuple[str, int]
 
@@ -33,7 +31,6 @@ _UNIT = packer_of(consume_queue.UNIT)
 _FILLER = _UNIT.pack(0, consume_queue.PRE_BLANK_SIZE, 0)
 _BATCH_UNIT = packer_of(batch_consume_queue.UNIT)
 _EXT_HEAD = packer_of(consume_queue_ext.HEAD)
-_MOST_OPEN = 64
 _LOOK_BEHIND = 1000
 """Units behind the last one that are looked at when a queue is taken up."""
 
@@ -46,86 +43,6 @@ class Unit(NamedTuple):
     size: int
     tags_code: int
     batch_size: int  # how many messages it holds
-
-
-class QueueFiles:
-    """The files of all queues: some stay open, and those that were written to are known until they are synced."""
-
-    def __init__(self, disk: "Disk", queue_size: int, batch_queue_size: int) -> None:
-        self.disk = disk
-        self.queue_size = queue_size
-        self.batch_queue_size = batch_queue_size
-        self._unsynced: set[Path] = set()  # files and folders
-        self._open: collections.OrderedDict[Path, OpenFile] = collections.OrderedDict()
-
-    def get(self, path: Path) -> "OpenFile":
-        """Return an open file."""
-        file = self._open.get(path)
-        if file is None:
-            file = self._open[path] = self.disk.open(path)
-            if len(self._open) > _MOST_OPEN:
-                _, oldest = self._open.popitem(last=False)
-                oldest.close()
-        else:
-            self._open.move_to_end(path)
-        return file
-
-    def create(self, path: Path, size: int) -> None:
-        """Make a file, and the folders that it lies in."""
-        missing = []
-        folder = path.parent
-        while not folder.exists():
-            missing.append(folder)
-            folder = folder.parent
-        for one in reversed(missing):
-            self.disk.make_folder(one)
-            self._unsynced.add(one.parent)
-        self.disk.create(path, size)
-        self._unsynced.add(path.parent)
-
-    def note_write(self, path: Path) -> None:
-        """Know that a file was written to just now: not before, or a ``sync`` of another thread might miss it."""
-        self._unsynced.add(path)
-
-    def sync(self) -> None:
-        """Return when all that was written before the call is on the disk; another thread may write meanwhile.
-
-        Raises:
-            WriteError: the disk failed.
-        """
-        taken: set[Path] = set()
-        with contextlib.suppress(KeyError):
-            while True:
-                taken.add(self._unsynced.pop())
-        for path in sorted(taken):
-            try:
-                if path.exists():
-                    (self.disk.sync_folder if path.is_dir() else self.disk.sync)(path)
-            except WriteError:
-                if path.exists():  # not removed meanwhile
-                    raise
-
-    def remove(self, path: Path) -> None:
-        """Remove a file."""
-        self.let_go(path)()
-
-    def let_go(self, path: Path) -> Callable[[], None]:
-        """Let go of a file, and return what removes it, in any thread."""
-        file = self._open.pop(path, None)
-        self._unsynced.discard(path)
-
-        def remove() -> None:
-            self.disk.remove_tree(path)  # if it is there still
-            if file is not None:
-                file.close()
-
-        return remove
-
-    def close(self) -> None:
-        """Let go of all files."""
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
 
 
 class LiveQueue:
@@ -147,7 +64,7 @@ class LiveQueue:
     is_batch = False
     unit: struct.Struct = _UNIT
 
-    def __init__(self, key: QueueKey, folder: Path, files: QueueFiles) -> None:
+    def __init__(self, key: QueueKey, folder: Path, files: "QueueFiles") -> None:
         """Take up a queue.
 
         Args:
@@ -381,7 +298,7 @@ class LiveExtendedQueue(LiveQueue):
 
     __slots__ = ("_extension", "_folders")
 
-    def __init__(self, key: QueueKey, folder: Path, files: QueueFiles, extension: "Sequence[MappedFile]") -> None:
+    def __init__(self, key: QueueKey, folder: Path, files: "QueueFiles", extension: "Sequence[MappedFile]") -> None:
         """Take up a queue whose extension has these files, in order."""
         super().__init__(key, folder, files)
         self._extension = list(extension)

@@ -14,8 +14,9 @@ from mqtool.engine.store.index_file import DEFAULT_SHAPE, Shape
 from mqtool.engine.store.live_checkpoint import Reached, was_left_by_us
 from mqtool.engine.store.live_index import LiveIndex
 from mqtool.engine.store.live_log import LiveLog
-from mqtool.engine.store.live_queue import LiveBatchQueue, LiveExtendedQueue, LiveQueue, QueueFiles
+from mqtool.engine.store.live_queue import LiveBatchQueue, LiveExtendedQueue, LiveQueue
 from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.queue_files import QueueFiles
 from mqtool.engine.store.queue_table import QueueTable
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, RecoveryNeededError

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from mqtool.engine.store.live_checkpoint import Reached
-from mqtool.engine.store.live_queue import LiveBatchQueue, LiveQueue, QueueFiles, QueueKey
+from mqtool.engine.store.live_queue import LiveBatchQueue, LiveQueue, QueueKey
+from mqtool.engine.store.queue_files import QueueFiles
 
 _MOST_NEW = 2000
 """New queues that may wait to be written: a message for one more is refused for now."""
