@@ -176,7 +176,10 @@ def build(
         properties, has_crc, room = b"", False, size - fixed
     if room < 0:
         raise ValueError(f"a placeholder in {topic!r} takes {fixed} bytes, not {size}")
-    text = properties + _text(why, room) if room >= len(_text("", 0)) else properties
+    least = len(_text("", 0))
+    # The words may be cut short, the elements of a batch not: without all of them it is none.
+    spare = room - batch_size * ELEMENT_SIZE if batch_size > 1 else room
+    text = properties + _text(why, spare if spare >= least else room) if room >= least else properties
     body = bytes(size - fixed - len(text) - CRC_SIZE * has_crc)
     sys_flag = like.sys_flag & (commit_log.BORN_HOST_V6 | commit_log.STORE_HOST_V6) | transaction
     if batch_size > 1 and len(body) >= batch_size * ELEMENT_SIZE:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from mqtool.formats import placeholder
+from mqtool.formats.inner_batch import count_elements, is_inner_batch
+from mqtool.formats.message import message_of
 from mqtool.formats.placeholder import Likeness
 from mqtool.formats.properties import CRC_SIZE
 
@@ -25,6 +27,20 @@ def test_a_filler_that_has_room_for_a_crc_property_ends_in_one(more: int, like: 
     assert len(record) == size
     digits = str(zlib.crc32(record[:-CRC_SIZE]) & 0x7FFFFFFF).zfill(10)[::-1]  # as RocketMQ writes them
     assert record[-CRC_SIZE:] == f"__CRC32#\x01{digits}\x02".encode()
+
+
+@pytest.mark.parametrize("more", range(0, 1200, 37))
+def test_what_was_lost_is_told_in_what_the_messages_of_a_batch_leave(more: int) -> None:
+    properties = placeholder.needed("Inner", 0, 0, 4)
+    size = placeholder.min_size(b"Inner", placeholder.PLAIN) + len(properties) + 4 * placeholder.ELEMENT_SIZE + more
+
+    record = placeholder.build(size, 0, b"Inner", 0, 0, "why " * 200, placeholder.PLAIN, 0, properties, 4)
+
+    message = message_of(record, 0)
+    assert len(record) == size
+    assert is_inner_batch(message)
+    assert count_elements(message.body) == 4
+    assert placeholder.LOST in message.properties
 
 
 def test_threads_may_ask_for_crcs_at_once() -> None:

@@ -60,6 +60,14 @@ _ROWS = {
         "recover --abnormal",
         [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 9000, "len": 56536}],
     ),
+    "a placeholder of several messages is a batch, however long what it tells": (
+        "batchcq-533-kill",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 732, "hex": "80"},
+            {"op": "delete", "path": "batchconsumequeue/Inner"},
+        ],
+    ),
     "an import takes nothing of where the log of another store lies": ("multipath-533-clean", "export | import", []),
     "a segment that was renamed gets its name again": (
         "retry-497-clean",
