@@ -6,6 +6,7 @@ Tests put a disk in its place that fails, dies or forgets.
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -21,6 +22,9 @@ _MOUNTS = Path("/proc/self/mountinfo")
 ZEROS = bytes(CHUNK)
 """A chunk of nothing."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_PART, _GONE = b".mqtool-part", b".mqtool-gone"
+_LONGEST_NAME = 255  # bytes
+_KEPT = 200
 
 
 class CrossDeviceError(WriteError):
@@ -239,7 +243,11 @@ class Disk:
 
 def scraps(path: Path) -> tuple[Path, Path]:
     """Return the names beside ``path`` under which ``move`` keeps what is not yet whole, and what is to go."""
-    return path.with_name(f"{path.name}.mqtool-part"), path.with_name(f"{path.name}.mqtool-gone")
+    name = os.fsencode(path.name)
+    if len(name) + len(_PART) > _LONGEST_NAME:  # the longest topics name folders
+        name = name[:_KEPT] + hashlib.blake2b(name, digest_size=8).hexdigest().encode()
+    part, gone = (path.with_name(os.fsdecode(name + suffix)) for suffix in (_PART, _GONE))
+    return part, gone
 
 
 def inside(folder: Path) -> list[Path]:

@@ -159,15 +159,16 @@ def test_a_move_to_another_file_system_copies_everything(tmp_path: Path) -> None
     assert not source.exists()
 
 
-def test_what_an_earlier_move_left_behind_does_not_hinder(tmp_path: Path) -> None:
-    source, target = tmp_path / "one" / "file", tmp_path / "two" / "file"
+@pytest.mark.parametrize("name", ["file", "n" * 255, "\u00e4" * 127])
+def test_what_an_earlier_move_left_behind_does_not_hinder(tmp_path: Path, name: str) -> None:
+    source, target = tmp_path / "one" / name, tmp_path / "two" / name
     for path, text in ((source, "whole"), (scraps(target)[0], "hal"), (scraps(source)[1], "old")):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 
     _Apart(tmp_path).move(source, target)
 
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["file"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [name]
     assert target.read_text() == "whole"
 
 
