@@ -17,4 +17,6 @@ UNIT = Struct(
 UNIT_SIZE: int = UNIT.sizeof()
 UNIT_DTYPE = dtype_of(UNIT)
 
+OFFSET_END = (1 << 63) // UNIT_SIZE
+"""No queue offset is so large: the place of its unit is a number of 64 bits."""
 PRE_BLANK_SIZE = 0x7FFFFFFF

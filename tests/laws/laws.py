@@ -500,7 +500,7 @@ def existed(base: str, damaged: JudgedStore, start: int) -> set[Key]:
     """Return the places of queues that there were, as far as the damaged store can tell.
 
     A record or a unit tells of its own, and of all that stood between two that are told of. What lay before the address
-    ``start`` does not count: before the log's first segment it has gone by age.
+    ``start`` does not count: before the log's first segment it has gone by age. Nor do numbers that no unit can have.
     """
     whole = base_of(base).judged
     evidence = set(damaged.messages(misplaced=True))
@@ -515,7 +515,8 @@ def existed(base: str, damaged: JudgedStore, start: int) -> set[Key]:
         bounds[topic, queue_id] = min(low, offset), max(high, offset)
     addresses = {key: record.position for record in whole.records.values() for key in record.keys}
     between = {key for key in addresses if key[:2] in bounds and bounds[key[:2]][0] <= key[2] <= bounds[key[:2]][1]}
-    return {key for key in evidence | between if addresses.get(key, start) >= start}
+    there = {key for key in evidence | between if addresses.get(key, start) >= start}
+    return {key for key in there if key[2] < (1 << 63) // 20}  # bytes of units
 
 
 def state_of(store: Path) -> State:

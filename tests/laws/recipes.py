@@ -68,6 +68,14 @@ _ROWS = {
             {"op": "delete", "path": "batchconsumequeue/Inner"},
         ],
     ),
+    "no unit is due at a queue offset whose place is no number of 64 bits": (
+        "special-550-kill",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 3944, "hex": "7fffffffffffffff"},
+            {"op": "swap", "path": "commitlog/00000000000000032768", "to": "commitlog/00000000000000000000"},
+        ],
+    ),
     "an import takes nothing of where the log of another store lies": ("multipath-533-clean", "export | import", []),
     "a segment that was renamed gets its name again": (
         "retry-497-clean",

@@ -63,8 +63,8 @@ from mqtool.engine.store.express import Express, express
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log as layout
+from mqtool.formats import consume_queue, placeholder, scan
 from mqtool.formats import kernels as plain
-from mqtool.formats import placeholder, scan
 from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import Likeness
 from mqtool.formats.properties import are_readable
@@ -551,7 +551,7 @@ class _Builder:
             self.alone[span.queue] = span
         held = self.held.pop(span.queue, None)
         after = self.order.next.get(span.queue, (span.start, -1))[0]
-        if span.start < 0 or span.start - after > self.order.most:
+        if not 0 <= span.start < consume_queue.OFFSET_END or span.start - after > self.order.most:
             self.odd.append(span)
             return
         if held is not None:

@@ -99,7 +99,8 @@ class QueueMender:
         """
         start = int(units.queue_offset[stretch.first])
         after = self._next.get(stretch.queue, start)
-        if int(units.physical_offset[stretch.first]) in self.odd or start < 0 or start - after > self._most:
+        is_possible = 0 <= start < consume_queue.OFFSET_END and start - after <= self._most
+        if int(units.physical_offset[stretch.first]) in self.odd or not is_possible:
             return stretch._replace(first=stretch.last)
         taken = int(np.searchsorted(units.queue_offset[stretch.first : stretch.last], after))
         return stretch._replace(first=stretch.first + taken)
