@@ -76,6 +76,20 @@ _ROWS = {
             {"op": "swap", "path": "commitlog/00000000000000032768", "to": "commitlog/00000000000000000000"},
         ],
     ),
+    "a placeholder cancels no timer, and the plan says so": (
+        "timer-533-kill",
+        "recover --abnormal",
+        [
+            {
+                "op": "copy",
+                "file": "commitlog/00000000000000000000",
+                "at": 0,
+                "len": 4096,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 4096,
+            }
+        ],
+    ),
     "an import takes nothing of where the log of another store lies": ("multipath-533-clean", "export | import", []),
     "a segment that was renamed gets its name again": (
         "retry-497-clean",

@@ -26,6 +26,7 @@ from mqtool.formats.commit_log import MAGIC_BLANK
 from mqtool.formats.hashing import java_hash
 from mqtool.formats.kernels import int32
 from mqtool.formats.message import Message
+from mqtool.formats.placeholder import LOST
 from mqtool.formats.topics import TIMER_TOPIC
 
 _KNOWN_MAGIC = timer.MAGIC_DEFAULT | timer.MAGIC_ROLL | timer.MAGIC_DELETE
@@ -230,6 +231,8 @@ def _check_message(reader: StoreReader, unit: np.void, due: int, log_end: int, p
             problem = "no message begins where the unit points"
     if message and (message.topic != TIMER_TOPIC or message.size != int(unit["message_size"])):
         problem = "the message is not the one that the unit tells of"
+    elif message and int(unit["magic_code"]) & timer.MAGIC_DELETE and LOST in message.properties:
+        problem = "the message is lost: a placeholder stands there"  # which cancels nothing
     if problem or message is None:
         yield finding("TIMER-MESSAGE", problem or "", physical_offset=offset, **place)
         return
