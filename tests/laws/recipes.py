@@ -90,6 +90,11 @@ _ROWS = {
             }
         ],
     ),
+    "a message whose queue id became negative goes to the queue that lacks it": (
+        "multipath-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog-a/00000000000000000000", "at": 2351, "hex": "ffffffff"}],
+    ),
     "an import takes nothing of where the log of another store lies": ("multipath-533-clean", "export | import", []),
     "a segment that was renamed gets its name again": (
         "retry-497-clean",

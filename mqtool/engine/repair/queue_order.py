@@ -88,6 +88,11 @@ def arrange(
     chains: dict[QueueKey, list[Run]] = {}  # what has a place, in the order of the log and of the queue
     left: list[tuple[Run, QueueKey]] = []
     for queue, runs in queues.items():
+        if queue[1] < 0 and not is_fixed(
+            queue
+        ):  # no broker has such a queue: they are of another one, if it lacks them
+            left += [(run, queue) for run in runs]
+            continue
         chosen = set(_chain(runs, most_missing))
         chains[queue] = [run for number, run in enumerate(runs) if number in chosen]
         left += [(run, queue) for number, run in enumerate(runs) if number not in chosen]
@@ -99,7 +104,9 @@ def arrange(
         if run.misplaced or is_fixed(queue):
             continue
         target = _place(chains, lacking.at(queue[0], run.position), queue, run)
-        if target is None:
+        if target is None and queue[1] < 0:
+            chains.setdefault(queue, []).append(run)
+        elif target is None:
             late.append((run, queue))
         else:
             placed[queue, run.position] = target
@@ -188,6 +195,8 @@ def _place(
             if start <= run.start < stop:
                 chains[other].insert(number, run)
                 return other, run.start
+    if queue[1] < 0:
+        return None
     number, start, stop = _gap(chains[queue], run)
     if stop - start >= run.length:
         chains[queue].insert(number, Run(run.position, start, start + run.length))
