@@ -321,7 +321,9 @@ class _Writing(NamedTuple):
         disk.remove_tree(attempt)
         made = builder.ranges().get((topic, queue_id), QueueRange(-1, -1, 0))
         gaps = list(itertools.chain.from_iterable(builder.gaps.get((topic, queue_id), ())))
-        values: tuple[Any, ...] = (topic, queue_id, *made, builder.unplaced[topic], builder.filled[topic], gaps)
+        values: tuple[Any, ...] = (
+            topic, queue_id, *made, builder.unplaced[topic, queue_id], builder.filled[topic], gaps,
+        )  # fmt: skip
         yield pa.record_batch([[value] for value in values], schema=_QUEUES)
 
 
@@ -343,7 +345,7 @@ def _note_queues(built: Built, rows: Iterable[Any]) -> None:
         if row["first"] >= 0:
             built.queues[row["topic"], row["queue_id"]] = QueueRange(row["first"], row["next"], row["units"])
         # What is 0 is not to be counted: ``mqtool rebuild`` does not name it either.
-        built.unplaced += collections.Counter({row["topic"]: row["lost"]})
+        built.unplaced += collections.Counter({(row["topic"], row["queue_id"]): row["lost"]})
         built.filled += collections.Counter({row["topic"]: row["filled"]})
         if row["gaps"]:
             gaps = list(zip(row["gaps"][::2], row["gaps"][1::2], strict=True))

@@ -114,7 +114,7 @@ def tell_built(built: "Built", into: Path, output: Output, losses: "list[Loss]")
     for (topic, queue_id), queue in sorted(built.queues.items()):
         place = {"topic": topic, "queue_id": queue_id}
         output.row({**place, "min_offset": queue.first, "max_offset": queue.next, "units": queue.units})
-    for topic, count in sorted(built.unplaced.items()):
+    for topic, count in sorted(built.unplaced_topics.items()):
         output.remark(f"{topic}: {count:,} messages have queue offsets that other messages have: they are in no queue")
     for topic, count in sorted(built.filled.items()):
         output.remark(f"{topic}: {count:,} messages are missing in the log; filler takes their places")

@@ -95,6 +95,11 @@ _ROWS = {
         "salvage",
         [{"op": "write", "file": "commitlog-a/00000000000000000000", "at": 2351, "hex": "ffffffff"}],
     ),
+    "a rebuild names the queue that no broker has": (
+        "special-550-kill",
+        "rebuild all",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 12, "hex": "ffffffff"}],
+    ),
     "an import takes nothing of where the log of another store lies": ("multipath-533-clean", "export | import", []),
     "a segment that was renamed gets its name again": (
         "retry-497-clean",

@@ -61,6 +61,7 @@ from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
 PART = 32 << 20
+_LISTED = 10
 _MOST_WAITING = 16  # tables whose entries are written to the index
 VERSIONS = ("4.9", "5.3", "5.5")
 TAGS_SINCE = "5.5"
@@ -94,8 +95,8 @@ class Built:
     messages: int = 0
     end_offset: int = 0  # of the log
     holes: int = 0  # places where the log is damaged
-    unplaced: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
-    """Messages that got no unit, by topic: their queue offsets were taken already, or nothing can be named so."""
+    unplaced: "collections.Counter[QueueKey]" = dataclasses.field(default_factory=collections.Counter)
+    """Messages that got no unit, by queue: their queue offsets were taken already, or nothing can be named so."""
     filled: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     """Queue offsets whose messages are lost, by topic."""
     gaps: dict[QueueKey, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
@@ -108,13 +109,20 @@ class Built:
         """How many units there are."""
         return sum(queue.units for queue in self.queues.values())
 
+    @property
+    def unplaced_topics(self) -> "collections.Counter[str]":
+        """Messages that got no unit, by topic."""
+        counts: collections.Counter[str] = collections.Counter()
+        for (topic, _), count in self.unplaced.items():
+            counts[topic] += count
+        return counts
+
     def forget(self, topics: Collection[str]) -> None:
         """Leave out the queues of some topics."""
         self.queues = {key: queue for key, queue in self.queues.items() if key[0] not in topics}
         self.gaps = {key: ranges for key, ranges in self.gaps.items() if key[0] not in topics}
-        for counted in (self.unplaced, self.filled):
-            for topic in topics:
-                counted.pop(topic, None)
+        self.unplaced = collections.Counter({key: n for key, n in self.unplaced.items() if key[0] not in topics})
+        self.filled = collections.Counter({topic: n for topic, n in self.filled.items() if topic not in topics})
 
     def add(self, other: "Built") -> None:
         """Take over the queues of another walk."""
@@ -549,7 +557,7 @@ def losses_of(reader: StoreReader, built: Built, topics: Collection[str] | None)
         built: what was made.
         topics: of which; None for all.
     """
-    losses = [Loss(topic, count, 0, _TAKEN) for topic, count in sorted(built.unplaced.items())]
+    losses = [Loss(topic, count, 0, _TAKEN) for topic, count in sorted(built.unplaced_topics.items())]
     return [*losses, *given_up(reader, built.queues, built.gaps, topics, built.end_offset if reader.is_live else None)]
 
 
@@ -619,6 +627,12 @@ def _remarks(reader: StoreReader, built: Built | None) -> Iterator[str]:
         key[0] == SCHEDULE_TOPIC and key not in reader.consume_queues for key in built.queues
     ):
         yield "delayed messages get the times of RocketMQ's own delay levels: give messageDelayLevel if yours differ"
+    impossible = sorted(key for key in built.unplaced if key[1] < 0)
+    for topic, queue_id in impossible[:_LISTED]:
+        name = f"consumequeue/{topic}/{queue_id}"
+        yield f"{name}: no broker has such a queue, its messages get no unit; `mqtool recover` finds their places"
+    if len(impossible) > _LISTED:
+        yield f"{len(impossible) - _LISTED:,} more queues are none that a broker has"
     for topic, count in sorted(built.filled.items()):
         yield f"{topic}: {count:,} messages are missing in the log; filler takes their places in the queues"
 

@@ -300,7 +300,7 @@ class QueueBuilder:
         jobs: int = 1,
     ) -> None:
         self.queues: dict[QueueKey, _Queue] = {}
-        self.unplaced: collections.Counter[str] = collections.Counter()
+        self.unplaced: collections.Counter[QueueKey] = collections.Counter()
         self.filled: collections.Counter[str] = collections.Counter()  # whose places are filled
         self.gaps: dict[QueueKey, list[tuple[int, int]]] = {}  # these places
         self.ext = has_ext(reader)
@@ -341,12 +341,12 @@ class QueueBuilder:
             if self._is_possible(piece):
                 self._firsts[piece.queue] = piece, self._holes
             else:
-                self.unplaced[piece.queue[0]] += len(piece.units)
+                self.unplaced[piece.queue] += len(piece.units)
             return None
         first, holes = self._firsts.pop(piece.queue)
         if len(first.units) == 1 and piece.offset < first.offset:
             if piece.offset == 0:
-                self.unplaced[first.queue[0]] += 1
+                self.unplaced[first.queue] += 1
                 self._firsts[piece.queue] = piece, self._holes
                 return None
             first = first._replace(offset=piece.offset - 1, stop=piece.offset)
@@ -409,7 +409,7 @@ class QueueBuilder:
         held, queue.held = queue.held, None
         if held is not None:
             if piece.offset == queue.next:
-                self.unplaced[held.queue[0]] += len(held.units)
+                self.unplaced[held.queue] += len(held.units)
             elif piece.offset == queue.next + held.stop - held.offset:
                 self._append(queue, held)
             else:
@@ -425,7 +425,7 @@ class QueueBuilder:
         is_batch = queue.unit_size != consume_queue.UNIT_SIZE
         if piece.offset < queue.next:
             taken = len(piece.units) if is_batch else min(queue.next - piece.offset, len(piece.units))
-            self.unplaced[piece.queue[0]] += taken
+            self.unplaced[piece.queue] += taken
             piece = _behind(piece, taken)
         if not len(piece.units):
             queue.holes = _ONE_SHORT

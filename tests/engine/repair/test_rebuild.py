@@ -265,7 +265,7 @@ def test_a_queue_offset_that_comes_twice_keeps_its_first_message(tmp_path: Path)
     named, builder = built_queue(tmp_path, (0, 1, 2), (1, 2, 3))
 
     assert named == [0, 1, 2, 5]
-    assert builder.unplaced == {"T": 2}
+    assert builder.unplaced == {("T", 0): 2}
 
 
 def test_messages_lost_in_a_hole_of_the_log_leave_filler_in_their_places(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_stray_before_the_first_message_of_a_queue_does_not_mislead_it(tmp_pat
     named, builder = built_queue(tmp_path, (10**12,), (0, 1))
 
     assert named == [1, 2]
-    assert builder.unplaced == {"T": 1}
+    assert builder.unplaced == {("T", 0): 1}
 
 
 @pytest.mark.parametrize("behind", [1, 2, 5])
@@ -344,7 +344,7 @@ def test_a_message_that_strayed_into_a_queue_is_left_out_of_it(tmp_path: Path) -
     named, builder = built_queue(tmp_path, (0, 1), (99,), (2, 3))
 
     assert named == [0, 1, 3, 4]
-    assert builder.unplaced == {"T": 1}
+    assert builder.unplaced == {("T", 0): 1}
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30))
@@ -368,7 +368,7 @@ def test_no_topic_leads_out_of_the_folder(topic: str, tmp_path: Path) -> None:
     builder.finish()
 
     assert not list(tmp_path.rglob("*"))
-    assert builder.unplaced == {topic: 3}
+    assert builder.unplaced == {(topic, 0): 3}
 
 
 # The mend
