@@ -9,8 +9,11 @@ from typing import Any
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.EIO)  # of a pipe, a socket, a terminal
 
 
-class _Stream(io.FileIO):
-    """A standard stream. Once it ``outlasts`` its reader, what is written after that has gone is thrown away."""
+class _Stream(io.BufferedWriter):
+    """A standard stream. Once it ``outlasts`` its reader, what is written after that has gone is thrown away.
+
+    An interrupt may end any method here, behind what the buffer did: bytes that are written are never written again.
+    """
 
     outlasts = False
 
@@ -19,11 +22,22 @@ class _Stream(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            # What standard error cannot tell must not end anything: the status tells.
-            if not self.outlasts or (error.errno not in _GONE and self.fileno() != 2):
-                raise
-            _forget(self.fileno())
-            return len(data)
+            self._pass_over(error)
+            return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        try:
+            super().flush()
+        except OSError as error:
+            self._pass_over(error)
+            super().flush()
+
+    def _pass_over(self, error: OSError) -> None:
+        # What standard error cannot tell must not end anything: the status tells.
+        if not self.outlasts or (error.errno not in _GONE and self.fileno() != 2):
+            raise error
+        _forget(self.fileno())
 
 
 def mend_streams() -> None:
@@ -34,10 +48,10 @@ def mend_streams() -> None:
             # The lowest free number is this one. Else a file of the store would take it.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "w" if number else "r"))
         elif number:
-            raw = _Stream(number, "w", closefd=False)
-            raw.outlasts = number == 2
+            buffer = _Stream(io.FileIO(number, "w", closefd=False))
+            buffer.outlasts = number == 2
             wrapper = io.TextIOWrapper(
-                io.BufferedWriter(raw),
+                buffer,
                 stream.encoding,
                 "backslashreplace",
                 line_buffering=stream.line_buffering,
@@ -48,9 +62,9 @@ def mend_streams() -> None:
 
 def outlast_readers() -> None:
     """From now on go on to the end though nobody reads the output any more: something is about to be changed."""
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if isinstance(raw, _Stream):
-        raw.outlasts = True
+    buffer = getattr(sys.stdout, "buffer", None)
+    if isinstance(buffer, _Stream):
+        buffer.outlasts = True
 
 
 def forget_output() -> None:

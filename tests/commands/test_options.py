@@ -33,6 +33,7 @@ SHARED = (
 OWN = {("pull", "topic"), ("pull", "queue"), ("pull", "tag"), ("pull", "since")}  # one queue, seen by a consumer
 OWN |= {("consume", "topic"), ("bench", "topic"), ("trace", "key")}  # those of a group, by name; one to be made
 OWN |= {("apply", "store"), ("undo", "store"), ("export", "output")}  # a plan names its store; rows are no tables
+OWN |= {("mirror", "from"), ("mirror", "to"), ("mirror", "topic")}  # clusters; what must be named
 OWN |= {("send", name) for name in ("topic", "queue", "tag", "key")} | {("serve", "store")}  # what is made, not chosen
 
 

@@ -86,6 +86,44 @@ def test_messages_are_all_sent_though_nobody_reads_where_they_are(name_server: s
     assert sum(counts) == 50
 
 
+_ROWS = """
+import signal, sys
+from mqtool.commands._streams import mend_streams
+
+mend_streams()
+is_armed, number = False, 0
+
+def interrupt(*_):
+    global is_armed
+    if is_armed:
+        is_armed = False
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, interrupt)
+while number < 400:
+    try:
+        is_armed = True
+        while number < 400:
+            number += 1
+            sys.stdout.write(f"{number}\\n")
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+"""
+
+
+def test_a_row_that_is_written_when_an_interrupt_comes_is_not_written_again() -> None:
+    with subprocess.Popen([sys.executable, "-c", _ROWS], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout
+        rows = []
+        for line in program.stdout:
+            rows.append(int(line))
+            program.send_signal(signal.SIGINT)
+
+    assert len(rows) > 100
+    assert rows == sorted({*rows})
+
+
 @pytest.mark.parametrize("how", [[], ["--orderly"]])
 def test_what_nobody_reads_is_not_consumed(name_server: str, how: list[str]) -> None:
     topic = f"Unread{len(how)}"
