@@ -100,6 +100,11 @@ _ROWS = {
         "rebuild all",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 12, "hex": "ffffffff"}],
     ),
+    "the first message of a queue has an offset that no queue has": (
+        "txn-497-clean",
+        "recover",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 20, "hex": "7ffffffffffffffe"}],
+    ),
     "an import takes nothing of where the log of another store lies": ("multipath-533-clean", "export | import", []),
     "a segment that was renamed gets its name again": (
         "retry-497-clean",

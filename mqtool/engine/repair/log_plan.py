@@ -543,17 +543,20 @@ class _Builder:
 
     def _follow(self, span: Span) -> None:
         """Take the next offsets of a queue; a message alone that does not fit waits for the next to show why."""
+        if not 0 <= span.start < consume_queue.OFFSET_END:
+            self.odd.append(span)
+            return
         first = self.alone.pop(span.queue, None)
         if first is not None and first.start >= span.start and not self._is_confirmed(first):
             self.odd.append(first)
             del self.order.next[span.queue], self.order.first[span.queue]
         if span.queue not in self.order.next and span.stop - span.start == 1:
             self.alone[span.queue] = span
-        held = self.held.pop(span.queue, None)
         after = self.order.next.get(span.queue, (span.start, -1))[0]
-        if not 0 <= span.start < consume_queue.OFFSET_END or span.start - after > self.order.most:
+        if span.start - after > self.order.most:
             self.odd.append(span)
             return
+        held = self.held.pop(span.queue, None)
         if held is not None:
             if span.start in (after, after + 1):
                 self.odd.append(held)
