@@ -23,7 +23,6 @@ from spark_jobs.spread import spread
 from spark_jobs.stores import Store
 from spark_jobs.tables import GONE
 
-WAYS = ("offset", "key")
 ONLY_LEFT, ONLY_RIGHT = SIDES
 DIFFERS = "differs"
 

@@ -56,14 +56,17 @@ def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: 
     for store, query in stores:
         reader = store.open()
         search = Search(reader, query, use_index)
-        hits = search.hit_offsets
+        hits, outside, next_hit = search.hit_offsets, list[int](), 0
         for start, stop in search.ranges:
             for part in log_ranges(store, reader, partition_size, start, stop):
                 low, high = (bisect.bisect_left(hits, part.start_offset + at) for at in (part.start, part.stop))
                 made.items.append(Item(store, query, part, hits[low:high]))
-                del hits[low:high]
+                outside += hits[next_hit:low]
+                next_hit = high
+        outside += hits[next_hit:]
         made.items += [
-            Item(store, query, None, hits[start : start + _MOST_HITS]) for start in range(0, len(hits), _MOST_HITS)
+            Item(store, query, None, outside[start : start + _MOST_HITS])
+            for start in range(0, len(outside), _MOST_HITS)
         ]
         made.remarks += [*reader.remarks, *search.remarks]
         made.scan_size += search.scan_size

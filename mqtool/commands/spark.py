@@ -287,10 +287,7 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
     seen: dict[str, int] = {}
     rows = []
     with job.session() as spark:
-        if by == "offset":
-            found, observed = by_offset(spark, *stores, job.partition_size)
-        else:
-            found, observed = by_key(spark, *stores, job.partition_size)
+        found, observed = (by_key if by == "key" else by_offset)(spark, *stores, job.partition_size)
         if not job.write(found):
             rows = found.orderBy("side", "physical_offset").limit(max(1, limit)).collect()[:limit]
         for one in observed:

@@ -88,9 +88,8 @@ def arrange(
     chains: dict[QueueKey, list[Run]] = {}  # what has a place, in the order of the log and of the queue
     left: list[tuple[Run, QueueKey]] = []
     for queue, runs in queues.items():
-        if queue[1] < 0 and not is_fixed(
-            queue
-        ):  # no broker has such a queue: they are of another one, if it lacks them
+        if queue[1] < 0 and not is_fixed(queue):
+            # No broker has such a queue: they are of another one, if it lacks them.
             left += [(run, queue) for run in runs]
             continue
         chosen = set(_chain(runs, most_missing))
