@@ -123,8 +123,8 @@ def _seconds(master: str, job: str, *roots: Path) -> list[float]:
 
 
 def _run(master: str, job: str, roots: list[Path]) -> list[float]:
-    from spark_jobs.session import session
-    from spark_jobs.source import RocketMQStore
+    from mqtool.spark.session import session
+    from mqtool.spark.source import RocketMQStore
 
     conf = {"spark.sql.python.filterPushdown.enabled": "true"}
     with session(master, conf, "bench") as spark:
@@ -137,7 +137,7 @@ def _run(master: str, job: str, roots: list[Path]) -> list[float]:
 
 
 def _work(spark: Any, job: str, root: Path) -> Callable[[], object]:
-    from spark_jobs.source import NAME
+    from mqtool.spark.source import NAME
 
     if job in ("stats", "verify"):
         return functools.partial(_job, spark, job, root)
@@ -156,10 +156,10 @@ def _drain(frame: Any) -> None:
 
 
 def _job(spark: Any, job: str, root: Path) -> None:
-    from spark_jobs import stats, verify
-    from spark_jobs.partitions import size_to_count
-    from spark_jobs.session import cores_of
-    from spark_jobs.stores import Store
+    from mqtool.spark import stats, verify
+    from mqtool.spark.partitions import size_to_count
+    from mqtool.spark.session import cores_of
+    from mqtool.spark.stores import Store
 
     stores = [Store(str(root))]
     size = size_to_count(stores[0].open().commit_log.total_size, cores_of(spark) or 1)
@@ -173,7 +173,7 @@ def _ready(spark: Any, root: Path) -> Any:
     """Return the DataFrame of a source that yields batches which are there, as many and as large as a scan does."""
     from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceReader, InputPartition
 
-    from spark_jobs.source import RocketMQStore
+    from mqtool.spark.source import RocketMQStore
 
     options = {"path": str(root), "columns": HEADS, "maxPartitionBytes": str(PARTITION)}
     real = RocketMQStore(CaseInsensitiveDict(options))

@@ -1,5 +1,5 @@
 """What Spark looks for to know the format ``rocketmq_store`` without being told: a module of such a name."""
 
-from spark_jobs.source import RocketMQStore as DefaultSource
+from mqtool.spark.source import RocketMQStore as DefaultSource
 
 __all__ = ["DefaultSource"]

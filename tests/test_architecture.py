@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OURS = ("mqtool", "spark_jobs", "pyspark_rocketmq_store")
+OURS = ("mqtool", "pyspark_rocketmq_store", "spark_jobs")
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ ROOMS = {
     "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats", "mqtool.processes")),
     "mqtool.engine.client_runtime": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.commands": Row(("mqtool.engine", "mqtool.formats")),
-    "mqtool.commands._spark": Row(("mqtool.commands",), when_called=("mqtool.engine", "spark_jobs")),
-    "mqtool.commands.spark": Row(("mqtool.commands", "mqtool.engine", "mqtool.formats"), when_called=("spark_jobs",)),
-    "spark_jobs.__init__": Row(when_called=("mqtool.cli",)),
-    "spark_jobs": Row(("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats")),
-    "pyspark_rocketmq_store": Row(("spark_jobs",)),  # Spark's door to the source
+    "mqtool.commands._spark": Row(("mqtool.commands",), when_called=("mqtool.engine", "mqtool.spark")),
+    "mqtool.commands.spark": Row(("mqtool.commands", "mqtool.engine", "mqtool.formats"), when_called=("mqtool.spark",)),
+    "mqtool.spark.__init__": Row(when_called=("mqtool.cli",)),
+    "mqtool.spark": Row(("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats")),
+    "pyspark_rocketmq_store": Row(("mqtool.spark",)),  # Spark's door to the source
+    "spark_jobs": Row(("mqtool.spark",)),  # for spark-submit
 }
 
 # Libraries that are slow to load or not always installed, and where they may be imported.
@@ -65,8 +66,8 @@ LIBRARIES = {
     "opentelemetry": Row(("mqtool.opentelemetry",)),
     "prometheus_client": Row(("mqtool.engine.metrics", "mqtool.engine.client_runtime.client_metrics")),
     "lark": Row(("*.sql92",), when_called=OURS),
-    "pyarrow": Row(("spark_jobs",), when_called=OURS),
-    "pyspark": Row(("spark_jobs",)),  # stores.py, partitions.py and tables.py do without
+    "pyarrow": Row(("mqtool.spark",), when_called=OURS),
+    "pyspark": Row(("mqtool.spark",)),  # stores.py, partitions.py and tables.py do without
     "rocksdict": Row(when_called=OURS),
     "yaml": Row(when_called=("mqtool.formats.plain_acl",)),
 }
@@ -416,9 +417,9 @@ def test_a_circle_of_imports_is_seen() -> None:
         ("mqtool.engine.streams.server", "from mqtool.engine.remoting.connection import Connection"),
         ("mqtool.engine.cluster", "from mqtool.commands import serve"),
         ("mqtool.commands.dump", "from mqtool.cli import main"),
-        ("mqtool.commands.dump", "def f():\n    import spark_jobs.source"),
+        ("mqtool.commands.dump", "def f():\n    import mqtool.spark.source"),
         ("mqtool.commands.dump", "def f():\n    import pyspark"),
-        ("mqtool.commands.spark", "import spark_jobs.source"),
+        ("mqtool.commands.spark", "import mqtool.spark.source"),
         ("mqtool.commands.export", "import pyarrow.parquet"),
         ("mqtool.cli", "from mqtool.commands import dump"),
         ("mqtool.cli", "import mqtool.engine.store.reader"),
@@ -426,7 +427,7 @@ def test_a_circle_of_imports_is_seen() -> None:
         ("mqtool.errors", "import mqtool.formats"),
         ("mqtool.engine.stray", "import json"),
         ("mqtool.stray", "import json"),
-        ("spark_jobs.source", "from mqtool.engine.broker import topics"),
+        ("mqtool.spark.source", "from mqtool.engine.broker import topics"),
     ],
 )
 def test_the_checker_rejects(module: str, source: str) -> None:
@@ -446,10 +447,10 @@ def test_the_checker_rejects(module: str, source: str) -> None:
         ("mqtool.engine.streams.server", "import asyncio, socket"),
         ("mqtool.engine.cluster", "from mqtool.engine.repair import recover\nfrom mqtool.engine.broker import broker"),
         ("mqtool.commands.dump", "from mqtool.commands._output import Output\nfrom mqtool.engine.store import reader"),
-        ("mqtool.commands.spark", "def f():\n    import spark_jobs.source"),
+        ("mqtool.commands.spark", "def f():\n    import mqtool.spark.source"),
         ("mqtool.cli", "import sys\ndef main():\n    from mqtool.commands import dump\n    sys.exit(dump())"),
         ("mqtool.__init__", "def __getattr__(name):\n    from mqtool.engine.store.reader import StoreReader"),
-        ("spark_jobs.source", "import pyspark, pyarrow\nfrom mqtool.engine.repair import verify"),
+        ("mqtool.spark.source", "import pyspark, pyarrow\nfrom mqtool.engine.repair import verify"),
     ],
 )
 def test_the_checker_accepts(module: str, source: str) -> None:

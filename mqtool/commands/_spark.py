@@ -16,7 +16,7 @@ from mqtool.commands._output import Output, progress
 from mqtool.errors import MqtoolError, Status, UsageError
 
 if TYPE_CHECKING:
-    from spark_jobs.stores import Store
+    from mqtool.spark.stores import Store
 
 FORMS = ("parquet", "jsonl")
 _RAISED = re.compile(r"mqtool\.errors\.(\w+): (.+)")
@@ -59,7 +59,7 @@ class Job:
     @contextlib.contextmanager
     def session(self) -> Iterator[Any]:
         """Yield the session; the bar shows how far it has come, and what Spark raises becomes a sentence."""
-        from spark_jobs.session import first_line, session, watched
+        from mqtool.spark.session import first_line, session, watched
 
         with session(self._master, self._conf, f"mqtool spark {self.name}") as spark:
             self._started = time.monotonic()
@@ -77,14 +77,14 @@ class Job:
     @property
     def partition_size(self) -> int:
         """Bytes of log for a task that gives back messages."""
-        from spark_jobs.partitions import MAX_PARTITION
+        from mqtool.spark.partitions import MAX_PARTITION
 
         return self._partition_size or MAX_PARTITION
 
     def size_to_count(self, spark: Any) -> int:
         """Return how many bytes of log a task gets that gives back sums or findings."""
-        from spark_jobs.partitions import size_to_count
-        from spark_jobs.session import cores_of
+        from mqtool.spark.partitions import size_to_count
+        from mqtool.spark.session import cores_of
 
         cores = cores_of(spark)
         return size_to_count(self.total, cores) if cores and not self._partition_size else self.partition_size
@@ -188,7 +188,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         form: str = "parquet",
         **kwargs: Any,
     ) -> Any:
-        from spark_jobs.session import need_pyspark
+        from mqtool.spark.session import need_pyspark
 
         need_pyspark()
         stores = _stores(paths, config, settings)
@@ -205,7 +205,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stores(paths: tuple[str, ...], config: Path | None, settings: tuple[str, ...]) -> "list[Store]":
-    from spark_jobs.stores import find_stores
+    from mqtool.spark.stores import find_stores
 
     known = load_config(config, settings)
     return find_stores(paths or [str(default_store())], known.settings)

@@ -57,7 +57,7 @@ def command() -> None:
 def verify(level: str, job: Job) -> int:
     """Check every file of stores and list what is wrong, as `mqtool verify` does."""
     from mqtool.engine.repair.verify import Level
-    from spark_jobs.verify import finding_of, findings
+    from mqtool.spark.verify import finding_of, findings
 
     counts: collections.Counter[str] = collections.Counter()
     with job.session() as spark:
@@ -98,7 +98,7 @@ def find(
     A message is found by its keys and by its unique key, which is the id that a trace names it by.
     """
     from mqtool.formats.message import message_of
-    from spark_jobs.find import messages, plan
+    from mqtool.spark.find import messages, plan
 
     query = query_of(**conditions)
     queries = [
@@ -156,7 +156,7 @@ def stats(
     that another message of their queue has.
     """
     from mqtool.engine.store.stats import HOUR_MS, KEYS, By, Count, Selection
-    from spark_jobs.stats import counts
+    from mqtool.spark.stats import counts
 
     way = By(by)
     with job.session() as spark:
@@ -211,7 +211,7 @@ def export(
 
     Files have the columns of `mqtool export`, and `mqtool import` takes them. Damaged messages are left out.
     """
-    from spark_jobs.export import Chosen, run
+    from mqtool.spark.export import Chosen, run
 
     chosen: frozenset[str] | None = None
     if topics:
@@ -238,7 +238,7 @@ def offsets(limit: int, job: Job) -> int:
     acknowledged, and of ended transactions. That is a lower bound: what was consumed at the first attempt leaves no
     trace. Where nothing is saved, consumer_offset is that bound.
     """
-    from spark_jobs.offsets import progress
+    from mqtool.spark.offsets import progress
 
     rows = []
     with job.session() as spark:
@@ -276,8 +276,8 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
     By key as `mqtool compare --by key` does: messages are counted, so one that a store has twice and the other once is
     told too. Ends with status 3 when there are any, 4 when what cannot be read was not compared.
     """
-    from spark_jobs.compare import by_key, by_offset
-    from spark_jobs.stores import find_stores
+    from mqtool.spark.compare import by_key, by_offset
+    from mqtool.spark.stores import find_stores
 
     if len(job.stores) != 1:
         raise UsageError("two stores are compared: give one with -s and the other one --with")
@@ -329,7 +329,7 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
 def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job) -> int:
     """Make queues and index again from the commit log, byte for byte what `mqtool rebuild --into` makes."""
     from mqtool.engine.repair.rebuild import losses_of
-    from spark_jobs.rebuild import run
+    from mqtool.spark.rebuild import run
 
     outlast_readers()
     if len(job.stores) != 1:

@@ -13,17 +13,18 @@ import orjson
 import pyspark
 import pytest
 
-import spark_jobs
+import mqtool
 from mqtool.commands._output import Output
 from mqtool.commands._spark import Job
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status
-from spark_jobs.stores import Store
+from mqtool.spark.session import package_into
+from mqtool.spark.stores import Store
 from tests.commands.running import run
 from tests.golden import copy_of, golden_store, manifest
 from tests.spark.session import need_java
 
-ROOT = Path(spark_jobs.__file__).parent.parent
+ROOT = Path(mqtool.__file__).parent.parent
 STORE = "mixed-533-clean"
 on_java = [pytest.mark.java, pytest.mark.xdist_group("spark commands")]
 
@@ -59,7 +60,7 @@ class TestOnSpark:
         need_java()
         store, into = golden_store("mixed-533-kill"), tmp_path / "findings"
 
-        program = [sys.executable, "-m", "spark_jobs.verify", "--master", "local[2]", "-s", store]
+        program = [sys.executable, "-m", "mqtool.spark.verify", "--master", "local[2]", "-s", store]
         many = ran(*program, "--into", into, "--form", "jsonl")
 
         one = run("verify", "-s", store)
@@ -68,16 +69,24 @@ class TestOnSpark:
         assert many.returncode == one.status
         assert f"written into {into}" in many.stderr
 
-    def test_stats_counts_what_stats_counts_through_spark_submit(self) -> None:
+    def test_stats_counts_what_stats_counts_through_spark_submit_with_no_more_than_a_zip_file(
+        self, tmp_path: Path
+    ) -> None:
         need_java()
         store = golden_store(STORE)
         submit = Path(pyspark.__file__).parent / "bin/spark-submit"
+        package = package_into(tmp_path)
+        entry = tmp_path / "stats.py"
+        entry.write_text("import mqtool\nprint(mqtool.__file__)\n" + (ROOT / "spark_jobs/stats.py").read_text())
+        master = ("--master", "local-cluster[1,1,1024]")
 
-        many = ran(submit, "--master", "local[2]", ROOT / "spark_jobs/stats.py", "--", "-s", store, "-o", "jsonl")
+        program = (entry, "--", "-s", store, "-o", "jsonl")
+        many = ran(submit, *master, "--py-files", package, *program, PYTHONPATH="")
 
         # spark-submit makes one stream of two
         rows = "\n".join(line for line in many.stdout.splitlines() if line.startswith("{"))
-        assert rows_of(rows) == run("stats", "-s", store).rows
+        assert rows_of(rows) == run("stats", "-s", store).rows, many.stderr
+        assert f"{package.name}/mqtool/__init__.py" in many.stdout
         assert many.returncode == Status.OK
 
     def test_find_shows_what_find_shows_and_tells_of_what_it_could_not_read(self, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 
-from spark_jobs.source import RocketMQStore, arrow_schema
+from mqtool.spark.source import RocketMQStore, arrow_schema
 
 
 def reader(store: Path | str, filters: list[Any] | None = None, **options: Any) -> DataSourceReader:

@@ -11,11 +11,10 @@ from typing import Any
 import pyspark
 import pytest
 
-import spark_jobs
 from mqtool.engine.repair.verify import Level
-from spark_jobs import verify
-from spark_jobs.session import session
-from spark_jobs.spread import spread
+from mqtool.spark import verify
+from mqtool.spark.session import session
+from mqtool.spark.spread import spread
 from tests.differential.java_broker import free_port
 from tests.golden import golden_store
 from tests.spark.session import end_session, need_java
@@ -28,7 +27,7 @@ pytestmark = [
 ]
 
 CLUSTER = "local-cluster[2,1,1024]"
-ROOT = Path(spark_jobs.__file__).parent.parent
+ROOT = Path(verify.__file__).parent.parent.parent
 
 
 def mqtool(*words: object) -> subprocess.CompletedProcess[str]:
@@ -76,7 +75,7 @@ def test_an_executor_that_is_killed_changes_nothing(
     killed = tmp_path / "killed"
 
     def kill_once(item: verify.Item) -> Iterator[Any]:
-        from spark_jobs.verify import judge  # that of the executor, where nothing stands in its place
+        from mqtool.spark.verify import judge  # that of the executor, where nothing stands in its place
 
         batches = list(judge(item))
         if item.stretches and item.stretches[0].segment and not killed.exists():

@@ -15,8 +15,8 @@ from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.search import Query, Search
 from mqtool.engine.store.stats import KEYS, By, Selection, count_messages
-from spark_jobs import compare, export, find, offsets, rebuild, stats, verify
-from spark_jobs.stores import Store, find_stores
+from mqtool.spark import compare, export, find, offsets, rebuild, stats, verify
+from mqtool.spark.stores import Store, find_stores
 from tests.damage import cases
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 from tests.spark.session import session

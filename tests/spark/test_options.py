@@ -28,9 +28,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
 from mqtool.formats.compression import decompress
-from spark_jobs.bounds import Bounds
-from spark_jobs.source import RocketMQStore, narrowed
-from spark_jobs.tables import TABLES
+from mqtool.spark.bounds import Bounds
+from mqtool.spark.source import RocketMQStore, narrowed
+from mqtool.spark.tables import TABLES
 from tests.builders import BORN_HOST, STORED, Draft, Sizes, write_store
 from tests.damage import apply_ops
 from tests.golden import copy_of, golden_store, manifest

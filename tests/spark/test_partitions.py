@@ -15,9 +15,9 @@ from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import kernels as plain
-from spark_jobs import partitions
-from spark_jobs.partitions import Lost, RangeReader, log_end, log_ranges
-from spark_jobs.stores import Store
+from mqtool.spark import partitions
+from mqtool.spark.partitions import Lost, RangeReader, log_end, log_ranges
+from mqtool.spark.stores import Store
 from tests.builders import Draft, Sizes, record, write_store
 from tests.damage import Case, apply_ops, cases, cuts, damaged, flips
 from tests.golden import copy_of, golden_store, manifest

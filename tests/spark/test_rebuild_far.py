@@ -8,8 +8,8 @@ import pytest
 
 from mqtool.engine.repair.rebuild import Built, build
 from mqtool.engine.store.disk import Disk
-from spark_jobs import rebuild
-from spark_jobs.stores import Store, find_stores
+from mqtool.spark import rebuild
+from mqtool.spark.stores import Store, find_stores
 from tests.damage import Case, cases
 from tests.engine.repair.test_rebuild import IN_FILES, config_of
 from tests.golden import copy_of, golden_store, manifest
@@ -44,7 +44,7 @@ def compare(store: Store, tmp_path: Path, partition_size: int) -> None:
 
 
 def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("mqtool.engine.repair.rebuild", "spark_jobs.rebuild"):
+    for module in ("mqtool.engine.repair.rebuild", "mqtool.spark.rebuild"):
         monkeypatch.setattr(f"{module}.PART", 8192)
 
 
@@ -62,7 +62,7 @@ def test_a_golden_store_is_rebuilt_in_pieces_byte_for_byte(
 def test_a_queue_whose_second_message_is_lost_keeps_its_offsets_in_pieces_too(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("mqtool.engine.repair.rebuild", "spark_jobs.rebuild"):
+    for module in ("mqtool.engine.repair.rebuild", "mqtool.spark.rebuild"):
         monkeypatch.setattr(f"{module}.PART", size)
     root = copy_of("propcrc-533-clean", tmp_path)
     with (root / "commitlog" / "00000000000000065536").open("r+b") as file:

@@ -11,8 +11,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from mqtool.errors import NotFoundError, UsageError
-from spark_jobs.source import RocketMQStore
-from spark_jobs.stream import StoreStreamReader
+from mqtool.spark.source import RocketMQStore
+from mqtool.spark.stream import StoreStreamReader
 from tests.builders import Draft, Sizes, Stored, write_store
 
 SEGMENT = 4096

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtool.engine.repair.verify import Level, verify_store
-from spark_jobs import verify
-from spark_jobs.stores import Store, find_stores
+from mqtool.spark import verify
+from mqtool.spark.stores import Store, find_stores
 from tests import damage
 from tests.damage import Case, cases
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store
@@ -42,7 +42,7 @@ def at_once(store: Store, level: Level) -> collections.Counter[str]:
 
 
 def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("mqtool.engine.repair.verify", "spark_jobs.verify"):
+    for module in ("mqtool.engine.repair.verify", "mqtool.spark.verify"):
         monkeypatch.setattr(f"{module}.PART", 8192)
 
 

@@ -22,11 +22,11 @@ from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreChangedError
 from mqtool.formats import config_tables, consume_queue, index_file, timer
-from spark_jobs import messages
-from spark_jobs.bounds import Bounds
-from spark_jobs.messages import MOST_HEX, Batches, Wanted, timestamps
-from spark_jobs.partitions import LogRange, Lost, RangeReader, log_ranges, ranges_in_time
-from spark_jobs.stores import Store
+from mqtool.spark import messages
+from mqtool.spark.bounds import Bounds
+from mqtool.spark.messages import MOST_HEX, Batches, Wanted, timestamps
+from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges, ranges_in_time
+from mqtool.spark.stores import Store
 
 _log = logging.getLogger("mqtool.spark")
 

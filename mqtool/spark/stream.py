@@ -16,12 +16,12 @@ from pyspark.sql.types import StructType
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, UsageError
-from spark_jobs.options import STARTS, Options, choose
-from spark_jobs.partitions import log_end, log_ranges
-from spark_jobs.source import StorePartition, arrow_schema, ask_for
-from spark_jobs.spread import spare_the_loaded
-from spark_jobs.stores import Store
-from spark_jobs.tables import TABLES, read_lost, read_messages
+from mqtool.spark.options import STARTS, Options, choose
+from mqtool.spark.partitions import log_end, log_ranges
+from mqtool.spark.source import StorePartition, arrow_schema, ask_for
+from mqtool.spark.spread import spare_the_loaded
+from mqtool.spark.stores import Store
+from mqtool.spark.tables import TABLES, read_lost, read_messages
 
 _log = logging.getLogger("mqtool.spark")
 

@@ -30,12 +30,12 @@ from pyspark.sql.types import (
 )
 
 from mqtool.errors import UsageError
-from spark_jobs import messages
-from spark_jobs.bounds import Bounds
-from spark_jobs.messages import COLUMNS, LAYOUTS
-from spark_jobs.options import Options, choose
-from spark_jobs.spread import spare_the_loaded
-from spark_jobs.tables import TABLES, Ask, Part
+from mqtool.spark import messages
+from mqtool.spark.bounds import Bounds
+from mqtool.spark.messages import COLUMNS, LAYOUTS
+from mqtool.spark.options import Options, choose
+from mqtool.spark.spread import spare_the_loaded
+from mqtool.spark.tables import TABLES, Ask, Part
 
 NAME = "rocketmq_store"
 
@@ -97,13 +97,13 @@ class RocketMQStore(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return what reads messages as they are appended."""
-        from spark_jobs.stream import StoreStreamReader
+        from mqtool.spark.stream import StoreStreamReader
 
         return StoreStreamReader(self.read_options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what makes a new store."""
-        from spark_jobs.writer import StoreWriter
+        from mqtool.spark.writer import StoreWriter
 
         return StoreWriter(self.read_options(), schema, overwrite)
 

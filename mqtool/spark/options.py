@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mqtool.engine.store.paths import STORE_SETTINGS, StoreConfig
 from mqtool.errors import UsageError
-from spark_jobs.partitions import MAX_PARTITION
-from spark_jobs.stores import Store, find_stores, path_options
+from mqtool.spark.partitions import MAX_PARTITION
+from mqtool.spark.stores import Store, find_stores, path_options
 
 OPTIONS = (
     "path", "paths", "table", "columns", "mode", "maxPartitionBytes", "includeBody", "decompressBody", "config",

@@ -31,9 +31,9 @@ from mqtool.formats import kernels as plain
 from mqtool.formats.compression import Compression, compress
 from mqtool.formats.hosts import parse_host
 from mqtool.formats.properties import build_properties
-from spark_jobs.messages import BUILDERS
-from spark_jobs.options import Options, choose
-from spark_jobs.stores import path_options, plain_path
+from mqtool.spark.messages import BUILDERS
+from mqtool.spark.options import Options, choose
+from mqtool.spark.stores import path_options, plain_path
 
 _log = logging.getLogger("mqtool.spark")
 

@@ -23,7 +23,8 @@ _ONE_PROCESS = re.compile(r"local(\[.*\])?")
 _ON_THIS_MACHINE = re.compile(r"local(-cluster)?(\[.*\])?")
 _WITHOUT_RETRY = re.compile(r"^(local\[[^],]+)\]$")
 _TRIES = 4  # of a task, as on a cluster: a process that reads a file which is cut short may end
-_SHIPPED = ("mqtool", "spark_jobs", "pyspark_rocketmq_store")
+_ROOT = Path(__file__).parent.parent.parent
+_SHIPPED = ("mqtool", "pyspark_rocketmq_store")
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -104,7 +105,7 @@ def session(master: str | None, conf: Conf, name: str) -> Iterator[Any]:
         try:
             if is_connect(spark):
                 spark.addArtifacts(str(package_into(Path(folder))), pyfile=True)
-            elif not _ONE_PROCESS.fullmatch(spark.sparkContext.master):
+            elif not _ONE_PROCESS.fullmatch(spark.sparkContext.master) and _ROOT.is_dir():  # no zip file of --py-files
                 spark.sparkContext.addPyFile(str(package_into(Path(folder))))
             yield spark
         finally:
@@ -180,12 +181,11 @@ def first_line(error: BaseException) -> str:
 
 def package_into(folder: Path) -> Path:
     """Make a zip file of the package and return its path."""
-    root = Path(__file__).parent.parent
     path = folder / "mqtool_package.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in _SHIPPED:
-            for file in sorted((root / name).rglob("*.py")):
-                archive.write(file, file.relative_to(root).as_posix())
+            for file in sorted((_ROOT / name).rglob("*.py")):
+                archive.write(file, file.relative_to(_ROOT).as_posix())
     return path
 
 

@@ -18,7 +18,7 @@ from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import commit_log, scan
 from mqtool.formats.scan import MessageTable
-from spark_jobs.stores import Store
+from mqtool.spark.stores import Store
 
 MAX_PARTITION = 128 << 20
 _MOST_OF_A_COUNT = 4 << 30

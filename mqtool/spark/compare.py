@@ -1,0 +1,205 @@
+"""``compare`` as a Spark job: which messages are in only one of two stores.
+
+By offset, for a master and its slave, whose logs are the same byte for byte: a task reads the same addresses of both,
+and nothing is shuffled. By key, for any two stores: a message is known by the identity that ``mqtool compare --by key``
+uses (``mqtool.formats.identity``); those of both stores are brought together and counted.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mqtool.engine.repair.aligned import SIDES, are_sound
+from mqtool.formats.identity import record_identities
+from mqtool.formats.scan import MessageTable
+from mqtool.spark import run_as_program
+from mqtool.spark.messages import BUILDERS, Batches, Wanted
+from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges
+from mqtool.spark.source import arrow_schema, spark_schema
+from mqtool.spark.spread import spread
+from mqtool.spark.stores import Store
+from mqtool.spark.tables import GONE
+
+ONLY_LEFT, ONLY_RIGHT = SIDES
+DIFFERS = "differs"
+
+_COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "store_timestamp", "unique_key", "store")
+_NAMED = (*_COLUMNS[:-1], "keys", "tags", "message_id")
+SCHEMA = spark_schema({"side": "string", **{name: BUILDERS[name].type for name in _COLUMNS}})
+"""By offset: where a message is (at ``differs`` both stores have another one at this address), and which it is."""
+_IDENTITIES = spark_schema({
+    "side": "string", "first": "bigint", "second": "bigint", **{name: BUILDERS[name].type for name in _NAMED},
+})  # fmt: skip
+"""Of a place that cannot be read, the side alone."""
+Columns = npt.NDArray[np.int64]
+
+
+class Item(NamedTuple):
+    """The same addresses of two logs."""
+
+    left: list[LogRange]
+    right: list[LogRange]
+
+
+def by_offset(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[Any, list[Any]]:
+    """Return the DataFrame of the messages that are in only one of two logs, or differ, columns ``SCHEMA``.
+
+    Beside it an observation: it counts the rows of each side (``only_left``, ``only_right``, ``differs``) while the
+    DataFrame is read.
+
+    Args:
+        spark: the session.
+        left: one store.
+        right: the other.
+        partition_size: bytes of log for one task.
+    """
+    found, observed = _counted(spread(spark, _aligned(left, right, partition_size), compare, SCHEMA))
+    return found, [observed]
+
+
+def _counted(found: Any) -> tuple[Any, Any]:
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import col, count_if
+
+    names = {"only_left": ONLY_LEFT, "only_right": ONLY_RIGHT, DIFFERS: DIFFERS}
+    observed = Observation("differences")
+    return found.observe(
+        observed, *(count_if(col("side") == side).alias(name) for name, side in names.items())
+    ), observed
+
+
+def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[Any, list[Any]]:
+    """Return the DataFrame of the messages of which one store has more than the other, and observations of it.
+
+    Columns are those of ``mqtool.engine.repair.compare_keys.Difference`` and what people know a message by: the last
+    of them in the store that has more. Beside what ``by_offset`` counts, the messages of each store are counted
+    (``left``, ``right``), and the places that cannot be read (``left_unread``, ``right_unread``). Cost: each message is
+    read once, and shuffled as its identity of 16 bytes and what it is known by. Arguments: as ``by_offset``.
+    """
+    from pyspark.sql import Observation, functions
+    from pyspark.sql.functions import col, count_if, when
+
+    items = [
+        (side, part)
+        for side, store in zip(SIDES, (left, right), strict=True)
+        for part in log_ranges(store, store.open(), partition_size)
+    ]
+    is_message = col("first").isNotNull()
+    sides = {side: col("side") == side for side in SIDES}
+    observed = Observation("messages")
+    rows = spread(spark, items, identities, _IDENTITIES).observe(
+        observed,
+        *(count_if(is_side & is_message).alias(side) for side, is_side in sides.items()),
+        *(count_if(is_side & ~is_message).alias(f"{side}_unread") for side, is_side in sides.items()),
+    )
+    named = functions.struct(*_NAMED)
+    grouped = (
+        rows.where(is_message)
+        .groupBy("first", "second")
+        .agg(
+            *(count_if(is_side).alias(f"{side}_count") for side, is_side in sides.items()),
+            *(functions.max(when(is_side, named)).alias(side) for side, is_side in sides.items()),
+        )
+    )
+    has_more = col("right_count") > col("left_count")
+    message = when(has_more, col(ONLY_RIGHT)).otherwise(col(ONLY_LEFT)).alias("message")
+    found = grouped.where("left_count != right_count").select(
+        when(has_more, ONLY_RIGHT).otherwise(ONLY_LEFT).alias("side"), "left_count", "right_count", message
+    )
+    found, counted = _counted(
+        found.select("side", "left_count", "right_count", *(f"message.{name}" for name in _NAMED))
+    )
+    return found, [observed, counted]
+
+
+def _aligned(left: Store, right: Store, partition_size: int) -> list[Item]:
+    readers = [(store, store.open()) for store in (left, right)]
+    start = min(reader.commit_log.min_offset for _, reader in readers)
+    stop = max(reader.commit_log.end_offset for _, reader in readers)
+    start -= start % partition_size
+    return [
+        Item(
+            *(
+                log_ranges(store, reader, partition_size, at, min(at + partition_size, stop))
+                for store, reader in readers
+            )
+        )
+        for at in range(start, stop, partition_size)
+    ]
+
+
+def compare(item: Item) -> Iterator[pa.RecordBatch]:
+    """Yield what is different at some addresses of two logs."""
+    left, right = (_records(parts) for parts in item)
+    both, in_left, in_right = np.intersect1d(left[0], right[0], return_indices=True)
+    differs = both[np.any(left[1:, in_left] != right[1:, in_right], axis=0)]
+    only_left, only_right = np.setdiff1d(left[0], both), np.setdiff1d(right[0], both)
+    for parts, side, positions in (
+        (item.left, ONLY_LEFT, only_left), (item.right, ONLY_RIGHT, only_right), (item.left, DIFFERS, differs),
+    ):  # fmt: skip
+        if len(positions):
+            for part, table in _tables(parts):
+                chosen = table.where(np.isin(table.column("position"), positions))
+                yield from _rows(part, chosen, side)
+
+
+def _records(parts: Sequence[LogRange]) -> Columns:
+    """Return address, size and CRC of each record."""
+    found = [np.empty((3, 0), np.int64)]
+    for _, table in _tables(parts):
+        sizes = table.column("size").astype(np.int64)
+        found.append(np.stack([table.column("position"), sizes, table.crcs(table.starts, sizes).astype(np.int64)]))
+    return np.concatenate(found, axis=1)
+
+
+def identities(item: tuple[str, LogRange]) -> Iterator[pa.RecordBatch]:
+    """Yield the identity of each sound message of a range, and a row of nulls for each place that holds none."""
+    side, part = item
+    schema = arrow_schema(_IDENTITIES)
+    fields = pa.schema([schema.field(name) for name in _NAMED])
+    batches = Batches(Wanted(_NAMED, part.store.path), fields, "PERMISSIVE")
+    unread = 0
+    for piece in _pieces(part):
+        if isinstance(piece, Lost):
+            unread += 1
+            continue
+        sound = are_sound(piece)
+        unread += len(piece) - int(sound.sum())
+        table = piece if sound.all() else piece.where(sound)
+        both = record_identities(table).view(np.int64)
+        for batch in batches.of_table(table, part.file):
+            sides = pa.repeat(pa.scalar(side), len(batch))
+            yield pa.RecordBatch.from_arrays([sides, *map(pa.array, both.T), *batch.columns], schema=schema)
+    if unread:
+        nulls = [pa.nulls(unread, field.type) for field in list(schema)[1:]]
+        yield pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(side), unread), *nulls], schema=schema)
+
+
+def _pieces(part: LogRange) -> Iterator[MessageTable | Lost]:
+    try:
+        with RangeReader(part) as reader:
+            yield from reader.tables()
+    except GONE:
+        return
+
+
+def _tables(parts: Sequence[LogRange]) -> Iterator[tuple[LogRange, MessageTable]]:
+    for part in parts:
+        for piece in _pieces(part):
+            if not isinstance(piece, Lost):
+                yield part, piece if not piece.faults.any() else piece.where(piece.faults == 0)
+
+
+def _rows(part: LogRange, table: MessageTable, side: str) -> Iterator[pa.RecordBatch]:
+    whole = arrow_schema(SCHEMA)
+    fields = pa.schema([whole.field(name) for name in _COLUMNS])
+    for batch in Batches(Wanted(_COLUMNS, part.store.path), fields, "PERMISSIVE").of_table(table, part.file):
+        sides = pa.repeat(pa.scalar(side), len(batch))
+        yield pa.RecordBatch.from_arrays([sides, *batch.columns], schema=whole)
+
+
+if __name__ == "__main__":
+    run_as_program("compare")

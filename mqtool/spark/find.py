@@ -1,0 +1,149 @@
+"""``find`` as a Spark job: messages by key, unique key (the id by which a trace knows them), tag, property or text.
+
+Keys are looked up in the index files by the driver, as ``mqtool find`` does it; tasks read the messages that entries
+name, and scan what the index does not answer for.
+"""
+
+import bisect
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mqtool.engine.store.search import Matcher, Query, Search
+from mqtool.errors import FormatError, NotFoundError
+from mqtool.formats import scan
+from mqtool.spark import run_as_program
+from mqtool.spark.messages import BUILDERS, CORRUPT, Batches, Wanted
+from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges
+from mqtool.spark.source import arrow_schema, spark_schema
+from mqtool.spark.spread import spread
+from mqtool.spark.stores import Store
+from mqtool.spark.tables import GONE
+
+_COLUMNS = tuple(BUILDERS)
+_PLACE = {"position": "bigint", "record": "binary"}
+SCHEMA = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS if name != CORRUPT}, **_PLACE})
+"""The columns of the table ``messages``, the address where a message really lies, and its whole record."""
+_FOUND = spark_schema({**{name: BUILDERS[name].type for name in _COLUMNS}, **_PLACE})
+"""A row with a ``_corrupt_record`` is none that was found, but a place that could not be read."""
+_MOST_HITS = 1000
+
+
+class Item(NamedTuple):
+    """What one task looks at: a range of the log, and addresses that index entries name, in that range or in none."""
+
+    store: Store
+    query: Query
+    part: LogRange | None
+    offsets: list[int]
+
+
+@dataclasses.dataclass
+class Plan:
+    """What is to be looked at, and what the driver has learned from the index."""
+
+    items: list[Item]
+    remarks: list[str]
+    scan_size: int = 0
+
+
+def plan(stores: Sequence[tuple[Store, Query]], partition_size: int, use_index: bool) -> Plan:
+    """Ask the index files, and cut what must be scanned into ranges."""
+    made = Plan([], [])
+    for store, query in stores:
+        reader = store.open()
+        search = Search(reader, query, use_index)
+        hits, outside, next_hit = search.hit_offsets, list[int](), 0
+        for start, stop in search.ranges:
+            for part in log_ranges(store, reader, partition_size, start, stop):
+                low, high = (bisect.bisect_left(hits, part.start_offset + at) for at in (part.start, part.stop))
+                made.items.append(Item(store, query, part, hits[low:high]))
+                outside += hits[next_hit:low]
+                next_hit = high
+        outside += hits[next_hit:]
+        made.items += [
+            Item(store, query, None, outside[start : start + _MOST_HITS])
+            for start in range(0, len(outside), _MOST_HITS)
+        ]
+        made.remarks += [*reader.remarks, *search.remarks]
+        made.scan_size += search.scan_size
+    return made
+
+
+def messages(spark: Any, items: Sequence[Item]) -> tuple[Any, Any]:
+    """Return the DataFrame of the messages that fit, columns ``SCHEMA``, each once, and an observation of it.
+
+    Items share no message, so nothing is shuffled. The observation counts, while the DataFrame is read, the messages
+    (``found``) and the places that were scanned and could not be read (``unread``).
+    """
+    from pyspark.sql import Observation, functions
+
+    observed = Observation("find")
+    is_message = functions.col(CORRUPT).isNull()
+    counts = [functions.count_if(is_message).alias("found"), functions.count_if(~is_message).alias("unread")]
+    rows = spread(spark, items, find, _FOUND).observe(observed, *counts)
+    return rows.where(is_message).drop(CORRUPT), observed
+
+
+def find(item: Item) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of one item that fit."""
+    matcher = Matcher(item.query)
+    schema = arrow_schema(_FOUND)
+    fields = pa.schema([schema.field(number) for number in range(len(_COLUMNS))])
+    batches = Batches(Wanted(_COLUMNS, item.store.path), fields, "PERMISSIVE")
+    file, start_offset = (item.part.file, item.part.start_offset) if item.part else ("", 0)
+    for piece in _pieces(item):
+        if isinstance(piece, Lost):
+            for batch in batches.of_damage(file, piece.position, piece.code, None):
+                yield _with(batch, [start_offset + piece.position], [None], schema)
+            continue
+        rows = [row for row, _ in matcher.rows_in(piece)]
+        if rows:
+            chosen = piece.where(np.array(rows))
+            for batch in batches.of_table(chosen, file):
+                records = [chosen.record(row) for row in range(len(chosen))]
+                yield _with(batch, chosen.column("position"), records, schema)
+
+
+def _with(batch: pa.RecordBatch, positions: Any, records: Sequence[bytes | None], schema: pa.Schema) -> pa.RecordBatch:
+    more = [pa.array(positions, pa.int64()), pa.array(records, pa.binary())]
+    return pa.RecordBatch.from_arrays([*batch.columns, *more], schema=schema)
+
+
+def _pieces(item: Item) -> Iterator[scan.MessageTable | Lost]:
+    left = set(item.offsets)
+    for piece in _scanned(item):
+        if left and not isinstance(piece, Lost):
+            left.difference_update(piece.column("position")[piece.faults == 0].tolist())
+        yield piece
+    # A record may be hidden behind damage, and an entry knows it all the same.
+    if not left:
+        return
+    reader = item.store.open()
+    for offset in sorted(left):
+        try:
+            record = reader.record_at(offset)
+        except (NotFoundError, FormatError):  # an entry may mean a message that is gone
+            continue
+        yield scan.gather(memoryview(record), offset, np.zeros(1, np.int64))
+
+
+def _scanned(item: Item) -> Iterator[scan.MessageTable | Lost]:
+    if item.part is None:
+        return
+    try:
+        with RangeReader(item.part) as part:
+            for piece in part.tables():
+                if not isinstance(piece, Lost):
+                    for start in piece.starts[piece.faults != 0].tolist():
+                        yield Lost(start, "LOG-SIZES")
+                yield piece
+    except GONE:
+        return
+
+
+if __name__ == "__main__":
+    run_as_program("find")

@@ -1,0 +1,223 @@
+"""``offsets`` as a Spark job: how far consumer groups have come, by what is saved and by what the log tells.
+
+``config/consumerOffset.json`` says it, where it is there and whole. The log tells of some consumption too: a message in
+a retry or dead letter topic names the message that it was, which its group has been given; the check points and
+acknowledgements of pop consumers name queue offsets; the marks of ended transactions name half messages. All that the
+log tells is a lower bound: a message that was consumed at the first attempt leaves no trace, and what a group has got
+need not be what it has committed. (Rules: store.md 10.4, 11.2, 11.4, 11.5.)
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mqtool.engine.store import rocksdb
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError
+from mqtool.formats import config_tables, pop
+from mqtool.formats.hosts import parse_message_id
+from mqtool.formats.message import Message, message_at
+from mqtool.formats.scan import MessageTable
+from mqtool.formats.topics import (
+    DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    REVIVE_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
+from mqtool.spark import run_as_program
+from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges
+from mqtool.spark.spread import spread
+from mqtool.spark.stores import Store
+from mqtool.spark.tables import GONE
+
+KINDS = ("saved", "retried", "dead", "popped", "acknowledged", "ended")
+"""Where an offset comes from: each is the queue offset behind the furthest message that is known to have been given
+out; what is saved is the one that the group reads next."""
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
+_EVIDENCE = ("retried", "dead", "popped", "acknowledged", "ended")
+_WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC)
+_ROWS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("store", "kind", "group", "topic")),
+        ("queue_id", pa.int64()),
+        ("offset", pa.int64()),
+    ]
+)
+_ROWS_SCHEMA = "store string, kind string, group string, topic string, queue_id long, offset long"
+_QUEUE_ENDS = ("min_offset", "max_offset")
+
+
+class Item(NamedTuple):
+    """A range of a log, or the tables and queues of a store."""
+
+    store: Store
+    part: LogRange | None
+
+
+class Progress(NamedTuple):
+    """How far a group has come in a queue."""
+
+    kind: str
+    group: str | None  # None: of the queue itself
+    topic: str
+    queue_id: int
+    offset: int
+
+
+def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> Any:
+    """Return the DataFrame of how far each group has come in each queue.
+
+    Columns: ``store``, ``group``, ``topic``, ``queue_id``, ``consumer_offset`` (what is saved, else ``at_least``),
+    ``at_least`` (the furthest that the log tells), an offset for each of ``KINDS``, ``min_offset``, ``max_offset`` and
+    ``lag``.
+
+    Args:
+        spark: the session.
+        stores: which.
+        partition_size: bytes of log for one task.
+    """
+    from pyspark.sql import functions
+    from pyspark.sql.functions import col
+
+    items = [Item(store, None) for store in stores]
+    items += [Item(store, part) for store in stores for part in log_ranges(store, store.open(), partition_size)]
+    rows = spread(spark, items, find, _ROWS_SCHEMA)
+    offsets = [functions.max(functions.when(col("kind") == kind, col("offset"))).alias(kind) for kind in KINDS]
+    ends = [functions.max(functions.when(col("kind") == kind, col("offset"))).alias(kind) for kind in _QUEUE_ENDS]
+    # The ends of a queue stand in a row without a group; every group of the queue gets them.
+    place = ("store", "topic", "queue_id")
+    queues = rows.where("group is null").groupBy(*place).agg(*ends)
+    groups = rows.where("group is not null").groupBy("store", "group", *place[1:]).agg(*offsets)
+    known = groups.withColumn("at_least", functions.greatest(*_EVIDENCE))
+    known = known.withColumn("consumer_offset", functions.coalesce("saved", "at_least"))
+    joined = known.join(queues, list(place), "left")
+    joined = joined.withColumn("lag", functions.greatest(col("max_offset") - col("consumer_offset"), functions.lit(0)))
+    columns = ("store", "group", "topic", "queue_id", "consumer_offset", "at_least", *KINDS, *_QUEUE_ENDS, "lag")
+    return joined.select(*columns)
+
+
+def find(item: Item) -> Iterator[pa.RecordBatch]:
+    """Yield what one item tells."""
+    found: dict[tuple[str, str | None, str, int], int] = {}
+    for one in _of_tables(item.store.open()) if item.part is None else _of_log(item.store, item.part):
+        key = one[:4]
+        found[key] = max(found.get(key, one.offset), one.offset)
+    rows = [
+        dict(zip(_ROWS.names, (item.store.path, *key, offset), strict=True)) for key, offset in sorted_by_key(found)
+    ]
+    yield pa.RecordBatch.from_pylist(rows, _ROWS)
+
+
+def sorted_by_key(found: dict[tuple[str, str | None, str, int], int]) -> list[tuple[Any, int]]:
+    """Return pairs in an order that does not depend on how they were found."""
+    return sorted(found.items(), key=lambda pair: tuple(map(str, pair[0])))
+
+
+def _of_tables(reader: StoreReader) -> Iterator[Progress]:
+    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        try:
+            saved = config_tables.consumer_offsets(reader.config_table(name) or {})
+        except (BadDataError, FormatError, MissingExtraError):
+            continue  # the log has to tell
+        for (topic, group, queue_id), offset in saved.items():
+            yield Progress("saved", group, topic, queue_id, offset)
+    try:
+        delays = config_tables.delay_offsets(reader.config_table("delayOffset.json") or {})
+    except (BadDataError, FormatError, MissingExtraError):
+        delays = {}
+    for level, offset in delays.items():
+        yield Progress("saved", SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, offset)
+    for queues in (reader.consume_queues, reader.batch_consume_queues):
+        for (topic, queue_id), queue in queues.items():
+            yield Progress("min_offset", None, topic, queue_id, queue.first_offset)
+            yield Progress("max_offset", None, topic, queue_id, queue.max_offset())
+    if reader.rocksdb_queues:
+        with contextlib.suppress(BadDataError, FormatError, MissingExtraError):
+            for (topic, queue_id), ends in rocksdb.read_ends(reader.rocksdb_queues).queues.items():
+                yield Progress("min_offset", None, topic, queue_id, ends.min_offset)
+                yield Progress("max_offset", None, topic, queue_id, ends.max_offset)
+
+
+def _of_log(store: Store, part: LogRange) -> Iterator[Progress]:
+    reader = store.open()
+    try:
+        with RangeReader(part) as one:
+            for piece in one.tables():
+                if not isinstance(piece, Lost):
+                    for row in _rows(piece):
+                        yield from _of_message(reader, message_at(piece, row))
+    except GONE:
+        return
+
+
+def _rows(table: MessageTable) -> list[int]:
+    """Return the rows of messages that may tell of consumption."""
+    ids, names = table.topics()
+    prefixes = tuple(name.encode() for name in (RETRY_PREFIX, DEAD_LETTER_PREFIX, REVIVE_PREFIX, OP_TOPIC, *_WAITING))
+    wanted = np.array([name.startswith(prefixes) for name in names], np.bool_)
+    rows: list[int] = np.flatnonzero(wanted[ids] & (table.faults == 0)).tolist()
+    return rows
+
+
+def _of_message(reader: StoreReader, message: Message) -> Iterator[Progress]:
+    """Yield what a message tells; one that waits for its time tells it already."""
+    properties = message.properties
+    topic = properties.get("REAL_TOPIC", "") if message.topic in _WAITING else message.topic
+    if topic.startswith(RETRY_PREFIX):
+        group = _group_of(topic.removeprefix(RETRY_PREFIX), properties.get("RETRY_TOPIC", ""))
+        yield from _of_origin(reader, "retried", group, properties.get("ORIGIN_MESSAGE_ID"))
+    elif topic.startswith(DEAD_LETTER_PREFIX):
+        origin = properties.get("DLQ_ORIGIN_MESSAGE_ID") or properties.get("ORIGIN_MESSAGE_ID")
+        yield from _of_origin(reader, "dead", topic.removeprefix(DEAD_LETTER_PREFIX), origin)
+    elif topic.startswith(REVIVE_PREFIX):
+        yield from _of_pop(message)
+    elif topic == OP_TOPIC:
+        for text in message.body.decode("utf-8", "replace").split(","):
+            if text.isascii() and text.isdigit() and len(text) < 19:
+                yield Progress("ended", TRANSACTION_GROUP, HALF_TOPIC, message.queue_id, int(text) + 1)
+
+
+def _group_of(name: str, topic: str) -> str:
+    """Return the group of a retry topic; those of pop consumers have the name of the topic behind it.
+
+    >>> _group_of("G", "T"), _group_of("G_T", "T"), _group_of("G+T", "T")
+    ('G', 'G', 'G')
+    """
+    if topic and name.endswith((f"_{topic}", f"+{topic}")):
+        return name[: -len(topic) - 1]
+    return name
+
+
+def _of_origin(reader: StoreReader, kind: str, group: str, message_id: str | None) -> Iterator[Progress]:
+    """Tell of the message that a group was given and gave back; nothing where retention has taken it."""
+    if message_id is None:
+        return
+    try:
+        origin = reader.message_at(parse_message_id(message_id))
+    except (FormatError, NotFoundError):
+        return
+    yield Progress(kind, group, origin.topic, origin.queue_id, origin.queue_offset + 1)
+
+
+def _of_pop(message: Message) -> Iterator[Progress]:
+    try:
+        if message.tags == pop.CHECK_POINT_TAG:
+            point = pop.parse_check_point(message.plain_body())
+            offset = max(point.offsets, default=point.start_offset - 1) + 1
+            yield Progress("popped", point.group, point.topic, point.queue_id, offset)
+        elif message.tags in (pop.ACK_TAG, pop.BATCH_ACK_TAG):
+            ack = pop.parse_ack(message.plain_body())
+            yield Progress("acknowledged", ack.group, ack.topic, ack.queue_id, max(ack.offsets) + 1)
+    except FormatError:
+        return
+
+
+if __name__ == "__main__":
+    run_as_program("offsets")

@@ -1,0 +1,428 @@
+"""``rebuild`` as a Spark job: consume queues and index of one store, byte for byte what ``mqtool rebuild`` writes.
+
+Tasks walk over stretches of the log and keep, on the disks of the executors, the units and index entries that they
+lead to. One task takes their reports in the order of the log and says which belong to it (``rebuild_far``). Then units
+are brought together by queue, entries by index file (20 bytes each), and every queue and every file is written by one
+task into a folder of its own, which takes its place when it is whole: a task that is run twice does no harm.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import pickle
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mqtool.engine.repair import rebuild
+from mqtool.engine.repair.new_store import making
+from mqtool.engine.repair.parts import PART, part_size
+from mqtool.engine.repair.rebuild import Built, Derived, Rules
+from mqtool.engine.repair.rebuild_far import Verdict, judge, walk_far
+from mqtool.engine.repair.rebuild_index import IndexBuilder, name_number, shape_of
+from mqtool.engine.repair.rebuild_queues import FOLDERS, Piece, QueueBuilder, QueueRange, Sizes
+from mqtool.engine.repair.verify_far import Stretch
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.dispatch import IndexEntries
+from mqtool.engine.store.index_file import Shape, index_name
+from mqtool.errors import WriteError
+from mqtool.formats import batch_consume_queue, consume_queue, scan
+from mqtool.spark import run_as_program
+from mqtool.spark.spread import spread
+from mqtool.spark.stores import Store
+
+_REPORT, _UNITS, _ENTRIES, _VERDICT = range(4)
+_ROWS = pa.schema(
+    [
+        ("kind", pa.int32()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int64()),  # of entries: the number of their file
+        ("stretch", pa.int64()),  # address where it begins
+        ("run", pa.int64()),  # address of its first message
+        ("number", pa.int32()),  # in the run
+        ("load", pa.binary()),
+    ]
+)
+_ROWS_SCHEMA = "kind int, topic string, queue_id long, stretch long, run long, number int, load binary"
+_MOST_ROWS = 500
+"""Rows of one Arrow batch: some hold tens of kilobytes."""
+_NEW = ".new"  # where in the target what is unfinished lies
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """What is to be made of which store, as the store was when the job began."""
+
+    job: str
+    store: Store
+    queues: bool
+    index: bool
+    topics: frozenset[str] | None
+    batch_topics: frozenset[str]
+    with_times: bool
+    with_tags: bool
+    delay_levels: tuple[int, ...]
+
+    def rules(self) -> Rules:
+        """Return the rules for a walk, with a reader that is kept in this process."""
+        reader = _reader_of(self.job, self.store)
+        kernels = scan.kernels_for(reader.commit_log.total_size)
+        levels = list(self.delay_levels)
+        return Rules(
+            reader, kernels, levels, self.queues, self.index, self.topics, self.batch_topics, self.with_times,
+            self.with_tags,
+        )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=2)
+def _reader_of(_job: str, store: Store) -> Any:
+    return store.open()
+
+
+class Item(NamedTuple):
+    """What one task walks over."""
+
+    scope: Scope
+    stretches: list[Stretch]
+
+
+def run(
+    spark: Any,
+    store: Store,
+    into: Path,
+    *,
+    queues: bool,
+    index: bool,
+    topics: Sequence[str] | None,
+    version: str | None,
+    partition_size: int,
+) -> Built:
+    """Make queues, index or both of a store again below ``into``, a folder that all executors see.
+
+    Args:
+        spark: the session.
+        store: which.
+        into: a folder that is empty, or is not there yet.
+        queues: whether to make the queues.
+        index: whether to make the index.
+        topics: queues of these only, None for all.
+        version: whose broker will use the index, as for ``mqtool rebuild``.
+        partition_size: bytes of log for one task.
+
+    Raises:
+        UsageError: there is something in the folder already.
+    """
+    scope, items, sizes, shape = plan(store, queues, index, topics, version, partition_size)
+    disk = Disk()
+    with making(into, disk):
+        built = _made(spark, scope, items, sizes, shape, into)
+        disk.remove_tree(into / _NEW)
+        for kind in (*FOLDERS, "index"):
+            if (into / kind).exists():
+                disk.sync_folder(into / kind)
+    return built
+
+
+def plan(
+    store: Store,
+    queues: bool,
+    index: bool,
+    topics: Sequence[str] | None,
+    version: str | None,
+    partition_size: int,
+) -> tuple[Scope, list[Item], Sizes, Shape | None]:
+    """Return what is made, what each task walks over, and sizes of the new files."""
+    reader = store.open()
+    rules = rebuild.rules_of(reader, queues, index, frozenset(topics) if topics is not None else None, version)
+    scope = Scope(
+        uuid.uuid4().hex,
+        store,
+        queues,
+        index,
+        frozenset(topics) if topics is not None else None,
+        frozenset(rules.batch_topics),
+        rules.with_times,
+        rules.with_tags,
+        tuple(rules.delay_levels),
+    )
+    parts = rebuild.parts_to_walk(reader, rules.kernels, part_size(PART, 1))
+    groups = itertools.groupby(parts, key=lambda part: (id(part.segment), part.start // partition_size))
+    items = [Item(scope, [Stretch.of(part) for part in group]) for _, group in groups]
+    return scope, items, Sizes.of(reader), shape_of(reader) if index else None
+
+
+def _made(spark: Any, scope: Scope, items: list[Item], sizes: Sizes, shape: Shape | None, into: Path) -> Built:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_MOST_ROWS))
+    walked = spread(spark, items, walk, _ROWS_SCHEMA).persist(_disk_only())
+    judged = walked.where(f"kind = {_REPORT}").repartition(1).sortWithinPartitions("stretch")
+    judged = judged.mapInArrow(functools.partial(_judged, scope, shape), _ROWS_SCHEMA).persist(_disk_only())
+    verdict: Verdict = pickle.loads(judged.where(f"kind = {_VERDICT}").first()["load"])
+    built = Built(messages=verdict.messages, end_offset=verdict.end_offset, holes=len(verdict.holes))
+    late = verdict.inner_batches - scope.batch_topics
+    late = late if scope.topics is None else late & scope.topics
+    rows = walked.unionAll(judged)
+    if scope.queues:
+        writing = _Writing(scope, sizes, verdict, frozenset(late), str(into))
+        units = rows.where(f"kind = {_UNITS}").repartition(max(1, len(items)), "topic", "queue_id")
+        units = units.sortWithinPartitions("topic", "queue_id", "run", "number")
+        _note_queues(built, units.mapInArrow(writing.write, _QUEUES_SCHEMA).collect())
+    if shape and scope.index:
+        _make_index(spark, rows, scope, shape, verdict, into, built)
+    judged.unpersist()
+    walked.unpersist()
+    if late and scope.queues:
+        # Only the log tells that these topics hold inner batches, and it told too late.
+        known = scope.batch_topics | late
+        again = dataclasses.replace(scope, index=False, topics=frozenset(late), batch_topics=known)
+        built.add(_made(spark, again, [Item(again, one.stretches) for one in items], sizes, None, into))
+    return built
+
+
+def _disk_only() -> Any:
+    from pyspark import StorageLevel
+
+    return StorageLevel.DISK_ONLY
+
+
+# Walking
+
+
+def walk(item: Item) -> Iterator[pa.RecordBatch]:
+    """Walk over some stretches; yields reports, units and entries as ``_ROWS`` has them."""
+    rules = item.scope.rules()
+    for stretch in item.stretches:
+        found = walk_far(rules, stretch)
+        begin = stretch.segment + stretch.start
+        yield pa.record_batch([[_REPORT], [None], [None], [begin], [None], [None], [found.report]], schema=_ROWS)
+        for derived in found.runs:
+            yield from _load_of(derived, begin)
+
+
+def _load_of(derived: Derived, stretch: int) -> Iterator[pa.RecordBatch]:
+    """Yield what a run leads to as rows; ``stretch`` is where its stretch begins, -1 where nobody may leave it out."""
+    run = derived.start_offset
+    for start in range(0, len(derived.pieces), _MOST_ROWS):
+        pieces = derived.pieces[start : start + _MOST_ROWS]
+        count = len(pieces)
+        columns = [
+            [_UNITS] * count,
+            [piece.queue[0] for piece in pieces],
+            [piece.queue[1] for piece in pieces],
+            [stretch] * count,
+            [run] * count,
+            list(range(start, start + count)),
+            [pickle.dumps(_packed(piece)) for piece in pieces],
+        ]
+        yield pa.record_batch(columns, schema=_ROWS)
+    if len(derived.entries.rows):
+        load = pickle.dumps(_columns(derived.entries))
+        yield pa.record_batch([[_ENTRIES], [None], [None], [stretch], [run], [0], [load]], schema=_ROWS)
+
+
+def _packed(piece: Piece) -> tuple[int, int, str, bytes, bytes | None]:
+    times = None if piece.store_timestamps is None else piece.store_timestamps.tobytes()
+    dtype = "batch" if piece.units.dtype == batch_consume_queue.UNIT_DTYPE else "plain"
+    return piece.offset, piece.stop, dtype, piece.units.tobytes(), times
+
+
+def _piece(topic: str, queue_id: int, load: bytes) -> Piece:
+    offset, stop, dtype, units, times = pickle.loads(load)
+    layout = batch_consume_queue.UNIT_DTYPE if dtype == "batch" else consume_queue.UNIT_DTYPE
+    timestamps = None if times is None else np.frombuffer(times, np.int64)
+    return Piece((topic, queue_id), offset, stop, np.frombuffer(units, layout), timestamps)
+
+
+def _columns(entries: IndexEntries) -> tuple[bytes, bytes, bytes]:
+    return (
+        np.ascontiguousarray(entries.key_hash, np.int32).tobytes(),
+        np.ascontiguousarray(entries.physical_offset, np.int64).tobytes(),
+        np.ascontiguousarray(entries.store_timestamp, np.int64).tobytes(),
+    )
+
+
+def _entries(hashes: bytes, offsets: bytes, timestamps: bytes) -> IndexEntries:
+    key_hash = np.frombuffer(hashes, np.int32)
+    none = np.zeros(len(key_hash), np.int64)
+    times = np.frombuffer(timestamps, np.int64)
+    return IndexEntries(none, key_hash, np.frombuffer(offsets, np.int64), times, none.astype(np.bool_))
+
+
+# Judging
+
+
+def _judged(scope: Scope, shape: Shape | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take all reports in order; yields the verdict, and what runs that had to be walked again lead to."""
+    surplus: list[Derived] = []
+    reports = (row["load"] for batch in batches for row in batch.to_pylist())
+    verdict = judge(scope.rules(), shape, reports, surplus.append)
+    for derived in surplus:
+        yield from _load_of(derived, -1)
+    yield pa.record_batch([[_VERDICT], [None], [None], [-1], [None], [None], [pickle.dumps(verdict)]], schema=_ROWS)
+
+
+def _accepted(verdict: Verdict, batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of runs that belong to the log."""
+    exceptions = {one.segment + one.start: runs for one, runs in verdict.accepted.items()}
+    for batch in batches:
+        for row in batch.to_pylist():
+            accepted = exceptions.get(row["stretch"])
+            if accepted is None or row["run"] in accepted:
+                yield row
+
+
+# Queues
+
+_QUEUES = pa.schema(
+    [
+        ("topic", pa.string()),
+        *((name, pa.int64()) for name in ("queue_id", "first", "next", "units", "lost", "filled")),
+        ("gaps", pa.list_(pa.int64())),  # start and stop of each
+    ]
+)
+_QUEUES_SCHEMA = (
+    "topic string, queue_id long, first long, next long, units long, lost long, filled long, gaps array<long>"
+)
+
+
+class _Writing(NamedTuple):
+    """Writes queues whose units come queue by queue, in the order of the log."""
+
+    scope: Scope
+    sizes: Sizes
+    verdict: Verdict
+    left_out: frozenset[str]
+    into: str
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = _accepted(self.verdict, batches)
+        for (topic, queue_id), its_rows in itertools.groupby(rows, key=lambda row: (row["topic"], row["queue_id"])):
+            if topic not in self.left_out:
+                yield from self._write_queue(topic, queue_id, its_rows)
+
+    def _write_queue(self, topic: str, queue_id: int, rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+        disk, attempt = Disk(), Path(self.into, _NEW, uuid.uuid4().hex)
+        rebuild.make_folders(disk, attempt)
+        rules = self.scope.rules()
+        builder = QueueBuilder(rules.reader, attempt, disk, self.sizes, self.scope.batch_topics)
+        holes = 0
+        for row in rows:
+            for _ in range(self.verdict.holes_before(row["run"]) - holes):
+                builder.shake()
+                holes += 1
+            builder.add([_piece(topic, queue_id, row["load"])], torn=row["run"] in self.verdict.torn)
+        builder.finish()
+        for kind in FOLDERS:
+            _take_place(disk, attempt / kind / topic / str(queue_id), Path(self.into, kind, topic, str(queue_id)))
+        disk.remove_tree(attempt)
+        made = builder.ranges().get((topic, queue_id), QueueRange(-1, -1, 0))
+        gaps = list(itertools.chain.from_iterable(builder.gaps.get((topic, queue_id), ())))
+        values: tuple[Any, ...] = (
+            topic, queue_id, *made, builder.unplaced[topic, queue_id], builder.filled[topic], gaps,
+        )  # fmt: skip
+        yield pa.record_batch([[value] for value in values], schema=_QUEUES)
+
+
+def _take_place(disk: Disk, source: Path, target: Path) -> None:
+    """Put what is whole in its place, where no other run of the same task was first."""
+    if not source.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        disk.rename(source, target)
+    except WriteError:
+        if not target.exists():
+            raise
+    disk.sync_folder(target.parent)
+
+
+def _note_queues(built: Built, rows: Iterable[Any]) -> None:
+    for row in rows:
+        if row["first"] >= 0:
+            built.queues[row["topic"], row["queue_id"]] = QueueRange(row["first"], row["next"], row["units"])
+        # What is 0 is not to be counted: ``mqtool rebuild`` does not name it either.
+        built.unplaced += collections.Counter({(row["topic"], row["queue_id"]): row["lost"]})
+        built.filled += collections.Counter({row["topic"]: row["filled"]})
+        if row["gaps"]:
+            gaps = list(zip(row["gaps"][::2], row["gaps"][1::2], strict=True))
+            built.gaps[row["topic"], row["queue_id"]] = gaps
+
+
+# Index
+
+
+def _make_index(spark: Any, rows: Any, scope: Scope, shape: Shape, verdict: Verdict, into: Path, built: Built) -> None:
+    count = len(verdict.files)
+    if not count:
+        return
+    # A file may have no entry: its task must begin all the same.
+    begun = spread(spark, range(count), _begun, _ROWS_SCHEMA)
+    entries = rows.where(f"kind = {_ENTRIES}").mapInArrow(functools.partial(_by_file, verdict), _ROWS_SCHEMA)
+    files = begun.unionAll(entries).repartition(count, "queue_id").sortWithinPartitions("queue_id", "run", "number")
+    write = functools.partial(_write_files, scope, shape, verdict, str(into))
+    made = sorted(files.mapInArrow(write, _FILES_SCHEMA).collect(), key=lambda row: row["number"])
+    disk, name = Disk(), -1
+    disk.make_folder(into / "index")
+    for row in made:
+        name = name_number(name, row["timestamp"])
+        disk.rename(Path(row["path"]), into / "index" / index_name(name))
+        built.index_names.append(index_name(name))
+        built.index_timestamp = row["end"]
+    built.entries = verdict.entries
+
+
+def _begun(number: int) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch([[_ENTRIES], [None], [number], [-1], [-1], [-1], [None]], schema=_ROWS)
+
+
+def _by_file(verdict: Verdict, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut the entries of runs where one index file ends and the next begins."""
+    for row in _accepted(verdict, batches):
+        entries = _entries(*pickle.loads(row["load"]))
+        for place, (number, chosen, before) in enumerate(verdict.slices(row["run"], entries)):
+            part = IndexEntries(*(getattr(entries, field.name)[chosen] for field in dataclasses.fields(entries)))
+            load = pickle.dumps((before, _columns(part)))
+            yield pa.record_batch([[_ENTRIES], [None], [number], [-1], [row["run"]], [place], [load]], schema=_ROWS)
+
+
+_FILES = pa.schema([("number", pa.int64()), ("timestamp", pa.int64()), ("end", pa.int64()), ("path", pa.string())])
+_FILES_SCHEMA = "number long, timestamp long, end long, path string"
+
+
+def _write_files(
+    scope: Scope, shape: Shape, verdict: Verdict, into: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write index files whose entries come file by file, in the order of the log."""
+    rows = (row for batch in batches for row in batch.to_pylist())
+    for number, its_rows in itertools.groupby(rows, key=lambda row: row["queue_id"]):
+        start = verdict.files[number]
+        disk, folder = Disk(), Path(into, _NEW, uuid.uuid4().hex)
+        rebuild.make_folders(disk, folder)
+        path = folder / str(number)
+        builder = IndexBuilder(folder, disk, shape, scope.rules().kernels)
+        timestamp = start.timestamp
+        is_open = False
+        for row in its_rows:
+            if row["load"] is None:
+                continue
+            before, columns = pickle.loads(row["load"])
+            entries = _entries(*columns)
+            if not is_open:
+                builder.open_file(path, before)
+                is_open = True
+            timestamp = int(entries.store_timestamp[0]) if timestamp is None else timestamp
+            builder.add(entries, 0, False)
+        if not is_open:
+            builder.open_file(path, start.before)
+        builder.finish()
+        assert timestamp is not None
+        values = (number, timestamp, builder.end_timestamp, str(path))
+        yield pa.record_batch([[value] for value in values], schema=_FILES)
+
+
+if __name__ == "__main__":
+    run_as_program("rebuild")

@@ -1,0 +1,177 @@
+"""``stats`` as a Spark job: messages and bytes by topic, queue, tag, hour, size or producer.
+
+Tasks count what begins in their ranges as ``mqtool stats`` does; a row for each group and range goes on to be summed.
+By queue they also note which queue offsets they have seen, as stretches, so that those which are missing and those
+that occur twice can be counted.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from mqtool.engine.repair.parts import spans_of
+from mqtool.engine.store.dispatch import QueueKey, dispatch
+from mqtool.engine.store.stats import KEYS, By, Count, Selection, Tally
+from mqtool.formats.scan import MessageTable
+from mqtool.spark import run_as_program
+from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges
+from mqtool.spark.spread import spread
+from mqtool.spark.stores import Store
+from mqtool.spark.tables import GONE
+
+_TYPES = {
+    "topic": "string", "queue_id": "long", "tags": "string", "hour_timestamp": "long", "body_size_from": "long",
+    "born_address": "string",
+}  # fmt: skip
+_ARROW = {"string": pa.string(), "long": pa.int64()}
+_COUNTS = tuple(field.name for field in dataclasses.fields(Count))
+_SUMS = ("messages", "records", "size", "body_size", "lost", "faulty", "gone")
+_OFFSETS = ("first_offset", "stop_offset")
+_OF_QUEUES = ("min_offset", "max_offset", "missing", "repeated")
+
+
+class Item(NamedTuple):
+    """What one task counts."""
+
+    parts: list[LogRange]
+    by: By
+    selection: Selection
+
+
+def counts(spark: Any, stores: Sequence[Store], by: By, selection: Selection, partition_size: int) -> Any:
+    """Return the DataFrame of groups: the columns of ``KEYS[by]`` and of ``Count``.
+
+    By queue there are also ``min_offset`` and ``max_offset`` (one past the last), how many queue offsets between them
+    are ``missing``, and how many messages were ``repeated``. A row without a group counts what could not be read: how
+    many places (``lost``), records (``faulty``) and ranges of segments that went meanwhile (``gone``).
+
+    Args:
+        spark: the session.
+        stores: which.
+        by: what messages are grouped by.
+        selection: which messages count.
+        partition_size: bytes of log for one task.
+    """
+    ranges = (parts for store in stores for parts in _ranges(store, selection, partition_size))
+    rows = spread(spark, [Item(parts, by, selection) for parts in ranges], count, _schema(by))
+    keys = list(KEYS[by])
+    if by is By.QUEUE:
+        ordered = rows.repartition("topic", "queue_id").sortWithinPartitions(*keys, *_OFFSETS)
+        columns = [*keys, *_COUNTS, "lost", "faulty", "gone", *_OF_QUEUES]
+        return ordered.mapInArrow(_queues, _spelled(columns))
+    from pyspark.sql import functions
+
+    totals = [functions.sum(name).alias(name) for name in _SUMS]
+    times = [functions.min("first_timestamp").alias("first_timestamp")]
+    times.append(functions.max("last_timestamp").alias("last_timestamp"))
+    return rows.groupBy(*keys).agg(*totals, *times)
+
+
+def _ranges(store: Store, selection: Selection, partition_size: int) -> Iterator[list[LogRange]]:
+    reader = store.open()
+    start, stop = reader.range_of_time(selection.since, selection.until)
+    ranges = log_ranges(store, reader, partition_size, start, stop)
+    for _, parts in itertools.groupby(ranges, lambda part: (part.start_offset + part.start) // partition_size):
+        yield list(parts)
+
+
+def _columns(by: By) -> list[str]:
+    return [*KEYS[by], *_COUNTS, "lost", "faulty", "gone", *(_OFFSETS if by is By.QUEUE else ())]
+
+
+def _spelled(names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {_TYPES.get(name, 'long')}" for name in names)
+
+
+def _schema(by: By) -> str:
+    return _spelled(_columns(by))
+
+
+def _batch(names: Sequence[str], rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    schema = pa.schema([(name, _ARROW[_TYPES.get(name, "long")]) for name in names])
+    return pa.RecordBatch.from_pylist(rows, schema)
+
+
+def count(item: Item) -> Iterator[pa.RecordBatch]:
+    """Count what begins in some ranges of a log."""
+    tally = Tally(item.by, item.selection)
+    spans: dict[QueueKey, list[list[int]]] = {}
+    lost = gone = 0
+    for piece in _pieces(item.parts):
+        if piece is None:
+            gone += 1
+        elif isinstance(piece, Lost):
+            lost += 1
+        else:
+            if item.by is By.QUEUE:
+                _note_spans(piece, spans)
+            tally.add(piece)
+    keys = KEYS[item.by]
+    rows: list[dict[str, Any]] = [
+        dict(zip(keys, key, strict=True)) | dataclasses.asdict(group) for key, group in tally.groups.items()
+    ]
+    known = {tuple(row[key] for key in keys) for row in rows}
+    for queue, found in spans.items():
+        if queue in known:
+            named = dict(zip(keys, queue, strict=True))
+            rows += [named | dict(zip(_OFFSETS, span, strict=True)) for span in found]
+    if lost or gone or tally.faulty:
+        rows.append({"lost": lost, "faulty": tally.faulty, "gone": gone})
+    yield _batch(_columns(item.by), rows)
+
+
+def _pieces(parts: Iterable[LogRange]) -> Iterator[MessageTable | Lost | None]:
+    """Yield what begins in ranges of a log, and None for each that went meanwhile."""
+    for part in parts:
+        try:
+            with RangeReader(part, is_mapped=True) as reader:  # heads are all that is looked at
+                yield from reader.tables()
+        except GONE:
+            yield None
+
+
+def _note_spans(table: MessageTable, spans: dict[QueueKey, list[list[int]]]) -> None:
+    sound = table if not table.faults.any() else table.where(table.faults == 0)
+    if not len(sound):
+        return
+    for span in spans_of(dispatch(sound, []).units):
+        known = spans.setdefault(span.queue, [])
+        if known and known[-1][1] == span.start:
+            known[-1][1] = span.stop
+        else:
+            known.append([span.start, span.stop])
+
+
+def _queues(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Sum up the rows of each queue, which come queue by queue and by their offsets."""
+    rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+    columns = ["topic", "queue_id", *_COUNTS, "lost", "faulty", "gone", *_OF_QUEUES]
+    for (topic, queue_id), its_rows in itertools.groupby(rows, key=lambda row: (row["topic"], row["queue_id"])):
+        total = dict.fromkeys(_SUMS, 0)
+        known: dict[str, int | None] = dict.fromkeys(("first_timestamp", "last_timestamp", "min_offset", "max_offset"))
+        missing = repeated = 0
+        for row in its_rows:
+            for name in _SUMS:
+                total[name] += row[name] or 0
+            for name, choose in (("first_timestamp", min), ("last_timestamp", max)):
+                if row[name] is not None:
+                    known[name] = row[name] if known[name] is None else choose(known[name], row[name])
+            start, stop = row["first_offset"], row["stop_offset"]
+            if start is None:
+                continue
+            end = known["max_offset"]
+            if end is None:
+                known["min_offset"], known["max_offset"] = start, stop
+                continue
+            missing += max(0, start - end)
+            repeated += max(0, min(end, stop) - start)
+            known["max_offset"] = max(end, stop)
+        named = {"topic": topic, "queue_id": queue_id, "missing": missing, "repeated": repeated}
+        yield _batch(columns, [total | known | named])
+
+
+if __name__ == "__main__":
+    run_as_program("stats")
