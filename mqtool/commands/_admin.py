@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from mqtool.errors import FormatError, NotFoundError
 
 if TYPE_CHECKING:
-    from mqtool.engine.client_runtime import Wire
     from mqtool.engine.client_runtime.admin_client import GroupOffset
+    from mqtool.engine.client_runtime.wire import Wire
     from mqtool.engine.store.queue_view import QueueView
     from mqtool.engine.store.reader import StoreReader
     from mqtool.formats.bodies import TopicRoute

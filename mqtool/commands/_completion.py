@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from mqtool.commands._wire import Brokers
-    from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.client_runtime.wire import Wire
 
 _WITHIN_S = 1.0
 

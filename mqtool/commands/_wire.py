@@ -17,8 +17,8 @@ from mqtool.errors import UsageError
 if TYPE_CHECKING:
     from mqtool.commands._output import Output
     from mqtool.commands._profiles import Profile
-    from mqtool.engine.client_runtime import Wire
     from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.wire import Wire
     from mqtool.engine.store.reader import StoreReader
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Brokers:
 
     def wire(self) -> "Wire":
         """Return connections to them, none of which is made yet."""
-        from mqtool.engine.client_runtime import Wire
+        from mqtool.engine.client_runtime.wire import Wire
         from mqtool.engine.streams.tls import client_context
         from mqtool.formats.signing import Credentials
 

@@ -22,8 +22,8 @@ from mqtool.errors import MqtoolError, Status, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client.measuring import Bar, Flow, Tally
-    from mqtool.engine.client_runtime import Wire
     from mqtool.engine.client_runtime.load import Load, LoadOptions
+    from mqtool.engine.client_runtime.wire import Wire
 
 _COLUMNS = ("what", "messages", "rate", "p50_ms", "p90_ms", "p99_ms", "p99_9_ms", "max_ms", "mib_rate")
 _COMPARED = ("figure", "first", "second", "ratio", "least", "most")

@@ -19,10 +19,10 @@ from mqtool.errors import NotFoundError, Status, UsageError, WriteError
 if TYPE_CHECKING:
     from mqtool.engine.client.consuming import ConsumeStatus
     from mqtool.engine.client.incoming import ConsumerMessage
-    from mqtool.engine.client_runtime import Wire
     from mqtool.engine.client_runtime.consume_services import ConsumeContext
     from mqtool.engine.client_runtime.consumer import Consumer
     from mqtool.engine.client_runtime.lite_pull_consumer import LitePullConsumer
+    from mqtool.engine.client_runtime.wire import Wire
     from mqtool.formats.bodies import MessageQueue
 
 _POLL_MS = 200

@@ -390,8 +390,8 @@ async def _resend(
     question: Question,
     output: Output,
 ) -> int:
-    from mqtool.engine.client_runtime import together
     from mqtool.engine.client_runtime.dead_letters import Resender, ResentLog, state_file
+    from mqtool.engine.client_runtime.wire import together
 
     clusters = sorted({master.cluster for master in await admin.masters()})
     with ResentLog(state or state_file("+".join(clusters), chosen.group)) as log:

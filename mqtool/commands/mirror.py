@@ -16,9 +16,9 @@ from mqtool.errors import Status, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mqtool.engine.client_runtime import Wire
     from mqtool.engine.client_runtime.admin_client import AdminClient
     from mqtool.engine.client_runtime.mirror import Mirror, Refusal
+    from mqtool.engine.client_runtime.wire import Wire
 
 _PLAN_COLUMNS = ("topic", "lag", "source_queues", "target_queues", "what")
 _COLUMNS = ("topic", "copied", "rate", "lag", "skipped", "lost")

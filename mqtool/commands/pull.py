@@ -13,7 +13,7 @@ from mqtool.errors import MqtoolError, NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client.questions import Pulled
-    from mqtool.engine.client_runtime import Wire
+    from mqtool.engine.client_runtime.wire import Wire
     from mqtool.engine.store.pull import Fault, PullResult, StoreStatus, Subscription
     from mqtool.engine.store.queue_view import QueueView
     from mqtool.engine.store.reader import StoreReader

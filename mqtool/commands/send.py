@@ -24,8 +24,8 @@ from mqtool.errors import FormatError, NotFoundError, Status, UsageError
 if TYPE_CHECKING:
     from mqtool.engine.client.outgoing import ProducerMessage
     from mqtool.engine.client.sending import SendResult
-    from mqtool.engine.client_runtime import Wire
     from mqtool.engine.client_runtime.producer import Producer
+    from mqtool.engine.client_runtime.wire import Wire
     from mqtool.formats.bodies import MessageQueue
 
 _GROUP = "mqtool"

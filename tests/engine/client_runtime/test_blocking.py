@@ -1,6 +1,8 @@
 """The clients for programs without an event loop do what those for asyncio do, with the same arguments and types."""
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -59,3 +61,29 @@ def test_arguments_that_there_are_not_are_refused_as_python_does() -> None:
         producer.send_async(mqtool.ProducerMessage("T", b"1"), timeout=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'group'"):
         mqtool.Producer()  # type: ignore[call-arg]
+
+
+def test_a_class_is_there_before_all_that_its_clients_need() -> None:
+    program = (
+        "import sys, mqtool; mqtool.Producer, mqtool.PushConsumer, mqtool.AdminClient\n"
+        "print(sorted({'asyncio', 'ssl', 'inspect', 'dataclasses', 'mqtool.engine.client'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"
+
+
+def test_a_class_of_ones_own_calls_what_it_has_not_changed() -> None:
+    program = (
+        "import mqtool\n"
+        "class Mine(mqtool.Producer):\n"
+        "    def __init__(self):\n"
+        "        super().__init__('P', 'localhost:1')\n"
+        "    def queues(self, topic):\n"
+        "        return super().queues(topic + '!')\n"
+        "try:\n"
+        "    with Mine() as mine:\n"
+        "        mine.queues('T')\n"
+        "except mqtool.UnavailableError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("cannot connect to localhost:1")

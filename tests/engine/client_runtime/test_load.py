@@ -5,8 +5,8 @@ import asyncio
 import mqtool
 from mqtool.engine.client import questions
 from mqtool.engine.client.measuring import Tally
-from mqtool.engine.client_runtime import Wire
 from mqtool.engine.client_runtime.load import Load, LoadOptions
+from mqtool.engine.client_runtime.wire import Wire
 from mqtool.formats.config_changes import changed_topic
 
 FEW = LoadOptions(in_flight=2, consumers=1)

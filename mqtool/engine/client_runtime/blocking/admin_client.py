@@ -1,34 +1,38 @@
 """The admin client for programs without an event loop."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mqtool.engine.client_runtime import admin_client as aio
-from mqtool.engine.client_runtime.blocking.background import BlockingClient, arguments_of_class, blocking
+from mqtool.engine.client_runtime.blocking.background import BlockingClient, LazyModule, arguments_of_class, blocking
+
+if TYPE_CHECKING:
+    from mqtool.engine.client_runtime import admin_client as aio
+else:
+    aio = LazyModule("mqtool.engine.client_runtime.admin_client")
 
 
-class AdminClient(BlockingClient[aio.AdminClient]):
+class AdminClient(BlockingClient["aio.AdminClient"]):
     """Asks brokers, and changes them, from ``with`` to the end of its block; see ``aio.AdminClient``."""
 
-    @arguments_of_class(aio.AdminClient)
+    @arguments_of_class(lambda: aio.AdminClient)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(lambda: aio.AdminClient(*args, **kwargs))
 
-    brokers = blocking(aio.AdminClient.brokers)
-    broker_figures = blocking(aio.AdminClient.broker_figures)
-    topics = blocking(aio.AdminClient.topics)
-    topic_queues = blocking(aio.AdminClient.topic_queues)
-    create_topic = blocking(aio.AdminClient.create_topic)
-    delete_topic = blocking(aio.AdminClient.delete_topic)
-    group_names = blocking(aio.AdminClient.group_names)
-    groups = blocking(aio.AdminClient.groups)
-    group = blocking(aio.AdminClient.group)
-    create_group = blocking(aio.AdminClient.create_group)
-    delete_group = blocking(aio.AdminClient.delete_group)
-    offsets = blocking(aio.AdminClient.offsets)
-    set_offset = blocking(aio.AdminClient.set_offset)
-    reset_offsets = blocking(aio.AdminClient.reset_offsets)
-    copy_offsets = blocking(aio.AdminClient.copy_offsets)
-    shift_offsets = blocking(aio.AdminClient.shift_offsets)
-    export_offsets = blocking(aio.AdminClient.export_offsets)
-    import_offsets = blocking(aio.AdminClient.import_offsets)
-    apply = blocking(aio.AdminClient.apply)
+    brokers = blocking(lambda: aio.AdminClient.brokers)
+    broker_figures = blocking(lambda: aio.AdminClient.broker_figures)
+    topics = blocking(lambda: aio.AdminClient.topics)
+    topic_queues = blocking(lambda: aio.AdminClient.topic_queues)
+    create_topic = blocking(lambda: aio.AdminClient.create_topic)
+    delete_topic = blocking(lambda: aio.AdminClient.delete_topic)
+    group_names = blocking(lambda: aio.AdminClient.group_names)
+    groups = blocking(lambda: aio.AdminClient.groups)
+    group = blocking(lambda: aio.AdminClient.group)
+    create_group = blocking(lambda: aio.AdminClient.create_group)
+    delete_group = blocking(lambda: aio.AdminClient.delete_group)
+    offsets = blocking(lambda: aio.AdminClient.offsets)
+    set_offset = blocking(lambda: aio.AdminClient.set_offset)
+    reset_offsets = blocking(lambda: aio.AdminClient.reset_offsets)
+    copy_offsets = blocking(lambda: aio.AdminClient.copy_offsets)
+    shift_offsets = blocking(lambda: aio.AdminClient.shift_offsets)
+    export_offsets = blocking(lambda: aio.AdminClient.export_offsets)
+    import_offsets = blocking(lambda: aio.AdminClient.import_offsets)
+    apply = blocking(lambda: aio.AdminClient.apply)

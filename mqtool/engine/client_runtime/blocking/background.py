@@ -1,20 +1,23 @@
 """The event loop of clients in programs without one: it runs in a thread, one for all clients of the process."""
 
-import asyncio
 import contextlib
 import functools
-import inspect
+import importlib
 import os
 import threading
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import GenericAlias, TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args
 
-from mqtool.engine.client_runtime.client import Client, Running
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
+    from mqtool.engine.client_runtime.client import Client, Running
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -72,13 +75,15 @@ class Background:
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         """Have work done there."""
+        import asyncio
+
         try:
             return asyncio.run_coroutine_threadsafe(work, self._running())
         except BaseException:
             work.close()
             raise
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _running(self) -> "asyncio.AbstractEventLoop":
         with self._lock:
             if self._loop is None:
                 self._loop = new_loop()
@@ -99,8 +104,10 @@ class Background:
         self._lock, self._loop, self._thread = threading.Lock(), None, None
 
 
-def new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> "asyncio.AbstractEventLoop":
     """Return an event loop, that of uvloop where it is installed."""
+    import asyncio
+
     with contextlib.suppress(ImportError):
         import uvloop
 
@@ -112,8 +119,8 @@ def new_loop() -> asyncio.AbstractEventLoop:
 background = Background()
 
 
-AnyClient = TypeVar("AnyClient", bound=Running, covariant=True)
-AnyMember = TypeVar("AnyMember", bound=Client, covariant=True)
+AnyClient = TypeVar("AnyClient", bound="Running", covariant=True)
+AnyMember = TypeVar("AnyMember", bound="Client", covariant=True)
 
 
 class BlockingClient(Generic[AnyClient]):
@@ -171,59 +178,113 @@ class BlockingMember(BlockingClient[AnyMember]):
         return self._client.client_id
 
 
-Self_ = TypeVar("Self_", bound=Running)
+Self_ = TypeVar("Self_", bound="Running")
 Caller = TypeVar("Caller")
 AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 
 
+class LazyModule:
+    """A module that is loaded when something of it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
+class _Later:
+    """A method that takes its place in the class when it is first asked for.
+
+    It is described by one for asyncio: with that all that clients need is loaded, which takes many times as long as to
+    load a class here.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __get__(self, client: object, kind: type | None = None) -> Any:
+        made = self._make()
+        setattr(self._owner, self._name, made)
+        return made.__get__(client, kind)
+
+
+def _later(make: Callable[[], T]) -> T:
+    return cast(T, _Later(make))
+
+
 def blocking(
-    method: Callable[Concatenate[Self_, P], Coroutine[Any, Any, T]],
+    described: Callable[[], Callable[Concatenate[Self_, P], Coroutine[Any, Any, T]]],
 ) -> Callable[Concatenate[BlockingClient[Self_], P], T]:
     """Return the blocking form of a method for asyncio: the same arguments, results and errors."""
 
-    @functools.wraps(method)
-    def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        work: Coroutine[Any, Any, T] = _of(client, method)(*args, **kwargs)
-        return background.run(work)
+    def make() -> Callable[Concatenate[BlockingClient[Self_], P], T]:
+        method = described()
 
-    return called
+        @functools.wraps(method)
+        def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> T:
+            work: Coroutine[Any, Any, T] = _of(client, method)(*args, **kwargs)
+            return background.run(work)
+
+        return called
+
+    return _later(make)
 
 
-def in_loop(method: Callable[Concatenate[Self_, P], T]) -> Callable[Concatenate[BlockingClient[Self_], P], T]:
+def in_loop(
+    described: Callable[[], Callable[Concatenate[Self_, P], T]],
+) -> Callable[Concatenate[BlockingClient[Self_], P], T]:
     """Return the form for any thread of a method that is no coroutine, but wants the event loop."""
 
-    @functools.wraps(method)
-    def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound: Callable[P, T] = _of(client, method)
-        return background.call(lambda: bound(*args, **kwargs))
+    def make() -> Callable[Concatenate[BlockingClient[Self_], P], T]:
+        method = described()
 
-    return called
+        @functools.wraps(method)
+        def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> T:
+            bound: Callable[P, T] = _of(client, method)
+            return background.call(lambda: bound(*args, **kwargs))
+
+        return called
+
+    return _later(make)
 
 
 def blocking_block(
-    method: Callable[Concatenate[Self_, P], AbstractAsyncContextManager[T]],
+    described: Callable[[], Callable[Concatenate[Self_, P], AbstractAsyncContextManager[T]]],
 ) -> Callable[Concatenate[BlockingClient[Self_], P], AbstractContextManager[T]]:
     """Return the form for ``with`` of a method for ``async with``."""
 
-    @functools.wraps(method)
-    @contextlib.contextmanager
-    def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        block: AbstractAsyncContextManager[T] = _of(client, method)(*args, **kwargs)
-        given = background.run(block.__aenter__())
-        try:
-            yield given
-        except BaseException as error:
-            if not background.run(block.__aexit__(type(error), error, error.__traceback__)):
-                raise
-        else:
-            background.run(block.__aexit__(None, None, None))
+    def make() -> Callable[Concatenate[BlockingClient[Self_], P], AbstractContextManager[T]]:
+        import inspect
 
-    given = get_args(inspect.signature(method).return_annotation)
-    return _shown_as(called, method, GenericAlias(AbstractContextManager, given))
+        method = described()
+
+        @functools.wraps(method)
+        @contextlib.contextmanager
+        def called(client: BlockingClient[Self_], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+            block: AbstractAsyncContextManager[T] = _of(client, method)(*args, **kwargs)
+            given = background.run(block.__aenter__())
+            try:
+                yield given
+            except BaseException as error:
+                if not background.run(block.__aexit__(type(error), error, error.__traceback__)):
+                    raise
+            else:
+                background.run(block.__aexit__(None, None, None))
+
+        given = get_args(inspect.signature(method).return_annotation)
+        return _shown_as(called, method, GenericAlias(AbstractContextManager, given))
+
+    return _later(make)
 
 
 def _shown_as(method: AnyCallable, described: Callable[..., Any], returned: Any) -> AnyCallable:
     """Have ``help`` and ``inspect`` show the signature of another method, with a return type of its own."""
+    import inspect
+
     signature = inspect.signature(described).replace(return_annotation=returned)
     method.__signature__ = signature  # type: ignore[attr-defined]
     return method
@@ -235,16 +296,26 @@ def _of(client: BlockingClient[Any], method: Callable[..., Any]) -> Any:
 
 
 def arguments_of(
-    described: Callable[Concatenate[Any, P], Any],
+    described: Callable[[], Callable[Concatenate[Any, P], Any]],
 ) -> Callable[[Callable[Concatenate[Caller, ...], T]], Callable[Concatenate[Caller, P], T]]:
     """Give a method that passes its arguments on the signature, and the docstring, of the one that takes them."""
-    return lambda method: _shown_as(
-        functools.update_wrapper(method, described, ("__doc__",)), described, method.__annotations__["return"]
-    )
+
+    def given(method: Callable[..., Any]) -> Any:
+        def make() -> Callable[..., Any]:
+            shown = functools.update_wrapper(method, described(), ("__doc__",))
+            return _shown_as(shown, described(), method.__annotations__["return"])
+
+        return _Later(make)
+
+    return given
 
 
 def arguments_of_class(
-    described: Callable[P, Any],
+    described: Callable[[], Callable[P, Any]],
 ) -> Callable[[Callable[Concatenate[Caller, ...], None]], Callable[Concatenate[Caller, P], None]]:
     """Give an ``__init__`` that passes its arguments on the signature, and the docstring, of a class."""
-    return lambda method: functools.update_wrapper(method, described.__init__)
+
+    def given(method: Callable[..., None]) -> Any:
+        return _Later(lambda: functools.update_wrapper(method, described().__init__))
+
+    return given

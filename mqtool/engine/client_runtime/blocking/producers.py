@@ -1,38 +1,45 @@
 """Producers for programs without an event loop: what they do, and with which arguments, those for asyncio say."""
 
-import asyncio
-from collections.abc import Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mqtool.engine.client.sending import SendResult
-from mqtool.engine.client_runtime import producer as aio
 from mqtool.engine.client_runtime.blocking.background import (
     BlockingMember,
+    LazyModule,
     arguments_of,
     arguments_of_class,
     background,
     blocking,
 )
 
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Coroutine
+    from concurrent import futures
+
+    from mqtool.engine.client.sending import SendResult
+    from mqtool.engine.client_runtime import producer as aio
+else:
+    aio = LazyModule("mqtool.engine.client_runtime.producer")
+    futures = LazyModule("concurrent.futures")
+
 T = TypeVar("T")
-AioProducer = TypeVar("AioProducer", bound=aio.Producer)
+AioProducer = TypeVar("AioProducer", bound="aio.Producer")
 
 
 class _Producing(BlockingMember[AioProducer]):
     """What producers have in common."""
 
-    send = blocking(aio.Producer.send)
-    flush = blocking(aio.Producer.flush)
-    send_oneway = blocking(aio.Producer.send_oneway)
-    send_batch = blocking(aio.Producer.send_batch)
-    request = blocking(aio.Producer.request)
-    reply = blocking(aio.Producer.reply)
-    recall = blocking(aio.Producer.recall)
-    queues = blocking(aio.Producer.queues)
+    send = blocking(lambda: aio.Producer.send)
+    flush = blocking(lambda: aio.Producer.flush)
+    send_oneway = blocking(lambda: aio.Producer.send_oneway)
+    send_batch = blocking(lambda: aio.Producer.send_batch)
+    request = blocking(lambda: aio.Producer.request)
+    reply = blocking(lambda: aio.Producer.reply)
+    recall = blocking(lambda: aio.Producer.recall)
+    queues = blocking(lambda: aio.Producer.queues)
 
-    @arguments_of(aio.Producer.send_async)
-    def send_async(self, *args: Any, **kwargs: Any) -> "Future[SendResult]":
+    @arguments_of(lambda: aio.Producer.send_async)
+    def send_async(self, *args: Any, **kwargs: Any) -> "futures.Future[SendResult]":
         client = self._client
         if client.options.enable_backpressure_for_async_mode:
             return background.begin(_result(background.run(client.send_async(*args, **kwargs))))
@@ -40,7 +47,7 @@ class _Producing(BlockingMember[AioProducer]):
             # Messages are made ready here, and handed over many at a time: a turn of the loop for each takes longest.
             client.ready(call)
             queues = background.run(client.to_choose_from(call)) if call.selector else []
-            future: Future[SendResult] = Future()
+            future: futures.Future[SendResult] = futures.Future()
             client.post(client.lane(call, queues), client.waiting(call, future))
             background.check_alive()
             return future
@@ -55,19 +62,19 @@ async def _result_of_begun(begun: "Coroutine[Any, Any, asyncio.Future[T]]") -> T
     return await (await begun)
 
 
-class Producer(_Producing[aio.Producer]):
+class Producer(_Producing["aio.Producer"]):
     """Sends messages for a group, from ``with`` to the end of its block, or from ``start`` to ``shutdown``."""
 
-    @arguments_of_class(aio.Producer)
+    @arguments_of_class(lambda: aio.Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(lambda: aio.Producer(*args, **kwargs))
 
 
-class TransactionProducer(_Producing[aio.TransactionProducer]):
+class TransactionProducer(_Producing["aio.TransactionProducer"]):
     """Sends messages that are delivered only when a local transaction has committed."""
 
-    @arguments_of_class(aio.TransactionProducer)
+    @arguments_of_class(lambda: aio.TransactionProducer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(lambda: aio.TransactionProducer(*args, **kwargs))
 
-    send_in_transaction = blocking(aio.TransactionProducer.send_in_transaction)
+    send_in_transaction = blocking(lambda: aio.TransactionProducer.send_in_transaction)
