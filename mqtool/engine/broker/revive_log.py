@@ -53,6 +53,8 @@ _EARLIER_MS = 1000
 _AGAIN_MS = 1000
 """How long to wait when the store takes nothing."""
 _READ_AT_ONCE = 256
+_AT_ONCE = 200
+"""Check points and messages that one tick deals with at most, but for the last check point: others want their turn."""
 
 
 class _Pending(NamedTuple):
@@ -182,15 +184,16 @@ class ReviveLog:
         """Deal with the check points whose time is over."""
         if now < self._not_before:
             return
-        has_revived = False
+        has_revived, left = False, _AT_ONCE
         for queue_id, pending in self._pending.items():
-            while pending and self._is_over(pending[0].point, now):
+            while left > 0 and pending and self._is_over(pending[0].point, now):
                 offset, point = pending[0]
                 revived = self._revive(point, now)
                 if revived is None:
                     self._not_before = now + _AGAIN_MS
                     return
                 has_revived |= revived > 0
+                left -= 1 + revived
                 pending.popleft()
                 if self._points.get(point.key) is point:
                     del self._points[point.key]

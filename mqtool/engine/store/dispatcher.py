@@ -29,6 +29,8 @@ _MANY_WAITING = 256
 """Messages whose units wait until they had better be written."""
 _MOST_WAITING = 4096
 """Messages whose units wait in memory at most."""
+_LONG_KEYS = 128
+"""Bytes of keys of a message that make as much work as another message."""
 _NEW_AT_ONCE = 8
 """New queues that are written at once, while others wait."""
 
@@ -74,7 +76,7 @@ class Dispatcher:
         self._health = health
         self._delay_levels = delay_levels
         self._timestamp, self._last_start = reached
-        self._taken = 0  # since units were written
+        self._taken = 0  # messages since units were written; one of many keys counts as several
         self._is_behind = False  # some new queues were left for later
 
     # Messages
@@ -111,8 +113,11 @@ class Dispatcher:
                 light_queue.append(physical_offset, size, code, now)
                 waiting[light_queue] = None
         if self.is_indexed:
-            keys = get(b"UNIQ_KEY"), get(b"KEYS"), get(b"TAGS")
-            self.index.waiting.append((topic, message.sys_flag, keys, physical_offset, now))
+            keys = get(b"KEYS")
+            of_message = get(b"UNIQ_KEY"), keys, get(b"TAGS")
+            self.index.waiting.append((topic, message.sys_flag, of_message, physical_offset, now))
+            if keys is not None and len(keys) >= _LONG_KEYS:
+                self._taken += len(keys) // _LONG_KEYS
         self._timestamp, self._last_start = now, physical_offset
         self.next_offset = physical_offset + size
         self._taken += 1

@@ -1,6 +1,7 @@
 """Pops against a simple model of what a group may be given when, across restarts; and what stores of others hold."""
 
 import contextlib
+import itertools
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -265,3 +266,22 @@ PopsOverTime.TestCase.settings = settings(
     max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestPopsOverTime = PopsOverTime.TestCase
+
+
+def test_messages_that_many_pops_did_not_acknowledge_come_back_some_at_a_time(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path, mappedFileSizeCommitLog=str(1 << 22)) as asking:
+        make_topic(asking)
+        for number in range(2000):
+            send(asking, f"m{number}")
+        while pop(asking):
+            pass
+        store = asking.store
+        asking.now += 10_000
+        counts = [0]
+        while asking.door.next_tick(asking.now) <= asking.now:
+            asking.door.tick(asking.now)
+            queue = store.queue(f"%RETRY%{GROUP}_{TOPIC}", 0)
+            counts.append(queue.next_offset if queue else 0)
+
+        assert counts[-1] == 2000
+        assert max(after - before for before, after in itertools.pairwise(counts)) <= 232

@@ -672,6 +672,20 @@ def test_hundreds_of_segments_and_queues_take_few_files_and_maps_and_none_when_c
     assert _resources(tmp_path / "other") == (0, 0)
 
 
+def test_a_message_of_many_keys_makes_as_much_work_as_many_messages(tmp_path: Path) -> None:
+    many = " ".join(str(number) for number in range(6000))
+    with opened(tmp_path, settings={"mappedFileSizeCommitLog": str(1 << 20)}) as store:
+        for _ in range(200):
+            store.append(new_message(pairs={"KEYS": "a b c"}), NOW)
+        assert not store.has_much_to_write
+
+        store.append(new_message(pairs={"KEYS": many}), NOW)
+        assert store.has_much_to_write
+
+        store.write_some_units()
+        assert not store.has_much_to_write
+
+
 def test_messages_are_in_their_queues_before_any_tick(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store:
         append_all(store, [new_message(body=f"{number}".encode(), pairs={"KEYS": "k"}) for number in range(23)])
