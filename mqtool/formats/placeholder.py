@@ -155,7 +155,8 @@ def build(
     """Return a placeholder.
 
     Args:
-        size: bytes of the record; below ``min_size`` it says nothing about the loss.
+        size: bytes of the record; below ``min_size`` it says nothing about the loss, and leaves out what has no room:
+            hosts, then properties, then the CRC property.
         position: its address.
         topic: of the lost message.
         queue_id: of the lost message.
@@ -169,11 +170,13 @@ def build(
     Raises:
         ValueError: no record is so small.
     """
+    if size < _fixed_size(topic, like) + CRC_SIZE * like.has_crc + len(properties):
+        like = _without_hosts(like)
     fixed = _fixed_size(topic, like)
-    room = size - fixed - CRC_SIZE * like.has_crc - len(properties)
-    has_crc = like.has_crc
-    if room < 0:
-        properties, has_crc, room = b"", False, size - fixed
+    has_crc = like.has_crc and size >= fixed + CRC_SIZE
+    if size < fixed + CRC_SIZE * has_crc + len(properties):
+        properties = b""
+    room = size - fixed - CRC_SIZE * has_crc - len(properties)
     if room < 0:
         raise ValueError(f"a placeholder in {topic!r} takes {fixed} bytes, not {size}")
     least = len(_text("", 0))
@@ -301,19 +304,19 @@ def _batch(count: int, size: int) -> bytes:
 
 
 def filler(size: int, position: int, why: str, like: Likeness) -> bytes:
-    """Return a record of the prepared type: walked over, in no queue; of at least ``filler_size``.
+    """Return a record of the prepared type: walked over, in no queue; of at least ``least_size`` of no topic.
 
     Where there is little room the CRC property comes first: brokers may be set to end the log at a record without.
     """
     like = _without_hosts(like)
-    room = size - filler_size(like)
+    room = size - least_size(b"")
     topic = FILLER_TOPIC.encode()[: room - CRC_SIZE if like.has_crc and room >= CRC_SIZE else room]
     return build(size, position, topic, 0, 0, why, like, commit_log.TRANSACTION_PREPARED)
 
 
-def filler_size(like: Likeness) -> int:
-    """Return the size of the smallest filler."""
-    return _fixed_size(b"", _without_hosts(like))
+def least_size(topic: bytes) -> int:
+    """Return the size of the smallest record of a topic that ``build`` can make."""
+    return _fixed_size(topic, PLAIN)
 
 
 def _without_hosts(like: Likeness) -> Likeness:

@@ -29,6 +29,22 @@ def test_a_filler_that_has_room_for_a_crc_property_ends_in_one(more: int, like: 
     assert record[-CRC_SIZE:] == f"__CRC32#\x01{digits}\x02".encode()
 
 
+@pytest.mark.parametrize("like", [WITH_CRC, OF_IPV6], ids=["IPv4", "IPv6"])
+@pytest.mark.parametrize("more", range(80))
+def test_a_placeholder_of_any_size_that_a_record_can_have_keeps_its_place_in_its_queue(
+    more: int, like: Likeness
+) -> None:
+    properties = placeholder.needed("SCHEDULE_TOPIC_XXXX", 1, 7)
+    size = 91 + len("SCHEDULE_TOPIC_XXXX") + more
+
+    record = placeholder.build(size, 4096, b"SCHEDULE_TOPIC_XXXX", 1, 7, "gone", like, 0, properties)
+
+    message = message_of(record, 4096)
+    assert (message.size, message.topic, message.queue_id, message.queue_offset) == (size, "SCHEDULE_TOPIC_XXXX", 1, 7)
+    assert message.body_crc == zlib.crc32(message.body) & 0x7FFFFFFF
+    assert ("__CRC32#" in message.properties) == (more >= CRC_SIZE)
+
+
 @pytest.mark.parametrize("more", range(0, 1200, 37))
 def test_what_was_lost_is_told_in_what_the_messages_of_a_batch_leave(more: int) -> None:
     properties = placeholder.needed("Inner", 0, 0, 4)

@@ -5,6 +5,14 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "of a hole in a log with CRC properties no filler is left without one": (
+        "propcrc-533-clean",
+        "recover",
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "zero", "file": "commitlog/00000000000000065536", "at": 23764, "len": 88},
+        ],
+    ),
     "what a rebuild finds missing in queues that are gone is told": (
         "multipath-533-clean",
         "rebuild all",

@@ -25,6 +25,7 @@ from mqtool.errors import BadDataError
 from mqtool.formats import commit_log as layout
 from mqtool.formats import consume_queue, placeholder
 from mqtool.formats.placeholder import Likeness, Stamp
+from mqtool.formats.properties import CRC_SIZE
 from mqtool.formats.record_edits import with_address
 from mqtool.formats.scan import Ints
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
@@ -39,6 +40,7 @@ _FILLER, _BLANK = -1, -2
 """What stands in place of the number of a queue."""
 _WITHOUT_UNIT = (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK)
 _MOST_BATCH = (1 << 15) - 1
+_LEAST_FILLER = placeholder.least_size(b"")
 
 
 class Known(NamedTuple):
@@ -210,25 +212,27 @@ def _units_in(reader: StoreReader, holes: list[Hole]) -> Iterator[_Units]:
         return
     starts, ends = np.array([hole.start for hole in holes]), np.array([hole.end for hole in holes])
     for key, queue in reader.consume_queues.items():
+        least = placeholder.least_size(key[0].encode())
         for low, units in queue.windows(queue.first_offset, queue.max_offset()):
-            rows = _inside(units, starts, ends)
+            rows = _inside(units, least, starts, ends)
             if len(rows):
                 positions, sizes = (units[name][rows].astype(np.int64) for name in ("physical_offset", "size"))
                 yield _Units(key, positions, sizes, low + rows, np.ones(len(rows), np.int64))
     for key, batch_queue in reader.batch_consume_queues.items():
+        least = placeholder.least_size(key[0].encode())
         for low in range(0, batch_queue.unit_count, _UNITS_AT_ONCE):
             units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.unit_count))
-            rows = _inside(units, starts, ends)
+            rows = _inside(units, least, starts, ends)
             if len(rows):
                 names = ("physical_offset", "size", "queue_offset", "batch_size")
                 positions, sizes, offsets, counts = (units[name][rows].astype(np.int64) for name in names)
                 yield _Units(key, positions, sizes, offsets, np.maximum(1, counts))
 
 
-def _inside(units: Any, starts: Ints, ends: Ints) -> Ints:
+def _inside(units: Any, least: int, starts: Ints, ends: Ints) -> Ints:
     positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
     holes = np.searchsorted(starts, positions, "right") - 1
-    inside = (holes >= 0) & (sizes >= layout.MIN_SIZE) & (sizes < consume_queue.PRE_BLANK_SIZE)
+    inside = (holes >= 0) & (sizes >= least) & (sizes < consume_queue.PRE_BLANK_SIZE)
     return np.flatnonzero(inside & (positions + sizes <= ends[np.maximum(holes, 0)]))
 
 
@@ -543,6 +547,7 @@ class Layout(NamedTuple):
     stood: Rows  # placeholders of messages whose places are known
     placed: list[QueueGap]  # messages of which only the queue offset is known, and that got a placeholder
     unplaced: list[QueueGap]  # those for which there is no room between their neighbours
+    without_crc: list[int]  # addresses of fillers that have no room for the CRC property which others end in
 
 
 def lay_out(reader: StoreReader, lost: Lost, holes: list[Hole], batch_topics: Collection[str]) -> Layout:
@@ -573,6 +578,7 @@ class _Layer:
         self.open: list[tuple[int, int, QueueGap]] = []  # by the address before which they belong
         self.placed: list[QueueGap] = []
         self.unplaced: list[QueueGap] = []
+        self.without_crc: list[int] = []
         self._least: dict[tuple[QueueKey, int, bool], int] = {}
 
     def stretches(self) -> list[_Stretch]:
@@ -622,11 +628,20 @@ class _Layer:
             while end - at >= 2 * placeholder.MOST:
                 self._add(_FILLER, at, placeholder.MOST)
                 at += placeholder.MOST
-            if end - at >= placeholder.filler_size(hole.like):
+            if end - at >= _LEAST_FILLER + CRC_SIZE * hole.like.has_crc:
                 self._add(_FILLER, at, end - at)
                 at = end
-        if at < end:
-            self._widen(stretch, at, end - at)
+        if at < end and not self._widen(stretch, at, end - at):
+            self._fill_without_crc(hole, at, end - at)
+
+    def _fill_without_crc(self, hole: Hole, at: int, size: int) -> None:
+        if size < _LEAST_FILLER:
+            raise BadDataError(
+                f"the {hole.size:,} bytes at {hole.start:,} cannot be bridged, no record is so small: "
+                "`recover --cut` ends the log there"
+            )
+        self._add(_FILLER, at, size)
+        self.without_crc.append(at)
 
     def _place(self, gap: QueueGap, at: int, room: int, hole: Hole) -> tuple[int, QueueGap | None]:
         """Put placeholders for messages of a gap at an address; returns the bytes taken and what is left of the gap."""
@@ -666,24 +681,27 @@ class _Layer:
         columns = start, none + size, none + queue, none + offsets, none + batch_size, none, none - 1, none != 0
         self.more.append(Rows(*columns))
 
-    def _widen(self, stretch: _Stretch, at: int, size: int) -> None:
-        """Give bytes that are too few for a record to one beside them."""
+    def _widen(self, stretch: _Stretch, at: int, size: int) -> bool:
+        """Give bytes that are too few for a record to one beside them; tell whether there is one.
+
+        A record that keeps its own bytes gives them up only for bytes that nothing else can take.
+        """
         if at > stretch.start:
             self.more[-1].size[-1] += size
-            return
+            return True
         row = stretch.row
-        if row >= 0:
-            self.rows.start[row] -= size
-        else:
+        is_behind = row < 0
+        if is_behind:
             row = int(np.searchsorted(self.rows.start, at)) - 1
             if row < 0 or int(self.number[row]) != stretch.hole:
-                hole = self.holes[stretch.hole]
-                raise BadDataError(
-                    f"the {hole.size:,} bytes at {hole.start:,} cannot be bridged, no record is so small: "
-                    "`recover --cut` ends the log there"
-                )
+                return False
+        if self.rows.own[row] and size >= _LEAST_FILLER:
+            return False
+        if not is_behind:
+            self.rows.start[row] -= size
         self.rows.size[row] += size
         self.rows.own[row] = False
+        return True
 
     def finish(self) -> Layout:
         """Bring all records in order."""
@@ -696,7 +714,7 @@ class _Layer:
                 hole = self.holes[number]
                 setattr(hole, name, getattr(hole, name) + int(counts[number]))
         bridges = Bridges(self.reader, self.holes, self.keys.all, rows, self.light)
-        return Layout(bridges, self.rows.where(~self.rows.own), self.placed, self.unplaced)
+        return Layout(bridges, self.rows.where(~self.rows.own), self.placed, self.unplaced, self.without_crc)
 
 
 class Bridges:

@@ -67,7 +67,7 @@ from mqtool.formats import consume_queue, placeholder, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import Likeness
-from mqtool.formats.properties import are_readable
+from mqtool.formats.properties import CRC_SIZE, are_readable
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import is_possible
 
@@ -315,13 +315,17 @@ def _property_crc_fails(table: MessageTable, whole: Bools) -> Bools:
 
 
 def _lost_crc(table: MessageTable, whole: Bools) -> Bools:
-    """Tell which records between two that end in a CRC property end in something else than one: in foreign bytes."""
+    """Tell which records between two that end in a CRC property end in something else than one: in foreign bytes.
+
+    But for fillers that have no room for one.
+    """
     lost = np.zeros(len(table), np.bool_)
     rows = np.flatnonzero(whole)
     sound = table.where(rows)
     has = has_crc_property(sound, properties_of(sound))
     if has.any():
-        lost[rows[1:-1]] = ~has[1:-1] & has[:-2] & has[2:] & ~ends_like_crc(sound)[1:-1]
+        has_room = sound.sizes(plain.BODY) + sound.sizes(plain.PROPERTIES) >= CRC_SIZE
+        lost[rows[1:-1]] = (has_room & ~has & ~ends_like_crc(sound))[1:-1] & has[:-2] & has[2:]
     return lost
 
 
@@ -663,9 +667,14 @@ class _Builder:
         editor.mend_crcs(self.doubtful)
         plan.left += [one for one in self.found if editor.still_finds(one)]
         plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks(), *self._told_twice()]
-        plan.bridges, stood, placed, plan.unplaced = lay_out(self.reader, lost, plan.holes, self.batch_topics)
+        plan.bridges, stood, placed, plan.unplaced, without_crc = lay_out(self.reader, lost, plan.holes, self.batch_topics)
         plan.note_bridged(stood, lost.keys.all, lost.light)
         self._keep_own(plan.bridges)
+        for start in without_crc:
+            plan.remarks.append(
+                f"left as it is (LOG-PROPERTY-CRC): what bridges the hole at {start:,} has no room for a CRC property; "
+                "brokers with forceVerifyPropCRC=true end the log there"
+            )
         for gap in (*placed, *plan.unplaced):
             plan.losses.add(gap.queue, gap.start, gap.stop, 0, GIVEN_UP)
         for hole in plan.holes:
