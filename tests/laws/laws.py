@@ -169,6 +169,10 @@ class _Check:
         lost = [key for key, digests in were.items() if not digests - restored[key] <= kept.get(key, set())]
         righted = self.put_right(plan, after)
         lost = [key for key in lost if key not in righted]
+        if not self.case.base.startswith("rocksdb"):
+            there = {key for key in after.reachable() if were.get(key, {b""}) <= kept.get(key, set())}
+            if cried := there.difference(Told(ranges=told.ranges).lacks(there)):
+                self.broken("conservation", "cried", f"told as lost, and there: {_some(sorted(cried))}")
         self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
             self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")

@@ -5,6 +5,25 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "a record of which only the address is damaged is not told as lost": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 2809, "hex": "6e313131"}],
+    ),
+    "an inner batch whose address and queue offset are damaged gets both again": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 15360,
+                "len": 16,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 5760,
+            }
+        ],
+    ),
     "of a hole in a log with CRC properties no filler is left without one": (
         "propcrc-533-clean",
         "recover",

@@ -26,7 +26,7 @@ from mqtool.formats import commit_log as layout
 from mqtool.formats import consume_queue, placeholder
 from mqtool.formats.placeholder import Likeness, Stamp
 from mqtool.formats.properties import CRC_SIZE
-from mqtool.formats.record_edits import with_address
+from mqtool.formats.record_edits import with_address, with_queue_offset
 from mqtool.formats.scan import Ints
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 
@@ -837,7 +837,8 @@ class Bridges:
         start, size, queue, offset, batch_size, transaction, light, own = (int(column[row]) for column in self.rows)
         hole = self._holes[int(self._starts.searchsorted(start, "right")) - 1]
         if own:
-            return start, with_address(self._reader.commit_log.read(start, size), start)
+            record = with_address(self._reader.commit_log.read(start, size), start)
+            return start, with_queue_offset(record, offset)  # an inner batch tells it a second time
         if queue == _BLANK:
             return start, placeholder.blank(size)
         if queue == _FILLER:

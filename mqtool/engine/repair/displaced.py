@@ -187,12 +187,13 @@ class PutBack:
     def tell_left(self, plan: LogPlan) -> None:
         """Add to the losses of a plan the records that it does not keep where they are."""
         kept = {patch.position: patch.data for patch in plan.patches}
+        own = set(plan.bridges.rows.where(plan.bridges.rows.own).start.tolist()) if plan.bridges else set()
         for one in self.left:
             base = one.source.file.start_offset
+            position = base + int(one.table.starts[0])
             record = one.table.record(0)
-            if base != _OUTSIDE and _but_address(kept.get(base + int(one.table.starts[0]), b"")) == _but_address(
-                record
-            ):
+            is_kept = position in own or _but_address(kept.get(position, b"")) == _but_address(record)
+            if base != _OUTSIDE and is_kept:
                 continue
             for span in spans_of(dispatch(one.table, []).units):
                 plan.losses.add(span.queue, span.start, span.stop, len(record), OF_ANOTHER)
