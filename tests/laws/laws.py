@@ -227,7 +227,8 @@ class _Check:
                 for key in {*record.keys} & {*was.keys}:
                     found[key].add(record.digest())
             elif record.in_place and now is not None and f"the message at {record.position:,} stays" in told:
-                readable = {name: value for name, value in record.properties.items() if (name + value).isprintable()}
+                pairs = ((name, value, name + value) for name, value in record.properties.items())
+                readable = {name: value for name, value, text in pairs if text.isprintable() and "\ufffd" not in text}
                 if now.body == record.body and now.keys == record.keys and readable.items() <= now.properties.items():
                     for key in record.keys:
                         found[key].add(record.digest())

@@ -5,6 +5,25 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "the end of a record whose sector was exchanged comes back with the records behind it": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 28672,
+                "len": 4096,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 8192,
+            }
+        ],
+    ),
+    "of a batch whose properties are damaged those stay that can be read": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 36864, "hex": "aa" * 4096}],
+    ),
     "a record of which only the address is damaged is not told as lost": (
         "mixed-533-clean",
         "recover --abnormal",

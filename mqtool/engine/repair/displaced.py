@@ -342,7 +342,10 @@ def _moves(log: CommitLog, found: Sequence[Found], heads: Sequence[_Move], unsou
 
 
 def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
-    """Return where a stretch starts, with the record before it if that cannot be read beyond its body."""
+    """Return where a stretch starts, with the record before it if that cannot be read beyond its body.
+
+    Or if it ends in the sector in which the stretch starts: what that held may be elsewhere with all the rest of it.
+    """
     start = unsound.starts[number]
     segment = log.segment_at(start)
     if segment is None:
@@ -352,10 +355,12 @@ def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
     for table in log.walk(segment, begin, start - segment.start_offset, plain):
         if not isinstance(table, Gap) and len(table):
             last = table.where(slice(len(table) - 1, None))
-    if last is None or last.faults[0] or _reads_well(last):
+    if last is None or last.faults[0]:
         return start
     before = int(last.column("position")[0])
-    return before if before + int(last.column("size")[0]) == start else start
+    ends_in_sector = before // _GRIDS[-1] < start // _GRIDS[-1] and start % _GRIDS[-1] > 0
+    is_in_doubt = ends_in_sector or not _reads_well(last)
+    return before if is_in_doubt and before + int(last.column("size")[0]) == start else start
 
 
 class _Records(NamedTuple):
