@@ -667,7 +667,9 @@ class _Builder:
         editor.mend_crcs(self.doubtful)
         plan.left += [one for one in self.found if editor.still_finds(one)]
         plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks(), *self._told_twice()]
-        plan.bridges, stood, placed, plan.unplaced, without_crc = lay_out(self.reader, lost, plan.holes, self.batch_topics)
+        plan.bridges, stood, placed, plan.unplaced, without_crc = lay_out(
+            self.reader, lost, plan.holes, self.batch_topics
+        )
         plan.note_bridged(stood, lost.keys.all, lost.light)
         self._keep_own(plan.bridges)
         for start in without_crc:
