@@ -40,6 +40,7 @@ _MOST_NAMED = 4
 _SPARSE = 1 << 18
 
 _NORMAL_SEGMENTS = 3
+_UNREAD = re.compile(r"the log before ([\d,]+) was not looked at: --abnormal")
 _SEGMENT = re.compile(r"\b\d{20}\b")
 
 State = dict[str, tuple[Any, ...]]
@@ -342,7 +343,10 @@ class _Check:
         """Return the address before which a mend did not look, as its plan tells: of the last three segments."""
         starts = [one.start for one in self.before.segments if one.start is not None]
         is_normal = self.case.mend in ("recover", "recover --normal")
-        return starts[-_NORMAL_SEGMENTS] if is_normal and len(starts) > 3 and _told_unread(plan) else 0
+        told = _UNREAD.search(" ".join(plan.remarks))
+        if not is_normal or len(starts) <= _NORMAL_SEGMENTS or told is None:
+            return 0
+        return min(starts[-_NORMAL_SEGMENTS], int(told[1].replace(",", "")))
 
     def is_unread(self, found: Finding, plan: Plan) -> bool:
         """Tell whether a finding lies where the plan says that nobody looked."""
@@ -564,10 +568,6 @@ def _is_named(found: Finding, remarks: str) -> bool:
     if "lie in RocksDB" in remarks and found.code.startswith("QUEUE-"):
         return True
     return found.code in remarks or (found.file is not None and found.file in remarks)
-
-
-def _told_unread(plan: Plan) -> bool:
-    return any("--abnormal" in remark for remark in plan.remarks)
 
 
 def _worst(findings: Iterable[Any]) -> dict[str, Any]:

@@ -5,6 +5,15 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "the last segments that stay are looked at after a clean stop, so that the next recover finds nothing in them": (
+        "mixed-497-clean",
+        "recover",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000131072", "at": 457, "len": 65079},
+            {"op": "zero", "file": "commitlog/00000000000000196608", "at": 0, "len": 65536},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 1065, "hex": "00000000"},
+        ],
+    ),
     "the end of a record whose sector was exchanged comes back with the records behind it": (
         "batchcq-533-clean",
         "recover --abnormal",

@@ -200,27 +200,34 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
     placement.keep_beginning(_first_addresses(reader))
     log = placement.log
     mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
-    first = log.min_offset
-    if mode == "normal" and log.segments and not placement.is_whole_in_doubt:
+    is_normal = mode == "normal" and not placement.is_whole_in_doubt
+
+    def first_of(segments: list[MappedFile]) -> int:
         # What a file of a wrong length lacks or has too much may be records.
-        looked_at = [*log.segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length]
-        first = min(segment.start_offset for segment in looked_at)
+        looked_at = [*segments[-_NORMAL_SEGMENTS:], *placement.of_wrong_length] if is_normal else []
+        return min((segment.start_offset for segment in looked_at), default=log.min_offset)
+
+    start = first = first_of(log.segments)
     batch_topics = batch_topics_of(reader)
     cut = bool(options.get("cut"))
     look = functools.partial(_look, cut=cut, jobs=jobs, progress=progress, batch_topics=batch_topics)
     with ThreadPoolExecutor(1) as beside:
         files_differ = beside.submit(_index_files_differ, reader)
-        for start in dict.fromkeys((first, log.min_offset)):
+        while True:
             seen, back = look(reader.with_log(log), start), PutBack(log)
             if placement.too_long or placement.is_whole_in_doubt or seen.is_unsound:
                 back = put_back(seen.reader, placement, seen.unsound)
                 if back.patches:
                     seen = look(reader.with_log(back.log), min(start, back.log.min_offset))
-            if not seen.is_short:
+            behind = list(_behind(seen.reader.commit_log, seen.plan))
+            # The same mend again looks at the last of those that stay.
+            first = min(first, first_of([one for one in seen.reader.commit_log.segments if one not in behind]))
+            due = log.min_offset if seen.is_short else max(first, log.min_offset)
+            if due >= start:
                 break
+            start = due
     reader, plan = seen.reader, seen.plan
     back.tell_left(plan)
-    behind = list(_behind(reader.commit_log, plan))
     created = {segment.start_offset for segment in back.created}
     index = _index_is_wrong(reader, plan, seen.index, files_differ.result())
     return Recovery(
