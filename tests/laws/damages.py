@@ -7,7 +7,7 @@ case is told by its operations alone.
 import functools
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ _UNIT, _BATCH_UNIT = 20, 46
 _INDEX_HEAD, _ENTRY = 40, 20
 
 Ops = list[Operation]
+Kind = Callable[["Base", random.Random], Ops]
 
 
 class Base:
@@ -235,6 +236,87 @@ def records_swapped(base: Base, chance: random.Random) -> Ops:
         return []
     size = min(one.size, other.size)
     return [{"op": "swap bytes", "file": file, "at": at, "len": size, "to": to, "to_at": to_at}]
+
+
+# Properties: names end in \x01, values in \x02
+
+
+def _properties(base: Base, record: Record) -> tuple[str, int]:
+    """Return where the properties of a record begin: file and byte."""
+    file, at = base.place(record.position)
+    return file, _fields(record, at)["properties"][0]
+
+
+def _pairs(record: Record) -> list[tuple[int, int, int]]:
+    """Return each property of a record: where its name, its value and the next property begin in its text."""
+    pairs = []
+    start = 0
+    while (middle := record.text.find(b"\x01", start)) >= 0:
+        stop = record.text.find(b"\x02", middle) + 1 or len(record.text)
+        pairs.append((start, middle + 1, stop))
+        start = stop
+    return pairs
+
+
+def property_name_flip(base: Base, chance: random.Random) -> Ops:
+    record = _record(base, chance)
+    file, at = _properties(base, record)
+    if not (pairs := _pairs(record)):
+        return []
+    start, value, _ = chance.choice(pairs)
+    return _flip(base, file, at + chance.randrange(start, value - 1), chance) if value - 1 > start else []
+
+
+def property_separator(base: Base, chance: random.Random) -> Ops:
+    """Write another byte over what separates names and values, or over what stands beside it."""
+    record = _record(base, chance)
+    file, at = _properties(base, record)
+    separators = [place for place, byte in enumerate(record.text) if byte in b"\x01\x02"]
+    if not separators:
+        return []
+    place = chance.choice(separators)
+    if chance.random() < 0.3:  # one more
+        return [_write(file, at + max(0, place - chance.randrange(1, 8)), chance.choice((b"\x01", b"\x02")))]
+    return [_write(file, at + place, chance.choice((b"\x01", b"\x02", b"\0", b" ", b"\xff", b"a")))]
+
+
+def property_doubled(base: Base, chance: random.Random) -> Ops:
+    """Write one property of a record over another, as far as that goes without making its text longer."""
+    record = _record(base, chance)
+    file, at = _properties(base, record)
+    pairs = _pairs(record)
+    if len(pairs) < 2:
+        return []
+    (start, _, stop), (to, _, to_stop) = chance.sample(pairs, 2)
+    size = min(stop - start, chance.choice((to_stop, len(record.text))) - to)
+    return [_write(file, at + to, record.text[start : start + size])]
+
+
+def properties_of_another(base: Base, chance: random.Random) -> Ops:
+    """Write the properties of another record over those of a record; of the same length, where there is one."""
+    record = _record(base, chance)
+    like = [other for other in base.records if len(other.text) == len(record.text) and other.text != record.text]
+    other = chance.choice(like if like and chance.random() < 0.7 else base.records)
+    size = min(len(record.text), len(other.text))
+    file, at = _properties(base, record)
+    return [_write(file, at, other.text[:size])] if size and other.text[:size] != record.text[:size] else []
+
+
+def property_crc(base: Base, chance: random.Random) -> Ops:
+    """Damage the property that holds a record's checksum: its name, its digits, or the bytes around."""
+    with_crc = [one for one in base.records if b"__CRC32#\x01" in one.text]
+    if not with_crc:
+        return []
+    record = chance.choice(with_crc)
+    file, at = _properties(base, record)
+    at += record.text.rindex(b"__CRC32#\x01")
+    parts = ((0, 8), (8, 1), (9, 10), (19, 1), (0, 20))  # name, separator, digits, separator, all of it
+    start, size = chance.choice(parts)
+    if chance.random() < 0.3:
+        return [_zero(file, at + start, size)]
+    if size == 10 and chance.random() < 0.5:
+        return [_write(file, at + start, b"%010d" % chance.randrange(1 << 31))]
+    return _flip(base, file, at + start + chance.randrange(size), chance)
 
 
 def bytes_inserted(base: Base, chance: random.Random) -> Ops:
@@ -619,7 +701,7 @@ def grafted(base: Base, chance: random.Random) -> Ops:
     return [{"op": "graft", "base": other.name, "path": source, "to": target}]
 
 
-DAMAGES: dict[Callable[[Base, random.Random], Ops], int] = {
+DAMAGES: dict[Kind, int] = {
     record_number: 10,
     record_flip: 6,
     record_part_zeroed: 8,
@@ -667,13 +749,23 @@ DAMAGES: dict[Callable[[Base, random.Random], Ops], int] = {
 }
 """Each kind of damage and how often it is tried; of a store without such files another is drawn."""
 
-KINDS = {one.__name__: one for one in DAMAGES}
+WITH_PROPERTIES = {
+    **DAMAGES,
+    property_name_flip: 6,
+    property_separator: 6,
+    property_doubled: 6,
+    properties_of_another: 6,
+    property_crc: 30,
+}
+"""All kinds, those of properties among them: for seeds of their own, so that earlier ones stay the cases they were."""
+
+KINDS = {one.__name__: one for one in WITH_PROPERTIES}
 
 
-def draw(base: Base, chance: random.Random) -> tuple[str, Ops]:
+def draw(base: Base, chance: random.Random, kinds: Mapping[Kind, int] = WITH_PROPERTIES) -> tuple[str, Ops]:
     """Draw a damage: the name of its kind, and what is done."""
     while True:
-        kind = chance.choices(list(DAMAGES), weights=list(DAMAGES.values()))[0]
+        kind = chance.choices(list(kinds), weights=list(kinds.values()))[0]
         if ops := kind(base, chance):
             return kind.__name__, ops
 
