@@ -5,6 +5,18 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "messages that a start hides and recover leaves so lead to a new store": (
+        "mixed-550-clean",
+        "doctor",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-533-kill",
+                "path": "commitlog/00000000000000131072",
+                "to": "commitlog/00000000000000131072",
+            }
+        ],
+    ),
     "the last segments that stay are looked at after a clean stop, so that the next recover finds nothing in them": (
         "mixed-497-clean",
         "recover",

@@ -342,7 +342,7 @@ def _diagnosis(case: Case, code: str, cause: Cause, signs: list[Sign], effect: E
     hit = {version for sign in signs for version in sign.versions or cause.versions}
     if is_hitting:
         hit &= set(case.versions)
-    commands = dict.fromkeys(command for sign in signs for command in _commands(case, cause, sign))
+    commands = dict.fromkeys(command for sign in signs for command in _commands(case, code, cause, sign))
     if any(command.startswith(_RECOVER_WHOLE) for command in commands):  # which does what the short form does too
         commands.pop(case.fill("mqtool recover {at}", signs[0]), None)
     return Diagnosis(
@@ -357,12 +357,14 @@ def _diagnosis(case: Case, code: str, cause: Cause, signs: list[Sign], effect: E
     )
 
 
-def _commands(case: Case, cause: Cause, sign: Sign) -> Iterator[str]:
+def _commands(case: Case, code: str, cause: Cause, sign: Sign) -> Iterator[str]:
     commands = sign.commands
     if commands is None:
         commands = tuple(case.fill(template, sign) for template in cause.next)
     for command in commands:
-        if command.startswith("mqtool recover ") and case.needs_new_store:
+        if command.startswith("mqtool recover ") and (
+            case.needs_new_store or (code == "START-HIDES" and not case.has_recover_work)
+        ):
             yield case.fill(_NEW_STORE, sign)
         elif case.elsewhere is None or not command.startswith(_OF_LOG):
             yield command

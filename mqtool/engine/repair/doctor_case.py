@@ -46,6 +46,7 @@ DEFAULT_SIZES = {
 
 MENDED_SEGMENTS = 3
 """``mqtool recover`` looks at so many of the last ones after a clean stop."""
+_OF_TWO_IN_ONE_PLACE = {"LOG-QUEUE-ORDER", "QUEUE-POSITION"}
 _SAMPLED_SEGMENTS = 16
 _SAMPLED_QUEUES = 64
 
@@ -182,8 +183,8 @@ class Case:
 
     @property
     def needs_new_store(self) -> bool:
-        """Whether messages have one place in a queue, and ``recover`` leaves them so."""
-        return "LOG-QUEUE-ORDER" in self.findings and not self.has_recover_work
+        """Whether two messages have one place in a queue, and ``recover`` leaves them so."""
+        return not _OF_TWO_IN_ONE_PLACE.isdisjoint(self.findings) and not self.has_recover_work
 
     def found(self, *codes: str) -> Iterator[Finding]:
         """Yield the findings of some checks."""
