@@ -4,6 +4,8 @@ A record keeps the raw bytes: brokers differ in order and in whether a separator
 (RocketMQ: ``MessageDecoder.string2messageProperties``.)
 """
 
+from mqtool.errors import FormatError
+
 NAME_SEPARATOR = "\x01"
 PAIR_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
@@ -77,6 +79,17 @@ def are_readable(data: bytes) -> bool:
 def build_properties(pairs: dict[str, str]) -> bytes:
     """Return the text as RocketMQ 5.2 and later writes it, each pair ended by a separator."""
     return join_properties(pairs).encode()
+
+
+def as_value(text: str) -> str:
+    r"""Return a text of somebody else's that becomes the value of a property: none that ends it and begins another.
+
+    Raises:
+        FormatError: it is one.
+    """
+    if PAIR_SEPARATOR in text or "\0" in text:
+        raise FormatError(f"no property can have the value {text!r:.100}", offset=0)
+    return text
 
 
 def join_properties(pairs: dict[str, str]) -> str:

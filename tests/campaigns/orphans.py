@@ -4,12 +4,14 @@
 recovers first; and commands, which read stores in a child. At a random moment of the first second one process of the
 session gets SIGKILL. If that is the one that the user sees, all others have to end at once; if it is a child, its
 parent has to say so and end. Now and then serve is let be until it is ready: the ports and the store must be free
-again. The tests try a few; this is the long form::
+again. So it is each time when serve was killed as it recovered a store, which then has all messages that it had before.
+(``kills`` kills serve as often while producers send, half of the times in its first second.) The tests try a few; this
+is the long form::
 
     python -m tests.campaigns.orphans --kills 300
 
 It prints how many kills hit whom, and how long the last of a session lived on, and ends with an error at the first
-orphan.
+orphan, or message lost.
 """
 
 # ruff: noqa: T201  its results go to standard output
@@ -27,6 +29,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import mqtool
 from tests.commands.test_processes import of_session
 from tests.differential.java_broker import free_port
 from tests.golden import copy_of
@@ -38,6 +41,8 @@ _PARENT_SECONDS = 60.0
 """How long a parent whose child was killed may take to say so and to end."""
 _READY_SECONDS = 60.0
 _READY_EACH = 10
+_RECOVERED = "serve, a store "
+"""So begin the names of what recovers a store first."""
 
 
 class Subjects:
@@ -57,13 +62,15 @@ class Subjects:
             "verify": lambda: ["verify", "-s", self._copy("mixed-533-clean")],
             "recover": lambda: ["recover", "--yes", "-s", self._copy("mixed-533-kill")],
             "doctor": lambda: ["doctor", "-s", self._copy("mixed-533-kill")],
+            "salvage": lambda: ["salvage", "-s", self._copy("mixed-533-kill"), "--into", str(self._new("new"))],
+            "export": lambda: ["export", "-s", self._copy("many-533-clean"), "--into", str(self._new("rows.jsonl"))],
             "rebuild": lambda: ["rebuild", "index", "--yes", "-s", self._copy("mixed-533-clean")],
             "stats": lambda: ["stats", "-s", self._copy("many-533-clean")],
         }
 
     def _new(self, name: str) -> Path:
         self._count += 1
-        return self._folder / f"{name}-{self._count}"
+        return self._folder / f"{self._count}-{name}"
 
     def _copy(self, name: str) -> str:
         into = self._new("copy")
@@ -73,7 +80,9 @@ class Subjects:
     def clear(self) -> None:
         """Remove the stores that are not used again."""
         for path in self._folder.iterdir():
-            if path.name != "own":
+            if path.is_file():
+                path.unlink()
+            elif path.name != "own":
                 shutil.rmtree(path)
 
 
@@ -117,18 +126,26 @@ def _see_ready(subjects: Subjects, store: Path) -> None:
         _until_gone(process.pid, _GONE_SECONDS)
 
 
+def _messages(store: Path) -> set[tuple[int, bytes]]:
+    """Return address and body of all messages of a store."""
+    return {(one.physical_offset, one.body) for one in mqtool.open_store(store).messages()}
+
+
 def run_orphans(folder: Path, kills: int, seed: int) -> tuple[Counter[tuple[str, str]], float]:
     """Kill so many processes; return how many of each subject and kind, and how long the last one lived on (s).
 
     Raises:
-        AssertionError: a process has lived on, or serve cannot start again.
+        AssertionError: a process has lived on, a message is lost, or serve cannot start again.
     """
     chance, subjects = random.Random(seed), Subjects(folder)
     done: Counter[tuple[str, str]] = Counter()
     longest = 0.0
     while done.total() < kills:
         name = chance.choice(list(subjects.all))
-        with _start(subjects.all[name]()) as process:
+        arguments = subjects.all[name]()
+        store = Path(arguments[-1])
+        had = _messages(store) if name.startswith(_RECOVERED) else set()
+        with _start(arguments) as process:
             try:
                 time.sleep(chance.random())
                 living = of_session(process.pid)
@@ -148,7 +165,10 @@ def run_orphans(folder: Path, kills: int, seed: int) -> tuple[Counter[tuple[str,
             finally:
                 for left in of_session(process.pid):
                     os.kill(left, signal.SIGKILL)
-        if done.total() % _READY_EACH == 0:
+        if had:
+            _see_ready(subjects, store)
+            assert had <= _messages(store), f"{name}: {len(had - _messages(store))} messages are lost"
+        elif done.total() % _READY_EACH == 0:
             _see_ready(subjects, folder / "own")
         subjects.clear()
     return done, longest
@@ -164,7 +184,10 @@ def main() -> None:
         done, longest = run_orphans(Path(name), given.kills, given.seed)
     for (subject, victim), count in sorted(done.items()):
         print(f"{subject}: {victim} {count}")
-    print(f"{done.total()} kills, 0 orphans; after the kill of a parent the last of its children lived {longest:.3f} s")
+    print(
+        f"{done.total()} kills, 0 orphans, no message lost; after the kill of a parent the last of its children "
+        f"lived {longest:.3f} s"
+    )
 
 
 if __name__ == "__main__":

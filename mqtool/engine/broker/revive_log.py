@@ -38,7 +38,7 @@ from mqtool.formats.pop import (
     parse_check_point,
     retry_topic,
 )
-from mqtool.formats.properties import add_property, build_properties, find_property, probe_of
+from mqtool.formats.properties import add_property, as_value, build_properties, find_property, probe_of
 from mqtool.formats.stored_message import StoredMessage, parse_stored
 from mqtool.formats.topics import RETRY_PREFIX, TIMER_TOPIC
 
@@ -93,7 +93,11 @@ class ReviveLog:
     # Writing
 
     def add(self, point: CheckPoint, queue_id: int, now: int) -> AppendResult:
-        """Keep a check point."""
+        """Keep a check point.
+
+        Raises:
+            FormatError: it names something that nothing can be called.
+        """
         deliver = point.revive_time - _EARLIER_MS
         return self._put(CHECK_POINT_TAG, point.unique_key(), build_check_point(point), queue_id, deliver, now)
 
@@ -105,12 +109,15 @@ class ReviveLog:
             queue_id: the revive queue of the check point.
             revive_time: when the messages could be seen again, in ms; later than that is too late.
             now: the time, in ms.
+
+        Raises:
+            FormatError: it names something that nothing can be called.
         """
         return self._put(ack.tag, ack.unique_key(), build_ack(ack), queue_id, revive_time, now)
 
     def _put(self, tag: str, key: str, body: bytes, queue_id: int, deliver: int, now: int) -> AppendResult:
         host = self._state.store_host
-        properties = build_properties({"TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": key, "TAGS": tag})
+        properties = build_properties({"TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": as_value(key), "TAGS": tag})
         message = NewMessage(
             self.topic, queue_id, body, properties, born_timestamp=now, born_host=host, store_host=host
         )

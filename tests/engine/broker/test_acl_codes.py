@@ -9,8 +9,11 @@ import orjson
 
 import mqtool
 from mqtool.engine.broker.processors.needs import NEEDS
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_body, build_heartbeat
 from mqtool.formats.codes import RequestCode
+from mqtool.formats.properties import build_properties
+from mqtool.formats.recall import build_handle, parse_handle
 from mqtool.formats.signing import Credentials
 from tests.engine.broker.code_table import served
 from tests.wire_client import PRODUCERS, Client
@@ -20,6 +23,7 @@ accounts:
   - {accessKey: administrator, secretKey: "12345678", admin: true}
   - {accessKey: nothing, secretKey: "12345678"}
   - {accessKey: everything, secretKey: "12345678", defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
+  - {accessKey: subscriber, secretKey: "12345678", topicPerms: [T=SUB], defaultGroupPerm: SUB}
   - {accessKey: publisher, secretKey: "12345678", topicPerms: [T=PUB]}
   - {accessKey: another, secretKey: "12345678", topicPerms: [U=PUB]}
 """
@@ -35,19 +39,22 @@ BODIES: dict[int, bytes] = {
     RequestCode.BATCH_ACK_MESSAGE: orjson.dumps({"acks": [{"c": "G", "t": "T"}]}),
 }
 """Of requests that say there what they are about."""
+_SENT = {"defaultTopic": "TBW102", "defaultTopicQueueNums": 1, "sysFlag": 0, "bornTimestamp": 0, "flag": 0}
 TELL_NOTHING = {RequestCode.END_TRANSACTION}
 """Requests that a broker need not answer."""
 
 
-def on_guarded_broker(folder: Path, test: Callable[[Callable[[str], Client]], Awaitable[None]]) -> None:
+def on_guarded_broker(
+    folder: Path, test: Callable[[Callable[[str], Client]], Awaitable[None]], clock: Callable[[], int] = wall_clock
+) -> None:
     """Run a test with a broker that has these accounts, and what makes a client of an account."""
     path = folder / "plain_acl.yml"
     path.write_text(ACCOUNTS)
     settings: dict[str, str | int | bool] = {"aclEnable": True, "rocketmq.acl.plain.file": str(path)}
-    settings |= {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+    settings |= {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "recallMessageEnable": True}
 
     async def guarded() -> None:
-        async with asyncio.timeout(60), mqtool.Broker(folder / "store", settings=settings) as broker:
+        async with asyncio.timeout(60), mqtool.Broker(folder / "store", settings=settings, clock=clock) as broker:
             clients: list[Client] = []
 
             def client(key: str) -> Client:
@@ -116,6 +123,47 @@ def test_who_may_read_and_write_all_topics_is_still_no_administrator(tmp_path: P
         assert not refused & {10, 310, 320, 11, 361, 12, 33, 36, 14, 15, 34, 35, 38, 41, 42, 200050, 200051, 200052}
 
     on_guarded_broker(tmp_path, test)
+
+
+def test_who_may_not_send_to_a_topic_recalls_none_of_its_messages_however_a_recall_is_written(tmp_path: Path) -> None:
+    clock = mqtool.VirtualClock(now=1_700_000_000_000)
+
+    async def test(client: Callable[[str], Client]) -> None:
+        admin, another = client("administrator"), client("another")
+        for topic in ("T", "U"):
+            await admin.make_topic(topic)
+        deliver = clock() + 9500
+        pairs = {"TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": "K"}
+        await admin.send(b"plain", 0, "T")
+        handle = parse_handle((await admin.send(b"secret", 0, "T", pairs=pairs))["recallHandle"])
+        recall = "TIMER_DEL_UNIQKEY\x01T+K\x02"
+        for name in ("TIMER_DEL_UNIQKEY", "TIMER_DEL\0_UNIQKEY", "\0TIMER_DEL_UNIQKEY", f"a\x01b\x02{recall}c"):
+            properties = build_properties({name: "T+K", "TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": "L"}).decode()
+            fields: dict[str, Any] = {"topic": "U", "queueId": 0, "producerGroup": PRODUCERS, "properties": properties}
+            await another.ask(RequestCode.SEND_MESSAGE, b"0", **_SENT, **fields)
+        handle = handle._replace(topic="U")
+        for key, group in (
+            (f"x\x02{recall}", "P"),
+            ("x", f"P\x02{recall}"),
+            ("x", f"P\x02{recall}".replace("_", "\0_")),
+        ):
+            fields = {
+                "topic": "U",
+                "recallHandle": build_handle(handle._replace(unique_key=key)),
+                "producerGroup": group,
+            }
+            await another.ask(RequestCode.RECALL_MESSAGE, **fields)
+        reader = client("subscriber")
+        for group, name in ((f"G\x02{recall}", "b"), ("G", f"b\x02{recall}")):
+            receipt = f"0 {deliver - 10_000} 10000 0 0 {name} 0 0"
+            fields = {"consumerGroup": group, "topic": "T", "queueId": 0, "extraInfo": receipt, "offset": 0}
+            await reader.ask(RequestCode.ACK_MESSAGE, **fields)
+            await reader.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields, invisibleTime=2000)
+        clock.advance(20)
+        found = await admin.messages("T")
+        assert [one.body for one in found] == [b"plain", b"secret"]
+
+    on_guarded_broker(tmp_path, test, clock)
 
 
 def test_only_a_producer_that_may_publish_to_the_topic_is_asked_for_its_half_messages(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from mqtool.engine.store.append_result import PutStatus
 from mqtool.errors import FormatError
 from mqtool.formats.codes import Perm
 from mqtool.formats.new_message import Host, NewMessage
-from mqtool.formats.properties import build_properties
+from mqtool.formats.properties import as_value, build_properties
 from mqtool.formats.recall import RecallHandle, parse_handle
 
 _BODY, _TAG = b"0", "_RECALL_TAG_"
@@ -39,14 +39,17 @@ class Recalls:
 
         Raises:
             RefusedError: there is no such message any more, or that cannot be stored.
+            FormatError: the handle or the group names something that nothing can be called.
         """
         handle = self._checked(topic, handle_text, now)
         pairs = {
-            "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique_key}",  # as 5.3 has it; later ones leave the topic out
+            "TIMER_DEL_UNIQKEY": as_value(
+                f"{handle.topic}+{handle.unique_key}"
+            ),  # as 5.3 has it; later ones leave the topic out
             "UNIQ_KEY": handle.unique_key,
             "TIMER_DELIVER_MS": str(handle.timestamp),
             "TAGS": _TAG,
-            "PGROUP": producer_group,
+            "PGROUP": as_value(producer_group),
         }
         message = NewMessage(
             handle.topic,

@@ -87,7 +87,7 @@ def _send(topic_field: str, properties_field: str) -> Row:
     def row(command: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:  # noqa: ARG001
         topic = command.ext_fields.get(topic_field, "")
         yield Need(topic, SUB if topic.startswith(RETRY_PREFIX) else PUB)
-        properties = command.ext_fields.get(properties_field, "")
+        properties = command.ext_fields.get(properties_field, "").replace("\0", "")  # none is stored
         if "TIMER_DEL_UNIQKEY" in properties:
             recalled = find_property(properties.encode("utf-8", "replace"), _RECALLED).decode("utf-8", "replace")
             if recalled:
