@@ -5,15 +5,19 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from mqtool.engine.store.paths import STORE_SETTINGS, StoreConfig
 from mqtool.errors import UsageError
+from mqtool.spark.names import name_stores
 from mqtool.spark.partitions import MAX_PARTITION
 from mqtool.spark.stores import Store, find_stores, path_options
 
 OPTIONS = (
     "path", "paths", "table", "columns", "mode", "maxPartitionBytes", "includeBody", "decompressBody", "config",
-    "startingOffsets", "maxBytesPerTrigger", "renumber",
+    "startingOffsets", "maxBytesPerTrigger", "maxFilesPerTrigger", "failOnDataLoss", "storeNames", "renumber",
 )  # fmt: skip
 """Beside ``set.KEY``, for settings of the broker."""
 
@@ -72,6 +76,31 @@ class Options:
             raise UsageError(f"{name}={text} is no size: give bytes as a whole number, or one like 128m")
         return int(found[1]) * _UNITS[found[2]]
 
+    def count(self, name: str) -> int | None:
+        """Return a whole number from 1 on, None where it is not given.
+
+        Raises:
+            UsageError: it is none.
+        """
+        text = self.given.get(name.lower())
+        if text is not None and not re.fullmatch(r"[1-9][0-9]{0,15}", text.strip()):
+            raise UsageError(f"{name}={text} is no whole number from 1 on")
+        return None if text is None else int(text)
+
+    def table_of(self, name: str) -> dict[str, Any]:
+        """Return a JSON object, an empty one where it is not given.
+
+        Raises:
+            UsageError: it is none.
+        """
+        try:
+            found = orjson.loads(self.given.get(name.lower()) or "{}")
+        except orjson.JSONDecodeError as error:
+            raise UsageError(f"{name} is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise UsageError(f"{name} is no JSON object, as in {{...}}")
+        return found
+
     @property
     def table(self) -> str:
         """The name of the table as it was given, else ``messages``."""
@@ -103,9 +132,20 @@ class Options:
         overrides = {_SETTINGS[name[len(_SET) :]]: value for name, value in self.given.items() if name.startswith(_SET)}
         return dict(StoreConfig.load(Path(config) if config else None, overrides).settings)
 
-    def stores(self) -> list[Store]:
-        """Return the stores that are asked for; raises like ``find_stores``."""
-        return find_stores(path_options(self.given), self.settings)
+    def stores(self, is_gone_fine: bool = False) -> list[Store]:
+        """Return the stores that are asked for; takes and raises what ``find_stores`` does."""
+        return find_stores(path_options(self.given), self.settings, is_gone_fine)
+
+    def names(self, stores: Iterable[Store]) -> dict[str, Store]:
+        """Return stores by names that stay when their paths change: see ``name_stores``.
+
+        Raises:
+            UsageError: two have one name.
+        """
+        given = self.table_of("storeNames")
+        if any(not isinstance(name, str) or not name for name in given.values()):
+            raise UsageError('storeNames gives paths or patterns a name each, as in {"/brokers/a/store": "broker-a"}')
+        return name_stores(stores, given)
 
 
 def choose(what: str, word: str, choices: Iterable[str]) -> str:

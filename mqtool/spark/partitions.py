@@ -122,27 +122,12 @@ def begins(log: CommitLog, segment: MappedFile, at: int, magics: Sequence[int] =
     return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).magic_code in magics
 
 
-def log_end(store: Store, reader: StoreReader, known: int | None = None) -> int:
-    """Return the address behind the last whole message of a log, that of a full segment's end where it is full.
-
-    Args:
-        store: that it is of.
-        reader: of it.
-        known: what this function has returned before, so that only what is new is read.
-    """
-    log = reader.commit_log
-    number = last_used(log)
-    if number < 0:
-        return log.min_offset
-    segment = log.segments[number]
-    is_near = known is not None and segment.start_offset <= known <= segment.end_offset
-    at = known - segment.start_offset if is_near and known is not None else 0
-    part = LogRange(
+def segment_range(store: Store, reader: StoreReader, segment: MappedFile, stop: int) -> LogRange:
+    """Return the range of a segment up to a position, in which a broker may be writing."""
+    return LogRange(
         store, reader.paths.relative(segment.path), str(segment.path.absolute()), segment.start_offset, segment.size,
-        at, segment.size, log.envelope is not scan.BARE, False, True, segment.size - at,
+        0, stop, reader.commit_log.envelope is not scan.BARE, False, True, stop,
     )  # fmt: skip
-    with RangeReader(part) as one:
-        return segment.start_offset + one.end_of_messages(at, is_near)
 
 
 class MappedSegment(LoadedFile):
@@ -223,27 +208,27 @@ class RangeReader:
                     yield table
         yield from self._tell(followed=False)
 
-    def end_of_messages(self, at: int, is_near: bool) -> int:
-        """Return where the last whole message ends, the end of the segment where it is full.
+    def messages_from(self, at: int, is_near: bool = False) -> Iterator[MessageTable]:
+        """Yield the messages between a record, or where the last one ended, and the end of the range.
+
+        One that a broker is just writing is left out. A table is good until the next one is asked for.
 
         Args:
-            at: position of a record, or where the last one ended.
+            at: position in the segment.
             is_near: where no record follows soon, none follows: the rest is not looked at.
         """
-        end = at
-        while at < self.part.size:
+        while at < self.part.stop:
             pieces, at, is_lost = self._walk(at)
             for piece in pieces:
                 if not isinstance(piece, Gap):
-                    last = len(piece) - 1 - self._is_unfinished(piece)
-                    if last >= 0:
-                        end = int(piece.starts[last]) + int(piece.column("size")[last])
+                    count = len(piece) - self._is_unfinished(piece)
+                    if count:
+                        yield piece.where(slice(0, count))
             if is_lost:
-                again = self._next_record(at, at + STEP if is_near else self.part.size)
+                again = self.next_record(at, at + STEP if is_near else self.part.stop)
                 if again is None:
-                    return end
+                    return
                 at = again
-        return self.part.size
 
     @property
     def _buffer(self) -> Any:
@@ -304,7 +289,7 @@ class RangeReader:
         gap, self._lost = self._lost, None
         if gap is None:
             return
-        followed = followed or self.part.following or self._next_record(self.part.stop, self.part.size) is not None
+        followed = followed or self.part.following or self.next_record(self.part.stop, self.part.size) is not None
         if followed:
             yield Lost(gap.start, _HOLES[gap.stop])
         elif not self.part.is_live:
@@ -312,7 +297,7 @@ class RangeReader:
             if content is not None:
                 yield self._tail(gap, content)
 
-    def _next_record(self, at: int, stop: int) -> int | None:
+    def next_record(self, at: int, stop: int) -> int | None:
         """Return the position of the first record from a place on."""
         while True:
             content = self.segment.first_content(at, min(stop, self.part.size))

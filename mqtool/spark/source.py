@@ -79,6 +79,9 @@ class RocketMQStore(DataSource):
         config: the broker's configuration file; ``set.KEY`` sets one key.
         startingOffsets: of a stream, ``earliest`` or ``latest``.
         maxBytesPerTrigger: of a stream, bytes of the log that a micro-batch reads.
+        maxFilesPerTrigger: of a stream, segments that a micro-batch reads.
+        failOnDataLoss: of a stream, ``false`` goes on where a log was cut or replaced, or a store is gone.
+        storeNames: of a stream, a JSON object of names by path or pattern of paths.
         renumber: of a write, ``true`` numbers the messages of each queue from 0 on.
     """
 

@@ -32,11 +32,11 @@ class Store:
         return StoreReader(self.path, self.config)
 
 
-def find_stores(paths: Iterable[str], settings: Mapping[str, str]) -> list[Store]:
+def find_stores(paths: Iterable[str], settings: Mapping[str, str], is_gone_fine: bool = False) -> list[Store]:
     """Return the stores that paths and patterns name, each once, in order.
 
     A name with commas in it is several, unless something is called so. What a pattern matches besides stores is left
-    out.
+    out; with ``is_gone_fine`` also a path where no store is.
 
     Raises:
         NotFoundError: a path is no store, or a pattern matches none.
@@ -51,9 +51,9 @@ def find_stores(paths: Iterable[str], settings: Mapping[str, str]) -> list[Store
         is_pattern = any(letter in name for letter in _WILD) and not Path(name).exists()
         matched = sorted(glob.glob(name)) if is_pattern else [name]  # noqa: PTH207 - a pattern may be absolute
         stores = [Store(str(Path(match).absolute()), given) for match in matched]
-        if is_pattern:
+        if is_pattern or is_gone_fine:
             stores = [store for store in stores if _is_store(store)]
-            if not stores:
+            if not stores and not is_gone_fine:
                 raise NotFoundError(f"{name} matches no store")
         for store in stores:
             store.open()

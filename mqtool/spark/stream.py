@@ -1,23 +1,33 @@
-"""The log of a store that grows as a stream: how far it has come is one address a store.
+"""The log of a store that grows as a stream: how far it has come is one address a store, by the name of the store.
 
 A micro-batch is the messages that begin between two addresses, so each comes once, whichever executor reads it and
-however often. The end of a log is the end of its last whole message.
+however often. The end of a log is the end of its last whole message. Beside the address stand some messages that were
+read (``Mark``): where they are no longer there the log is another one, or was cut, and an address says nothing any
+more.
 """
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import NotFoundError, UsageError
+from mqtool.errors import NotFoundError, StoreChangedError, UsageError
+from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds, thinned
 from mqtool.spark.options import STARTS, Options, choose
-from mqtool.spark.partitions import log_end, log_ranges
+from mqtool.spark.partitions import log_ranges
 from mqtool.spark.source import StorePartition, arrow_schema, ask_for
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
@@ -25,8 +35,13 @@ from mqtool.spark.tables import TABLES, read_lost, read_messages
 
 _log = logging.getLogger("mqtool.spark")
 
-Offsets = dict[str, int]
-"""The address behind what was read, by the path of the store."""
+Place = dict[str, Any]
+"""How far one store was read: ``offset``, the address behind it, and ``marks``, messages before it, the newest first.
+``start`` is there where the messages since the place before do not begin at its ``offset``."""
+Offsets = dict[str, Place]
+"""By the name of the store."""
+
+_GO_ON = "set failOnDataLoss=false to go on"
 
 
 @dataclasses.dataclass
@@ -47,59 +62,90 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UsageError(f"the table {table} is no stream: only messages are appended; read it with spark.read")
         self.options = options
         self.schema = schema
-        self.ask = ask_for(options, schema)
+        self.fails = options.flag("failOnDataLoss", True)
+        self.ask = dataclasses.replace(ask_for(options, schema), fails_on_loss=self.fails)
         self.start = options.text("startingOffsets", STARTS[0], STARTS)
         self.most = options.size("maxBytesPerTrigger", None)
-        options.stores()
-        self._ends: Offsets = {}  # where the logs ended when they were last looked at
-        self._target: Offsets | None = None
+        self.most_files = options.count("maxFilesPerTrigger")
+        self._ends: dict[str, LogEnd] = {}  # where the logs ended when they were last looked at
+        self._target: dict[str, LogEnd] | None = None
+        self._told: set[str] = set()
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Return where a new query begins."""
+        stores = self.options.names(self.options.stores())
         if self.start == "latest":
-            return self._latest()
-        return {store.path: store.open().commit_log.min_offset for store in self.options.stores()}
+            return {name: _place(end, []) for name, end in self._latest(stores).items()}
+        return {name: _place(LogEnd(store.open().commit_log.min_offset, None), []) for name, store in stores.items()}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        """Return where the next micro-batch ends."""
-        ends = self._latest() if self._target is None else self._target
-        ends = {path: max(end, start.get(path, 0)) for path, end in ends.items()}
-        begins = {store.path: store.open().commit_log.min_offset for store in self.options.stores()}
-        left = {path: end - min(end, max(start.get(path, 0), begins.get(path, 0))) for path, end in ends.items()}
-        total = sum(left.values())
-        if isinstance(limit, ReadMaxBytes) and total > limit.max_bytes:
-            share = {path: max(1, limit.max_bytes * size // total) if size else 0 for path, size in left.items()}
-            ends = {path: end - left[path] + share[path] for path, end in ends.items()}
-        return start | ends
+        """Return where the next micro-batch ends.
+
+        Raises:
+            StoreChangedError: a log is another one than before, or became shorter, with ``failOnDataLoss``.
+            NotFoundError: a store is gone, with ``failOnDataLoss``.
+        """
+        stores, start = self._stores(start)
+        for name in start.keys() - stores.keys():
+            self._lose(NotFoundError(f"{name} is gone: no store of this name is there any more"), "without it")
+        ends = self._latest(stores)
+        if self._target is not None:
+            ends = {name: min(ends[name], end, key=_offset) for name, end in self._target.items() if name in ends}
+        places, begins = {}, {}
+        for name, end in ends.items():
+            reader = stores[name].open()
+            places[name], low = self._resumed(name, stores[name], reader, start.get(name), end)
+            begins[name] = max(low, reader.commit_log.min_offset)
+        new = dict(start)
+        for name, end in self._limited(stores, begins, ends, limit).items():
+            place, is_new = places[name], end.offset > begins[name]
+            if is_new or place is not start.get(name):
+                new[name] = _place(end if is_new else LogEnd(begins[name], None), place["marks"])
+            if place is not start.get(name):
+                new[name]["start"] = place["offset"]
+        return new
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that the options give."""
-        return ReadMaxBytes(self.most) if self.most else ReadAllAvailable()
+        """Return the limit that the options give; the other of them holds as well."""
+        if self.most:
+            return ReadMaxBytes(self.most)
+        return ReadMaxFiles(self.most_files) if self.most_files else ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
         """Return how far the logs reach."""
-        return self._latest()
+        return {name: {"offset": end.offset} for name, end in self._ends.items()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note how far a query is to go that reads what is there and ends."""
-        self._target = self._latest()
+        self._target = self._latest(self._stores({})[0])
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the ranges between two offsets.
 
         Raises:
-            NotFoundError: retention was faster, in mode FAILFAST.
+            StoreChangedError: a log is another one than before, with ``failOnDataLoss``.
+            NotFoundError: retention was faster, or a store is gone, with ``failOnDataLoss``.
         """
         parts: list[InputPartition] = []
-        known = {store.path: store for store in self.options.stores()}
-        for path, stop in end.items():
-            store = known.get(path) or Store(path, tuple(sorted(self.options.settings.items())))
+        stores, start = self._stores(start)
+        for name, place in end.items():
+            before = start.get(name)
+            store = stores.get(name)
+            if place == before:
+                continue
+            if store is None:
+                self._lose(NotFoundError(f"{name} is gone: no store of this name is there any more"), "without it")
+                continue
             reader = store.open()
-            low = start.get(path)
-            if low is not None and low < min(reader.commit_log.min_offset, stop):
-                gone = LostPartition(store, low, min(reader.commit_log.min_offset, stop))
-                self._tell(gone)
-                parts.append(gone)
+            low, stop = place.get("start", before["offset"] if before else None), place["offset"]
+            if "start" not in place and before:
+                self._check(name, store, reader, before)
+            self._check(name, store, reader, place)
+            first = min(reader.commit_log.min_offset, stop)
+            if low is not None and low < first:
+                text = f"{store.path}: the messages from {low:,} to {first:,} were deleted before they were read"
+                self._lose(NotFoundError(text), "behind them")
+                parts.append(LostPartition(store, low, first))
             ranges = log_ranges(store, reader, self.ask.max_partition, low or 0, stop)
             # A message ends each range of addresses, so what is no message before it lies in between.
             parts += [StorePartition(dataclasses.replace(part, following=True, is_live=False)) for part in ranges]
@@ -114,18 +160,104 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_messages(partition.part, self.ask, schema)  # type: ignore[arg-type]
         spare_the_loaded()
 
-    def _tell(self, gone: LostPartition) -> None:
-        text = (
-            f"{gone.store.path}: the messages from {gone.start:,} to {gone.stop:,} were deleted before they were read"
-        )
-        if self.ask.mode == "FAILFAST":
-            raise NotFoundError(f"{text}; start a new query, or go on with mode PERMISSIVE")
-        _log.warning("%s; the stream goes on behind them", text)
+    def _stores(self, start: Offsets) -> tuple[dict[str, Store], Offsets]:
+        """Return the stores that are there by name, and places by the same names.
 
-    def _latest(self) -> Offsets:
-        stores = self.options.stores()
-        self._ends = {store.path: self._end(store, store.open()) for store in stores}
+        A store that had no name when it was first read has the place under its path.
+        """
+        stores = self.options.names(self.options.stores(is_gone_fine=True))
+        if any(not isinstance(place, dict) for place in start.values()):
+            raise UsageError("this checkpoint is of another release of mqtool: begin with a new checkpointLocation")
+        names = {store.path: name for name, store in stores.items() if name not in start}
+        return stores, {names.get(name, name): place for name, place in start.items()}
+
+    def _latest(self, stores: dict[str, Store]) -> dict[str, LogEnd]:
+        self._ends = {name: end_of_log(store, store.open(), self._ends.get(name)) for name, store in stores.items()}
         return dict(self._ends)
 
-    def _end(self, store: Store, reader: StoreReader) -> int:
-        return log_end(store, reader, self._ends.get(store.path))
+    def _resumed(
+        self, name: str, store: Store, reader: StoreReader, place: Place | None, end: LogEnd
+    ) -> tuple[Place, int]:
+        """Return the place from which to read on, and its address.
+
+        It is the one that is given where the log is still as it was; else it lies behind the newest message that was
+        read and is still there, or at the first.
+        """
+        first = reader.commit_log.min_offset
+        if place is None:
+            return {"offset": first, "marks": []}, first
+        marks = [Mark(*one) for one in place["marks"]]
+        is_same = not marks or holds(reader, marks[0]) is not False
+        if is_same and end.offset >= place["offset"]:
+            return place, place["offset"]
+        left = list(itertools.dropwhile(lambda mark: not holds(reader, mark), marks))
+        low = left[0].stop if left else first
+        if left != marks or not marks:
+            self._lose(_changed(name, store, place["offset"]), f"at {low:,}, from where on messages may come twice")
+        return {"offset": low, "marks": left}, low
+
+    def _check(self, name: str, store: Store, reader: StoreReader, place: Place) -> None:
+        """See to it that a log is as it was when it was read or to be read up to a place."""
+        marks = [Mark(*one) for one in place["marks"][:1]]
+        if marks and holds(reader, marks[0]) is False:
+            self._lose(_changed(name, store, place["offset"]), "with what is there now")
+
+    def _limited(
+        self, stores: dict[str, Store], begins: dict[str, int], ends: dict[str, LogEnd], limit: ReadLimit
+    ) -> dict[str, LogEnd]:
+        """Return ends of a micro-batch: each store gets of a limit what it has of all that is to be read."""
+        if isinstance(limit, ReadAllAvailable):
+            return ends
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.most
+        most_files = limit.max_files if isinstance(limit, ReadMaxFiles) else self.most_files
+        left = {name: max(0, end.offset - begins[name]) for name, end in ends.items()}
+        files = {name: _files(stores[name].open(), begins[name], end.offset) for name, end in ends.items()}
+        stops = {name: end.offset for name, end in ends.items()}
+        total, total_files = sum(left.values()), sum(map(len, files.values()))
+        for name in stops:
+            if most and total > most and left[name]:
+                stops[name] = begins[name] + max(1, most * left[name] // total)
+            if most_files and total_files > most_files and files[name]:
+                count = max(1, most_files * len(files[name]) // total_files)
+                stops[name] = min(stops[name], files[name][count - 1])
+        return {
+            name: end if stops[name] >= end.offset else end_before(store, store.open(), begins[name], stops[name])
+            for name, end, store in ((name, end, stores[name]) for name, end in ends.items())
+        }
+
+    def _lose(self, error: NotFoundError | StoreChangedError, how: str) -> None:
+        """Tell of a loss, once.
+
+        Raises:
+            MqtoolError: it is to end the query.
+        """
+        if self.fails:
+            raise type(error)(f"{error}; {_GO_ON} {how}, or begin with a new checkpointLocation")
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            _log.warning("%s; the stream goes on %s", error, how)
+
+
+def _offset(end: LogEnd) -> int:
+    return end.offset
+
+
+def _place(end: LogEnd, marks: Sequence[Sequence[Any]]) -> Place:
+    """Return a place behind an end, with the marks of it and of a place before it."""
+    every = [Mark(*mark) for mark in marks]
+    if end.last and end.last not in every[:1]:
+        every.insert(0, end.last)
+    return {"offset": end.offset, "marks": [list(mark) for mark in thinned(every)]}
+
+
+def _changed(name: str, store: Store, offset: int) -> StoreChangedError:
+    called = store.path if name == store.path else f"{name} ({store.path})"
+    return StoreChangedError(
+        f"{called}: the log is no longer the one that was read up to {offset:,}: it became shorter, or was replaced"
+    )
+
+
+def _files(reader: StoreReader, start: int, stop: int) -> list[int]:
+    """Return where each segment between two addresses ends, the last at ``stop``."""
+    found = [one.end_offset for one in reader.commit_log.segments if one.end_offset > start and one.start_offset < stop]
+    return [*found[:-1], stop] if found else []

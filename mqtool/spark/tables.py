@@ -50,14 +50,15 @@ class Ask:
     max_partition: int = 128 << 20
     plain_bodies: bool = True
     bounds: Bounds = dataclasses.field(default_factory=Bounds)
+    fails_on_loss: bool = False
 
     def gone(self, error: MqtoolError) -> None:
         """Tell of a file that is gone.
 
         Raises:
-            MqtoolError: in mode FAILFAST.
+            MqtoolError: in mode FAILFAST, or where a loss is to end the query.
         """
-        if self.mode == "FAILFAST":
+        if self.mode == "FAILFAST" or self.fails_on_loss:
             raise error
         _log.warning("%s; it is left out", error)
 

@@ -16,7 +16,8 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import kernels as plain
 from mqtool.spark import partitions
-from mqtool.spark.partitions import Lost, RangeReader, log_end, log_ranges
+from mqtool.spark.ends import Mark, end_before, end_of_log, holds, thinned
+from mqtool.spark.partitions import Lost, RangeReader, log_ranges
 from mqtool.spark.stores import Store
 from tests.builders import Draft, Sizes, record, write_store
 from tests.damage import Case, apply_ops, cases, cuts, damaged, flips
@@ -170,13 +171,80 @@ def test_the_end_of_a_growing_log_is_behind_its_last_whole_message(
     whole = [end for end in ends if end <= cut]
 
     with small_steps(1 << 20, step):
-        end = log_end(Store(str(root)), StoreReader(root))
-        again = log_end(Store(str(root)), StoreReader(root), end)
+        end = end_of_log(Store(str(root)), StoreReader(root))
+        again = end_of_log(Store(str(root)), StoreReader(root), end)
 
-    # A segment that is full ends where the next begins.
     assert end == again
-    assert [one for one in ends if one <= end] == whole
-    assert not [one.physical_offset for one in stored if one.physical_offset < end and one.physical_offset >= cut]
+    assert end.offset == max(whole, default=0)
+
+
+@given(start=st.integers(0, 9000), size=st.integers(1, 3000), step=st.integers(64, 3000))
+def test_a_limit_ends_behind_the_last_message_that_it_lets_through(
+    limited: Path, start: int, size: int, step: int
+) -> None:
+    places = [(one["phy"], one["phy"] + one["size"]) for one in manifest(MIXED)["messages"]]
+    start = max((end for _, end in places if end <= start), default=0)
+
+    with small_steps(1 << 20, step):
+        end = end_before(Store(str(limited)), StoreReader(limited), start, start + size)
+
+    ends = [end for begin, end in places if begin >= start and end <= start + size]
+    assert end.offset == (ends[-1] if ends else min(end for begin, end in places if begin >= start))
+    assert end.last
+    assert end.last[:2] in places
+    assert holds(StoreReader(limited), end.last)
+
+
+@pytest.fixture(scope="module")
+def limited() -> Path:
+    return golden_store(MIXED)
+
+
+def test_a_mark_holds_while_its_message_is_there(tmp_path: Path) -> None:
+    root = copy_of(MIXED, tmp_path)
+    mark = end_of_log(Store(str(root)), StoreReader(root)).last
+    assert mark
+    assert mark.address == manifest(MIXED)["messages"][-1]["phy"]
+    (last,) = (one for one in (root / "commitlog").iterdir() if int(one.name) <= mark.address < int(one.name) + 65_536)
+
+    apply_ops(
+        root, [{"op": "write", "file": f"commitlog/{last.name}", "at": mark.stop - int(last.name) - 1, "hex": "7f"}]
+    )
+    assert holds(StoreReader(root), mark)
+    apply_ops(
+        root, [{"op": "write", "file": f"commitlog/{last.name}", "at": mark.address - int(last.name) + 56, "hex": "7f"}]
+    )
+    assert holds(StoreReader(root), mark) is False
+    last.unlink()
+    assert holds(StoreReader(root), mark) is False
+    assert holds(StoreReader(root), Mark(-1, 0, "")) is None
+
+
+@given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=300))
+def test_of_marks_a_few_stay_at_any_distance(steps: list[int]) -> None:
+    kept: list[Mark] = []
+    at = 0
+    for step in steps:
+        at += step
+        kept = thinned([Mark(at - 1, at, ""), *kept])
+        assert [mark.stop for mark in kept] == sorted({mark.stop for mark in kept}, reverse=True)
+        assert kept[0].stop == at
+        assert len(kept) <= 26
+    assert kept[-1].stop == steps[0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count what is read")
+def test_the_end_of_a_large_segment_is_found_by_reading_little_of_it(tmp_path: Path) -> None:
+    def bytes_read() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    stored = write_store(tmp_path, [Draft(body=bytes(range(256)) * 2048)] * 100, Sizes(segment=51 << 20))
+    before = bytes_read()
+
+    end = end_of_log(Store(str(tmp_path)), StoreReader(tmp_path))
+
+    assert end.offset == stored[-1].physical_offset + len(stored[-1].record)
+    assert bytes_read() - before < 25 << 20
 
 
 def test_a_file_that_becomes_shorter_is_an_error_and_no_end_of_the_process(tmp_path: Path) -> None:

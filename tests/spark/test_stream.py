@@ -1,6 +1,10 @@
 """A growing store as a stream, driven as Spark drives it: offsets through JSON, any limit, restarts, retention."""
 
+import dataclasses
+import itertools
 import json
+import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +14,11 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from mqtool.errors import NotFoundError, UsageError
+from mqtool.errors import NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.source import RocketMQStore
 from mqtool.spark.stream import StoreStreamReader
 from tests.builders import Draft, Sizes, Stored, write_store
+from tests.golden import golden_store
 
 SEGMENT = 4096
 DRAFTS = [Draft(topic=f"T{n % 3}", queue_id=n % 2, body=b"x" * (7 * n % 400)) for n in range(60)]
@@ -133,9 +138,10 @@ def test_a_limit_is_kept_and_the_rest_comes_later(growing: Growing) -> None:
 
     while query.trigger():
         assert query.offsets is not None
-        ends.append(*json.loads(query.offsets).values())
+        ends += [place["offset"] for place in json.loads(query.offsets).values()]
 
-    assert max(after - before for before, after in zip([0, *ends], ends, strict=False)) == 1000
+    assert all(after - before <= 1000 for before, after in itertools.pairwise([0, *ends]))
+    assert len(ends) < 2 * growing.size // 1000
     assert query.offsets_read() == growing.offsets()
     assert isinstance(query.reader.getDefaultReadLimit(), ReadMaxBytes)
 
@@ -171,6 +177,9 @@ def test_segments_deleted_before_they_were_read_are_told_of_and_the_stream_goes_
     query.trigger()
     read = len(query.offsets_read())
     growing.delete(2)
+    with pytest.raises(NotFoundError, match="deleted before they were read; set failOnDataLoss=false to go on"):
+        query.trigger()
+    query.options["failOnDataLoss"] = False
     query.restart()
 
     while query.trigger():
@@ -179,22 +188,14 @@ def test_segments_deleted_before_they_were_read_are_told_of_and_the_stream_goes_
     kept = [offset for offset in growing.offsets() if offset >= 2 * SEGMENT]
     assert query.offsets_read() == growing.offsets()[:read] + kept
     told = [row["_corrupt_record"] for row in query.rows if row["_corrupt_record"]]
-    assert [(one["code"], one["file"]) for one in told] == [("LOG-GAP", f"{3000:020}")]
-
-
-def test_segments_deleted_before_they_were_read_end_a_query_that_is_to_fail_fast(growing: Growing) -> None:
-    growing.grow(growing.size)
-    query = Query(growing.root, maxBytesPerTrigger=3000, mode="FAILFAST")
-    query.trigger()
-    growing.delete(2)
-
-    with pytest.raises(NotFoundError, match="deleted before they were read"):
-        query.trigger()
+    assert [one["code"] for one in told] == ["LOG-GAP"]
+    assert int(told[0]["file"]) == growing.offsets()[read]
 
 
 def test_a_segment_deleted_while_a_micro_batch_reads_is_told_of(growing: Growing) -> None:
     growing.grow(growing.size)
-    reader = stream(growing.root)
+    reader = stream(growing.root, failOnDataLoss=False)
+    strict = stream(growing.root)
     start = reader.initialOffset()
     parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
     growing.delete(1)
@@ -203,6 +204,189 @@ def test_a_segment_deleted_while_a_micro_batch_reads_is_told_of(growing: Growing
 
     assert [row["physical_offset"] for row in rows[1:]] == [at for at in growing.offsets() if at >= SEGMENT]
     assert rows[0]["_corrupt_record"]["code"] == "LOG-GAP"
+    with pytest.raises(NotFoundError, match="is not there"):
+        [batch for part in parts for batch in strict.read(part)]
+
+
+# Logs that become shorter, are replaced, or vanish.
+
+
+class Rewritten(Growing):
+    """A store whose log is cut at a message and goes on with others, as after a recovery or a restore."""
+
+    def cut(self, number: int, folder: Path) -> None:
+        """Have other messages from one on."""
+        others = [dataclasses.replace(one, body=b"other" + one.body) for one in DRAFTS[number:]]
+        self.stored = write_store(folder, DRAFTS[:number] + others, Sizes(segment=SEGMENT))
+        self.files = sorted((folder / "commitlog").iterdir())
+
+    def places(self) -> list[tuple[int, int]]:
+        return [(one.physical_offset, zlib.crc32(one.record)) for one in self.stored]
+
+    def upto(self, end: int) -> list[int]:
+        """Return where the messages begin that are whole below an address but for zeros."""
+        return [
+            one.physical_offset for one in self.stored if one.physical_offset + len(one.record.rstrip(b"\0")) <= end
+        ]
+
+
+@given(
+    first=st.integers(100, 1 << 14),
+    number=st.integers(0, 59),
+    second=st.integers(1, 1 << 14),
+    most=st.none() | st.integers(600, 5000),
+    restart=st.booleans(),
+)
+@settings(max_examples=15)
+def test_a_log_that_was_cut_and_written_again_ends_a_query_or_is_read_from_where_it_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, first: int, number: int, second: int, most: int | None, restart: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("stream")
+    growing = Rewritten(folder / "store", folder / "whole")
+    growing.grow(first)
+    options = {"maxBytesPerTrigger": most} if most else {}
+    strict, lax = Query(growing.root, **options), Query(growing.root, failOnDataLoss=False, **options)
+    for query in (strict, lax):
+        while query.trigger():
+            pass
+    read = len(strict.rows)
+    cut = growing.stored[number].physical_offset
+    is_lost = read > number
+
+    shutil.rmtree(growing.root / "commitlog")
+    (growing.root / "commitlog").mkdir()
+    growing.cut(number, folder / "other")
+    growing.grow(max(1, cut + second))
+    if restart:
+        strict.restart()
+        lax.restart()
+    while lax.trigger():
+        pass
+    if is_lost:
+        with pytest.raises(StoreChangedError, match=r"no longer the one that was read up to .*failOnDataLoss=false"):
+            strict.trigger()
+    else:
+        while strict.trigger():
+            pass
+        assert strict.offsets_read() == growing.upto(cut + second)
+
+    bodies = {(row["physical_offset"], row["body"]) for row in lax.rows if row["topic"] is not None}
+    for one in growing.stored:
+        if one.physical_offset in growing.upto(cut + second):
+            assert (one.physical_offset, one.draft.body) in bodies
+    if not is_lost:
+        assert lax.offsets_read() == growing.upto(cut + second)
+
+
+def test_what_is_told_of_a_log_that_became_shorter_says_from_where_it_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    growing = Rewritten(tmp_path / "store", tmp_path / "whole")
+    query = Query(growing.root, failOnDataLoss=False)
+    for end in range(500, 9000, 500):
+        growing.grow(end)
+        query.trigger()
+    read = len(query.rows)
+    at = growing.upto(8000)[-1]
+
+    growing.cut(len(growing.upto(8000)) - 1, tmp_path / "other")
+    growing.grow(at)
+    shutil.rmtree(growing.root / "commitlog")
+    (growing.root / "commitlog").mkdir()
+    growing.grow(at)
+    query.trigger()
+
+    (told,) = [record.message for record in caplog.records]
+    assert told.startswith(f"{growing.root}: the log is no longer the one that was read up to ")
+    again = [row["physical_offset"] for row in query.rows[read:]]
+    assert again == growing.upto(at)[len(growing.upto(at)) - len(again) :]
+    assert 0 < len(again) < len(growing.upto(at)) // 3
+    assert not query.trigger()
+
+
+# Names.
+
+
+def named(root: Path, broker: str, drafts: list[Draft]) -> list[Stored]:
+    """Write a store whose tables tell the broker's name."""
+    shutil.rmtree(root, ignore_errors=True)
+    stored = write_store(root, drafts, Sizes(segment=SEGMENT))
+    topics = {"DefaultCluster": 7, "DefaultCluster_REPLY_TOPIC": 6, broker: 7, "TBW102": 7, "T0": 6}
+    table = {"topicConfigTable": {name: {"topicName": name, "perm": perm} for name, perm in topics.items()}}
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text(json.dumps(table))
+    return stored
+
+
+@pytest.mark.parametrize("name", ["mixed-497-clean", "mixed-533-clean", "dledger-497-clean", "timer-550-clean"])
+def test_a_store_is_called_as_its_broker(name: str) -> None:
+    assert [*stream(golden_store(name)).initialOffset()] == ["broker-a"]
+
+
+def test_a_store_that_is_mounted_somewhere_else_is_read_on(tmp_path: Path) -> None:
+    stored = named(tmp_path / "mnt1" / "a", "broker-a", DRAFTS[:9])
+    query = Query(tmp_path / "mnt*" / "*")
+    query.trigger()
+    (tmp_path / "mnt1").rename(tmp_path / "mnt2")
+    stored = named(tmp_path / "mnt2" / "a", "broker-a", DRAFTS[:12])
+
+    query.restart()
+    query.trigger()
+
+    assert query.offsets_read() == [one.physical_offset for one in stored]
+
+
+def test_names_may_be_given_and_a_store_that_gets_one_later_is_read_on(tmp_path: Path) -> None:
+    write_store(tmp_path / "a", DRAFTS[:5], Sizes(segment=SEGMENT))
+    query = Query(tmp_path / "a")
+    query.trigger()
+    query.options["storeNames"] = json.dumps({f"{tmp_path}/?": "first"})
+    query.restart()
+
+    assert query.trigger()  # the name alone
+    assert len(query.rows) == 5
+    assert query.offsets
+    assert [*json.loads(query.offsets)] == ["first"]
+    assert not query.trigger()
+
+
+def test_two_stores_of_one_name_are_refused(tmp_path: Path) -> None:
+    for name in ("master", "slave"):
+        named(tmp_path / name, "broker-a", DRAFTS[:5])
+
+    with pytest.raises(UsageError, match=r"master and .*slave are both called broker-a: read only one of"):
+        Query(tmp_path / "*")
+
+    query = Query(tmp_path / "*", storeNames=json.dumps({f"{tmp_path}/slave": "broker-a-slave"}))
+    query.trigger()
+    assert len(query.rows) == 10
+
+
+@pytest.mark.parametrize("pattern", ["*", "a,b"])
+def test_a_broker_that_is_retired_ends_a_query_or_is_left_out(
+    pattern: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = ",".join(f"{tmp_path}/{name}" for name in pattern.split(","))
+    for name in ("a", "b"):
+        named(tmp_path / name, f"broker-{name}", DRAFTS[:5])
+    query = Query(path)
+    query.trigger()
+    (tmp_path / "b").rename(tmp_path.parent / f"{tmp_path.name}-b")
+    named(tmp_path / "a", "broker-a", DRAFTS[:9])
+
+    with pytest.raises(NotFoundError, match=r"broker-b is gone: .*; set failOnDataLoss=false to go on without it"):
+        query.trigger()
+    query.options["failOnDataLoss"] = False
+    query.restart()
+    query.trigger()
+    assert not query.trigger()
+    assert len(query.rows) == 14
+    assert len(caplog.records) == 1
+
+    (tmp_path.parent / f"{tmp_path.name}-b").rename(tmp_path / "b")
+    named(tmp_path / "b", "broker-b", DRAFTS[:7])
+    query.trigger()
+    assert len(query.rows) == 16
 
 
 def test_stores_that_come_later_join_in(tmp_path: Path) -> None:

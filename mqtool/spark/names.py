@@ -1,0 +1,58 @@
+"""What a store is called in the offsets of a stream: a name that stays when the store is mounted somewhere else."""
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+
+from mqtool.errors import FormatError, MqtoolError, UsageError
+from mqtool.formats import config_tables
+from mqtool.spark.stores import Store
+
+_INHERITED = 1  # of the permissions of a topic
+_DEFAULT_TOPIC = "TBW102"
+_REPLIES = "_REPLY_TOPIC"
+_MEMBERS = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+
+def name_stores(stores: Iterable[Store], given: Mapping[str, str]) -> dict[str, Store]:
+    """Return stores by name: one that is given, that of the broker, else the path.
+
+    Args:
+        stores: to be named.
+        given: names by path or pattern of paths.
+
+    Raises:
+        UsageError: two have one name.
+    """
+    named: dict[str, Store] = {}
+    for store in stores:
+        names = [name for pattern, name in given.items() if fnmatch.fnmatchcase(store.path, pattern.rstrip("/"))]
+        name = names[0] if names else _broker_name(store) or store.path
+        if name in named:
+            raise UsageError(
+                f"{named[name].path} and {store.path} are both called {name}: read only one of them, or give names "
+                f'by the option storeNames, as in {{"{store.path}": "{name}-2"}}'
+            )
+        named[name] = store
+    return named
+
+
+def _broker_name(store: Store) -> str | None:
+    try:
+        table = store.open().config_table("topics.json")
+        found = broker_name(config_tables.topics(table)) if table is not None else None
+    except (FormatError, MqtoolError):
+        found = None
+    return found or store.config.settings.get("brokerName")
+
+
+def broker_name(topics: Mapping[str, config_tables.TopicConfig]) -> str | None:
+    """Return the name of the broker whose topics these are, None where they do not tell it.
+
+    A broker has a topic of its own name and one of its cluster's, which others inherit from (RocketMQ,
+    ``TopicConfigManager``); from 5 on also one that begins with ``rmq_sys_SYNC_BROKER_MEMBER_``.
+    """
+    members = [name.removeprefix(_MEMBERS) for name in topics if name.startswith(_MEMBERS)]
+    others = {_DEFAULT_TOPIC, *(name.removesuffix(_REPLIES) for name in topics if name.endswith(_REPLIES))}
+    own = [name for name, topic in topics.items() if topic.perm & _INHERITED and name not in others]
+    names = members or [name for name in own if not name.startswith(_MEMBERS)]
+    return names[0] if len(names) == 1 else None
