@@ -5,6 +5,17 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "a file of a batch queue that is not padded does not keep a broker from starting": (
+        "batchcq-533-clean",
+        "doctor",
+        [
+            {
+                "op": "rename",
+                "path": "batchconsumequeue/Inner/0/00000000000000000000",
+                "to": "batchconsumequeue/Inner/0/000000000000000000000",
+            }
+        ],
+    ),
     "messages that a start hides and recover leaves so lead to a new store": (
         "mixed-550-clean",
         "doctor",

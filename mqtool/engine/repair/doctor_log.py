@@ -21,7 +21,12 @@ _HUGE = 1 << 30
 _LONGEST_V1_TOPIC = 127
 _LOOKED_AT = 200
 _RECOVERED_SEGMENTS = 10
-_QUEUE_SIZE = "mappedFileSizeConsumeQueue"
+_BATCH_QUEUES = "batchconsumequeue"
+_QUEUE_SIZES = {
+    "consumequeue": "mappedFileSizeConsumeQueue",
+    "consumequeue_ext": "mappedFileSizeConsumeQueueExt",
+    _BATCH_QUEUES: "mapperFileSizeBatchConsumeQueue",
+}
 _QUEUES = "mqtool rebuild queues {of_topic}{at}"
 _RECOVER_ALL = "mqtool recover --abnormal {at}"
 _TIMER = "mqtool pull --topic rmq_sys_wheel_timer --queue 0 {at}"
@@ -87,11 +92,17 @@ def queue_strays(case: Case) -> Iterator[Sign]:
     """Yield what lies among the files of a queue and is none."""
     for found in case.found("QUEUE-STRAY"):
         path = case.root / (found.file or "")
-        if path.is_file() and path.name.isdigit() and path.stat().st_size in sizes_of(case.reader)[_QUEUE_SIZE]:
+        kind = (found.file or "").partition("/")[0]
+        knowing = FIVE if kind == _BATCH_QUEUES else None  # those that know such queues
+        if path.is_dir():
+            yield Sign.of(found, versions=knowing or ("4.9",), effect=Effect.NOTHING if knowing else None)
+        elif (
+            path.is_file() and path.name.isdigit() and path.stat().st_size in sizes_of(case.reader)[_QUEUE_SIZES[kind]]
+        ):
             text = "a file of a queue whose name is not padded to 20 digits: it is read out of order"
-            yield _unpadded(case, found, path, text, Effect.HIDES)
+            yield dataclasses.replace(_unpadded(case, found, path, text, Effect.HIDES), versions=knowing)
         else:
-            yield Sign.of(found, versions=("4.9",) if path.is_dir() else None)
+            yield Sign.of(found, versions=knowing)
 
 
 def index_folders(case: Case) -> Iterator[Sign]:
