@@ -5,6 +5,11 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "a queue that nobody has, of a message that nobody looked at, is told where that lies": (
+        "mixed-533-clean",
+        "recover --normal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 347, "hex": "7ffffffe"}],
+    ),
     "a file of a batch queue that is not padded does not keep a broker from starting": (
         "batchcq-533-clean",
         "doctor",

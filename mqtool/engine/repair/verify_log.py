@@ -389,9 +389,9 @@ class LogJudge:
     """Takes the stretches of a log in order; judges holes, misplaced records, queue order and the end.
 
     ``end_offset`` is one past the last message that lies in place and is none of an earlier life of the log,
-    ``first_offsets`` and ``next_offsets`` are the first and one past the last queue offset of each queue, ``jumps`` the
-    queue offsets that no message has
-    (from None: below the first message of the queue).
+    ``first_offsets`` and ``next_offsets`` are the first and one past the last queue offset of each queue,
+    ``first_addresses`` where its first message lies, ``jumps`` the queue offsets that no message has (from None: below
+    the first message of the queue).
     """
 
     def __init__(self, reader: StoreReader, live: bool) -> None:
@@ -400,6 +400,7 @@ class LogJudge:
         self.end_offset = reader.commit_log.min_offset
         self.next_offsets: dict[QueueKey, int] = {}
         self.first_offsets: dict[QueueKey, int] = {}
+        self.first_addresses: dict[QueueKey, int] = {}
         self.jumps: list[tuple[QueueKey, int | None, int]] = []
         self.count = 0
         self._pending: list[Run | Gap] = []
@@ -507,6 +508,7 @@ class LogJudge:
                     self._outliers[span.queue] = _Outlier(expected, count, len(self.jumps))
                 if expected is None:
                     self.first_offsets[span.queue] = span.start
+                    self.first_addresses[span.queue] = span.physical_offset
                 if expected is None or span.start > expected:
                     self.jumps.append((span.queue, expected, span.start))
                 if expected is not None and span.start > expected and self._holes_before.get(span.queue, 0) < holes:

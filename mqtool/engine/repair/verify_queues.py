@@ -315,7 +315,8 @@ class QueueChecker:
         for folder, keys in lost.items():
             what = "the queue is" if len(keys) == 1 else f"{len(keys):,} queues are"
             text = f"{what} not there, though the log holds messages of {'it' if len(keys) == 1 else 'them'}"
-            place: dict[str, Any] = {"file": folder}
+            first = min(judge.first_addresses[key] for key in keys)
+            place: dict[str, Any] = {"file": folder, "physical_offset": first}
             if len({topic for topic, _ in keys}) == 1:
                 place["topic"] = keys[0][0]
             if len(keys) == 1:
