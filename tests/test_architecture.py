@@ -69,6 +69,8 @@ LIBRARIES = {
     "pyarrow": Row(("mqtool.spark",), when_called=OURS),
     "pyspark": Row(("mqtool.spark",)),  # stores.py, partitions.py and tables.py do without
     "rocksdict": Row(when_called=OURS),
+    "fsspec": Row(when_called=("mqtool.engine.store.remote",)),
+    "hdfs_native": Row(when_called=("mqtool.engine.store.remote",)),
     "yaml": Row(when_called=("mqtool.formats.plain_acl",)),
 }
 # A module that imports one of these when it is itself imported must be imported inside functions.

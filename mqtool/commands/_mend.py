@@ -133,7 +133,9 @@ class Mending:
         """Undo a mend that was killed, as a new one must begin with a whole store; tell whether that is done."""
         from mqtool.engine.repair.journal import cut_off, undo
         from mqtool.engine.store.disk import Disk
+        from mqtool.engine.store.remote import refuse_remote
 
+        refuse_remote(self.root, click.get_current_context().info_name or "this")
         info = cut_off(self.root)
         if info is None:
             return True

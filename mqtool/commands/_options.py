@@ -118,11 +118,41 @@ class BrokerLine(click.ParamType):  # type: ignore[type-arg]
         return line[1]
 
 
+class StorePath(click.Path):
+    """A store, or one file of it: a path, or the URL of one in object storage or HDFS."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, readable=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path."""
+        from mqtool.engine.store.remote import place
+
+        path = super().convert(value, param, ctx)
+        return place(value) if isinstance(value, str) else path
+
+
+class NewPath(click.Path):
+    """A file or folder of this machine that is to be written."""
+
+    def __init__(self, **what: bool) -> None:
+        super().__init__(path_type=Path, readable=False, **what)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path."""
+        from mqtool.engine.store.remote import is_remote
+
+        if isinstance(value, str) and is_remote(value):
+            self.fail(f"{value}: files are written on this machine only: give a path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 TIME = Time()
 SPAN = Span()
 WHERE = Where()
 OFFSET = Offset()
 BROKER_LINE = BrokerLine()
+STORE = StorePath()
 
 
 def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,8 +172,8 @@ def store_names(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "-s",
             "--store",
-            type=click.Path(path_type=Path, readable=False),
-            help="The store's directory, or one file of it.",
+            type=STORE,
+            help="The store's directory, or one file of it; also s3://, gs://, abfs:// and hdfs://.",
         ),
         click.option(
             "-c", "--config", type=click.Path(path_type=Path, readable=False), help="The broker's configuration file."
@@ -214,7 +244,9 @@ def default_store() -> Path:
     """
     named = os.environ.get("MQTOOL_STORE")
     if named:
-        return Path(named)
+        from mqtool.engine.store.remote import place
+
+        return place(named)
     here = Path("store")
     if (here / "commitlog").is_dir() or (here / "consumequeue").is_dir():
         return here

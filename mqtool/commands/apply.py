@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from mqtool.commands._mend import Mending, Question, question_options
-from mqtool.commands._options import jobs_option
+from mqtool.commands._options import STORE, jobs_option
 from mqtool.commands._output import Output
 
 
@@ -14,7 +14,7 @@ from mqtool.commands._output import Output
 @click.option(
     "-s",
     "--store",
-    type=click.Path(path_type=Path, readable=False),
+    type=STORE,
     help="The store, if it lies elsewhere than when it was planned.",
 )
 @jobs_option

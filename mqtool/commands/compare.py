@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._options import check_has_log, jobs_option, open_store, output_option
+from mqtool.commands._options import STORE, check_has_log, jobs_option, open_store, output_option
 from mqtool.commands._output import Output, progress
 from mqtool.errors import Status, UsageError
 
@@ -19,8 +19,8 @@ _NAMED = ("queue_id", "queue_offset", "store_timestamp", "unique_key", "keys", "
 
 
 @click.command(short_help="Tell what two stores have of each other.")
-@click.argument("left", metavar="STORE", type=click.Path(path_type=Path, readable=False))
-@click.argument("right", metavar="STORE2", type=click.Path(path_type=Path, readable=False))
+@click.argument("left", metavar="STORE", type=STORE)
+@click.argument("right", metavar="STORE2", type=STORE)
 @click.option(
     "--by", type=click.Choice(["offset", "key"]), default="offset", show_default=True,
     help="offset: copies of one log, address by address; key: any two stores, message by message.",

@@ -54,10 +54,15 @@ def command(
     broker does not start or loses data, 4 when there are only warnings.
     """
     from mqtool.engine.repair.doctor import examine
+    from mqtool.engine.store.remote import is_remote
 
     given = load_config(config, settings)
     named = given.settings.get("storePathRootDir")
     root = store or (Path(named) if named else default_store())
+    if is_remote(root):
+        raise UsageError(
+            f"doctor looks at rights and disks as a broker finds them, and {root} is no folder of a machine"
+        )
     try:
         case = _open(root, given, config, user, version)
         total = sum(segment.size for segment in case.reader.commit_log.segments[-2:])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mqtool.commands._options import (
+    NewPath,
     key_filter,
     limit_option,
     queue_filter,
@@ -33,7 +34,7 @@ _LISTED = 10
 
 @click.command(short_help="Write messages to JSON lines or Parquet.")
 @click.option(
-    "--into", type=click.Path(path_type=Path, readable=False), metavar="FILE",
+    "--into", type=NewPath(), metavar="FILE",
     help="The file to make. Default: standard output, for JSON lines.",
 )  # fmt: skip
 @click.option(

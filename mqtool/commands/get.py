@@ -324,7 +324,8 @@ def _damaged(store: "StoreReader", offset: int, error: FormatError) -> Found:
     segment = log.segment_at(offset)
     assert segment is not None
     at = offset - segment.start_offset
-    next_one = scan.resync(log.buffer(segment, plain), segment.start_offset, at + 1, at + _LOOK_AHEAD, log.envelope)
+    buffer, _ = log.buffer_of(segment, plain, at, at + _LOOK_AHEAD)
+    next_one = scan.resync(buffer, segment.start_offset, at + 1, at + _LOOK_AHEAD, log.envelope)
     until = segment.end_offset if next_one is None else segment.start_offset + next_one
     size = until - offset
     if next_one is None or not _resembles_record(log.read(offset, commit_log.MIN_SIZE), offset):

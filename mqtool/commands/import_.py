@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._options import jobs_option, load_config, tell_left_over
+from mqtool.commands._options import NewPath, jobs_option, load_config, tell_left_over
 from mqtool.commands._output import Output, progress
 from mqtool.errors import Status
 
@@ -13,7 +13,7 @@ from mqtool.errors import Status
 @click.command(short_help="Make a new store of exported messages.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path, readable=False))
 @click.option(
-    "--into", required=True, type=click.Path(path_type=Path, readable=False), metavar="DIR",
+    "--into", required=True, type=NewPath(), metavar="DIR",
     help="Folder of the new store: empty, or not there yet.",
 )  # fmt: skip
 @click.option("--renumber", is_flag=True, help="Number the messages of each queue from 0 on, without gaps.")

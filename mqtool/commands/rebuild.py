@@ -7,7 +7,7 @@ import click
 
 from mqtool.commands._interrupts import changing
 from mqtool.commands._mend import Mending, mend_options, show_losses
-from mqtool.commands._options import matching, tell_left_over, topic_filter
+from mqtool.commands._options import NewPath, matching, tell_left_over, topic_filter
 from mqtool.commands._output import Output, progress
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, Status, UsageError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @topic_filter
 @click.option(
     "--into",
-    type=click.Path(path_type=Path, file_okay=False, readable=False),
+    type=NewPath(file_okay=False),
     help="Make them in a folder of their own.",
 )
 @click.option(

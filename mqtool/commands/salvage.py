@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mqtool.commands._interrupts import changing
-from mqtool.commands._options import jobs_option, open_store, output_option, store_names, tell_left_over
+from mqtool.commands._options import STORE, NewPath, jobs_option, open_store, output_option, store_names, tell_left_over
 from mqtool.commands._output import Output, progress
 from mqtool.commands._streams import outlast_readers
 from mqtool.errors import Status, UsageError
@@ -20,11 +20,11 @@ _LISTED = 10
 
 @click.command(short_help="Copy every readable message into a new store.")
 @click.option(
-    "--into", required=True, type=click.Path(path_type=Path, readable=False), metavar="DIR",
+    "--into", required=True, type=NewPath(), metavar="DIR",
     help="Folder of the new store: empty, or not there yet.",
 )  # fmt: skip
 @click.option(
-    "--merge", nargs=2, type=click.Path(path_type=Path, readable=False), metavar="A B",
+    "--merge", nargs=2, type=STORE, metavar="A B",
     help="Two copies of one log, of a master and its slave, say: what is damaged in one is taken from the other.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only tell what would be copied and what would be lost.")

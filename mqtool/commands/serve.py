@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from mqtool.commands._options import parse_settings
+from mqtool.commands._options import NewPath, parse_settings
 from mqtool.commands._streams import outlast_readers
 from mqtool.errors import MissingExtraError, NotFoundError, Status
 
@@ -51,7 +51,7 @@ _FEW_CONNECTIONS = 1000
 @click.option(
     "-s",
     "--store",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NewPath(file_okay=False),
     help="The store's directory, made if it is not there. Default: storePathRootDir of the configuration, or ./store.",
 )
 @click.option(

@@ -7,7 +7,7 @@ import click
 
 from mqtool.commands._interrupts import changing
 from mqtool.commands._mend import Question, question_options
-from mqtool.commands._options import default_store
+from mqtool.commands._options import STORE, default_store
 from mqtool.commands._output import Output, iso_time
 from mqtool.errors import Status
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Take the last mend back.")
 @click.argument("name", required=False)
-@click.option("-s", "--store", type=click.Path(path_type=Path, readable=False), help="The store's directory.")
+@click.option("-s", "--store", type=STORE, help="The store's directory.")
 @click.option("--list", "listing", is_flag=True, help="List the mends of this store.")
 @click.option("--force", is_flag=True, help="Also when the store has changed since the mend.")
 @question_options
@@ -31,8 +31,10 @@ def command(
     """
     from mqtool.engine.repair.journal import journals, to_undo, undo
     from mqtool.engine.store.disk import Disk
+    from mqtool.engine.store.remote import refuse_remote
 
     root = store or default_store()
+    refuse_remote(root, "undo")
     if listing:
         output.columns = ("name", "command", "time", "state", "size")
         for info in journals(root):

@@ -264,7 +264,7 @@ class Tail:
         if self.is_live:
             return
         for gap in self._gaps:
-            if gap.segment.bytes[gap.start : gap.end].any():
+            if gap.segment.stretch(gap.start, gap.end).any():
                 tell_gap(self.ask, gap)
 
     def _between(self) -> Iterator[MessageTable]:
@@ -327,8 +327,8 @@ def _first_position(log: CommitLog, segment: MappedFile, start: int) -> int:
     """Return where to begin to walk so that every record from ``start`` on is met: at a record not far before it."""
     if start <= 0:
         return 0
-    buffer = log.buffer(segment, plain)
     for distance in (log.envelope.size, *_LOOK_BACK):
+        buffer, _ = log.buffer_of(segment, plain, max(0, start - distance), start + 1)
         found = scan.resync(buffer, segment.start_offset, max(0, start - distance), start + 1, log.envelope)
         if found is not None:
             return found

@@ -391,7 +391,7 @@ class Survey:
         """Yield the gaps behind the last message that are not all zeros, and where what they hold begins."""
         for gap in self.gaps:
             for at in range(gap.start, gap.end, _STEP):
-                content = np.flatnonzero(gap.segment.bytes[at : min(at + _STEP, gap.end)])
+                content = np.flatnonzero(gap.segment.stretch(at, min(at + _STEP, gap.end)))
                 if len(content):
                     yield gap, at + int(content[0])
                     break

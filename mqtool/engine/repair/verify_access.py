@@ -14,6 +14,7 @@ from mqtool.engine.store.disk import inside
 from mqtool.engine.store.mapped_file import reading
 from mqtool.engine.store.paths import StorePaths
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.remote import RemotePath, is_there, scandir
 from mqtool.engine.store.rocksdb import CONFIG_DATABASES
 from mqtool.errors import MqtoolError, NotFoundError
 from mqtool.formats.config_tables import TABLES
@@ -67,11 +68,11 @@ def _unread(reader: StoreReader) -> Iterator[_Unread]:
 
 def _root(folder: Path) -> list[_Unread]:
     """Tell of a folder that is none, or whose names cannot be read."""
-    if not os.path.lexists(folder):
+    if not is_there(folder):
         return []
     reason = None
     try:
-        with reading(folder), os.scandir(folder) as entries:
+        with reading(folder), scandir(folder) as entries:
             for entry in entries:
                 entry.stat(follow_symlinks=False)
                 break
@@ -120,6 +121,8 @@ def _unread_file(path: Path, of: Path) -> Iterator[_Unread]:
 
 
 def _open(path: Path) -> None:
+    if isinstance(path, RemotePath):
+        return  # the listing has it
     with reading(path):
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
 

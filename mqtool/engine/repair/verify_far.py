@@ -116,7 +116,7 @@ def with_entries(rules: Rules, runs: Sequence[Run]) -> Run:
 def entries_of(rules: Rules, run: Run) -> IndexEntries:
     """Derive the index entries of a run again."""
     log = rules.reader.commit_log
-    buffer = log.buffer(run.segment, rules.kernels)
+    buffer, _ = log.buffer_of(run.segment, rules.kernels, run.start, run.end)
     base = run.segment.start_offset
     table = scan.scan(buffer, base, run.start, run.end, log.envelope, rules.kernels, run.count).table
     sound = table if not table.faults.any() else table.where(table.faults == 0)

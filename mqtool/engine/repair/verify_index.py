@@ -144,7 +144,7 @@ def check_chains(reader: StoreReader, file: IndexFile, kernels: Any, live: bool)
 
 def _raw_entries(file: IndexFile, kernels: Any) -> Any:
     """Return the bytes of the entries, number 0 first, as kernels take them."""
-    raw: Any = file.bytes[file.entries_at : file.entries_at + file.entry_stop * layout.ENTRY_SIZE]
+    raw: Any = file.stretch(file.entries_at, file.entries_at + file.entry_stop * layout.ENTRY_SIZE)
     return memoryview(raw) if kernels is plain else raw
 
 

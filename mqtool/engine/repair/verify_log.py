@@ -618,7 +618,7 @@ class LogJudge:
         """Return the position of the first byte of a gap that is not zero."""
         step = 1 << 20
         for start in range(gap.start, gap.end, step):
-            content = np.flatnonzero(gap.segment.bytes[start : min(start + step, gap.end)] != 0)
+            content = np.flatnonzero(gap.segment.stretch(start, min(start + step, gap.end)) != 0)
             if len(content):
                 return start + int(content[0])
         return None

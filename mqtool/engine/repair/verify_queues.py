@@ -3,7 +3,6 @@
 import bisect
 import collections
 import functools
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from mqtool.engine.store.dispatch import QueueKey, Stretch, Units
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.remote import is_folder
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 
 STEP = 1 << 18
@@ -333,7 +333,7 @@ class QueueChecker:
         root = self.reader.paths.batch_consume_queue if is_batch else self.reader.paths.consume_queue
         topic = root / key[0]
         # A damaged name may be longer than any file system takes.
-        folder = topic / str(key[1]) if os.path.isdir(topic) else topic if root.is_dir() else root  # noqa: PTH112
+        folder = topic / str(key[1]) if is_folder(topic) else topic if root.is_dir() else root
         return self.reader.paths.relative(folder)
 
     def _unclaimed(self, queue: ConsumeQueue, start: int, stop: int, log_start: int, log_end: int) -> Iterator[Finding]:

@@ -19,7 +19,8 @@ ROWS = 60_000
 No power of two, or all columns would share a few sets of it.
 """
 
-
+SLACK = 64 << 10
+"""Bytes behind a stretch that are at hand too: few records reach further."""
 _ROWS_AGAIN = 8
 """So few at first behind a record that misled a walk: there may be more of them, and each means to walk again."""
 
@@ -48,10 +49,15 @@ class CommitLog(FileQueue):
         """Return the bytes of a segment as the kernels take them."""
         return memoryview(segment.bytes) if kernels is plain else segment.bytes
 
+    def buffer_of(self, segment: MappedFile, kernels: Any, start: int, stop: int) -> tuple[Any, int]:
+        """Return the same where only a stretch will be looked at, and what begins in it; and up to where one can."""
+        data, until = segment.reach(start, stop + SLACK)
+        return memoryview(data) if kernels is plain else data, until
+
     def is_there(self, segment: MappedFile, kernels: Any = plain) -> bool:
         """Map a segment; false where retention took it meanwhile, which is told."""
         try:
-            self.buffer(segment, kernels)
+            self.buffer_of(segment, kernels, 0, -SLACK)
         except NotFoundError:
             self.let_go(segment)
             return False
@@ -74,11 +80,10 @@ class CommitLog(FileQueue):
         """
         if not self.is_there(segment, kernels):
             return
-        buffer = self.buffer(segment, kernels)
         most = rows = limit or ROWS
         at = settled = start
         while at < stop:
-            result = scan.scan(buffer, segment.start_offset, at, min(at + STEP, stop), self.envelope, kernels, rows)
+            buffer, result = self.scanned(segment, at, min(at + STEP, stop), kernels, rows)
             table, at, why = result.table, result.end, result.stop
             row = self._misled_by(buffer, segment, table)
             rows = min(most, 2 * rows)
@@ -107,11 +112,24 @@ class CommitLog(FileQueue):
                 return
             at = again
 
+    def scanned(self, segment: MappedFile, at: int, stop: int, kernels: Any, rows: int) -> tuple[Any, scan.Scan]:
+        """Return the bytes of a segment, and the records that begin in a stretch: all of each can be looked at."""
+        reach = stop
+        while True:
+            buffer, until = self.buffer_of(segment, kernels, at, reach)
+            result = scan.scan(buffer, segment.start_offset, at, stop, self.envelope, kernels, rows)
+            last = result.table.starts[-1:]
+            end = int(last[0]) + int(result.table.column("size")[-1]) if len(last) else at
+            if end + commit_log.MIN_SIZE <= until or until >= segment.size:
+                return buffer, result
+            reach = end
+
     def resync(self, segment: MappedFile, start: int, stop: int, kernels: Any) -> int | None:
         """Return the first position of a stretch where a walk can begin (again), None when there is none."""
         for low in range(start, stop, STEP):
             high = min(low + STEP, stop)
-            found = scan.resync(self.buffer(segment, kernels), segment.start_offset, low, high, self.envelope)
+            buffer, _ = self.buffer_of(segment, kernels, low, high)
+            found = scan.resync(buffer, segment.start_offset, low, high, self.envelope)
             if found is not None:
                 return found
             segment.let_go(low, high)
@@ -122,9 +140,9 @@ class CommitLog(FileQueue):
 
         Up to there no other faulty records have to be judged.
         """
-        buffer, rows = self.buffer(segment, kernels), _ROWS_AGAIN
+        rows = _ROWS_AGAIN
         while at < stop:
-            result = scan.scan(buffer, segment.start_offset, at, stop, self.envelope, kernels, rows)
+            buffer, result = self.scanned(segment, at, min(at + STEP, stop), kernels, rows)
             table, at, why = result.table, result.end, result.stop
             sound = np.flatnonzero(table.faults == 0)
             row = self._misled_by(buffer, segment, table if not len(sound) else table.where(slice(sound[0])))
@@ -184,12 +202,17 @@ class CommitLog(FileQueue):
             for first in range(0, len(all_starts), ROWS):
                 starts = all_starts[first : first + ROWS]
                 span = int(starts[0]), int(starts[-1])
-                heads = segment.bytes[starts[:, None] + np.arange(commit_log.BLANK_SIZE)]
+                data = segment.reach_all(starts.tolist(), [commit_log.BLANK_SIZE] * len(starts))
+                heads = data[starts[:, None] + np.arange(commit_log.BLANK_SIZE)]
                 blanks = heads.view(commit_log.BLANK_DTYPE)[:, 0]
                 sizes = blanks["size"].astype(np.int64)
                 whole = np.isin(blanks["magic_code"], scan.MAGICS[:2]) & (sizes >= commit_log.MIN_SIZE)
-                starts = starts[whole & (starts + sizes <= segment.size)]
-                table = scan.gather(self.buffer(segment, kernels), segment.start_offset, starts, kernels)
+                whole &= starts + sizes <= segment.size
+                starts = starts[whole]
+                data = segment.reach_all(starts.tolist(), sizes[whole].tolist())
+                table = scan.gather(
+                    memoryview(data) if kernels is plain else data, segment.start_offset, starts, kernels
+                )
                 yield table.where(table.faults == 0)
                 if span[1] - span[0] >= STEP:
                     segment.let_go(*span)
@@ -219,7 +242,7 @@ def heads_in(file: MappedFile, start: int, stop: int) -> Iterator[int]:
     """Yield each position of a stretch from which a message record may begin, whatever address it says."""
     for low in range(start, stop, STEP):
         high = min(low + STEP, stop)
-        yield from scan.candidates(memoryview(file.bytes), None, low, high)
+        yield from scan.candidates(memoryview(file.reach(low, high + SLACK)[0]), None, low, high)
         file.let_go(low, high)
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import NotFoundError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 
@@ -53,14 +54,14 @@ class ConsumeQueue(FileQueue):
             segment = self.segment_at(start * size)
             if segment and stop * size <= segment.end_offset:
                 at = start * size - segment.start_offset
-                return segment.bytes[at : at + (stop - start) * size].view(consume_queue.UNIT_DTYPE)
+                return segment.stretch(at, at + (stop - start) * size).view(consume_queue.UNIT_DTYPE)
         out = np.zeros((stop - start) * size, np.uint8)
         for segment in self.segments:
             low = max(segment.start_offset, start * size)
             high = min(segment.end_offset, stop * size)
             if low < high:
                 at = low - segment.start_offset
-                out[low - start * size : high - start * size] = segment.bytes[at : at + high - low]
+                out[low - start * size : high - start * size] = segment.stretch(at, at + high - low)
         return out.view(consume_queue.UNIT_DTYPE)
 
     def windows(self, start: int, stop: int) -> Iterator[tuple[int, Units]]:
@@ -147,7 +148,7 @@ class BatchConsumeQueue(FileQueue):
             number = bisect.bisect_right(self.first_places, start) - 1
             first, end = self.first_places[number], min(stop, self.first_places[number + 1])
             size = batch_consume_queue.UNIT_SIZE
-            parts.append(self.segments[number].bytes[(start - first) * size : (end - first) * size])
+            parts.append(self.segments[number].stretch((start - first) * size, (end - first) * size))
             start = end
         # Joined as bytes: numpy would turn units to native byte order.
         raw = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
@@ -236,6 +237,14 @@ class ConsumeQueueExt(FileQueue):
 def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:
     """Return one past the number of the last unit of a file that is not empty; holes of the file are not read."""
     stop = segment.size // dtype.itemsize
+    if isinstance(segment.path, RemotePath):
+        while stop > 0:
+            start = max(0, stop - _WINDOW)
+            used = _last_used(segment.read(start * dtype.itemsize, (stop - start) * dtype.itemsize), dtype)
+            if used:
+                return start + used
+            stop = start
+        return 0
     with reading(segment.path):
         descriptor = os.open(segment.path, os.O_RDONLY)
         try:
@@ -243,15 +252,21 @@ def used_units(segment: MappedFile, dtype: np.dtype[np.void]) -> int:
                 start = max(0, stop - _WINDOW)
                 if not _is_hole(descriptor, start * dtype.itemsize, stop * dtype.itemsize):
                     data = os.pread(descriptor, (stop - start) * dtype.itemsize, start * dtype.itemsize)
-                    if data != bytes(len(data)):
-                        units = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
-                        used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
-                        if len(used):
-                            return start + int(used[-1]) + 1
+                    if used := _last_used(data, dtype):
+                        return start + used
                 stop = start
         finally:
             os.close(descriptor)
     return 0
+
+
+def _last_used(data: bytes, dtype: np.dtype[np.void]) -> int:
+    """Return one past the number of the last unit that is not empty, 0 without one."""
+    if data == bytes(len(data)):
+        return 0
+    units = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
+    used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
+    return int(used[-1]) + 1 if len(used) else 0
 
 
 def _is_hole(descriptor: int, start: int, stop: int) -> bool:

@@ -6,13 +6,13 @@ import copy
 import dataclasses
 import itertools
 import operator
-import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.remote import RemotePath, scandir
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError
 
 NAME_WIDTH = 20
@@ -72,7 +72,7 @@ class FileQueue:
         segments: list[MappedFile] = []
         strays: list[Stray] = []
         for folder in self.folders:
-            with reading(folder), os.scandir(folder) as entries:
+            with reading(folder), scandir(folder) as entries:
                 for entry in entries:
                     if only and entry.name != only.name:
                         continue
@@ -81,12 +81,12 @@ class FileQueue:
                         size = 0 if is_folder else entry.stat().st_size
                     except FileNotFoundError:
                         if entry.is_symlink():  # one that leads nowhere; anything else was deleted just now
-                            strays.append(Stray(Path(entry.path), 0, is_folder))
+                            strays.append(Stray(folder / entry.name, 0, is_folder))
                         continue
                     if not is_folder and is_segment_name(entry.name):
-                        segments.append(MappedFile(Path(entry.path), int(entry.name), size))
+                        segments.append(MappedFile(folder / entry.name, int(entry.name), size))
                     else:
-                        strays.append(Stray(Path(entry.path), size, is_folder))
+                        strays.append(Stray(folder / entry.name, size, is_folder))
         return segments, strays
 
     def _take(self, segments: Iterable[MappedFile]) -> None:
@@ -130,6 +130,8 @@ class FileQueue:
         """Map all files: what goes by its name from now on is read all the same, and what went before is let go."""
         if not self._is_held:
             for segment in self.segments:
+                if isinstance(segment.path, RemotePath):
+                    break  # they are fetched piece by piece
                 try:
                     _ = segment.bytes
                 except NotFoundError:

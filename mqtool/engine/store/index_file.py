@@ -80,11 +80,11 @@ class IndexFile(MappedFile):
         assert self.shape is not None
         stop = min(self.entries_at, self.size)
         stop -= (stop - layout.HEADER_SIZE) % layout.SLOT_SIZE
-        return self.bytes[layout.HEADER_SIZE : stop].view(layout.SLOT_DTYPE)["entry"]
+        return self.stretch(layout.HEADER_SIZE, stop).view(layout.SLOT_DTYPE)["entry"]
 
     def entries(self) -> npt.NDArray[np.void]:
         """Return the entries in use, entry 0 first."""
-        raw = self.bytes[self.entries_at :][: self.entry_stop * layout.ENTRY_SIZE]
+        raw = self.stretch(self.entries_at, self.entries_at + self.entry_stop * layout.ENTRY_SIZE)
         return raw[: len(raw) // layout.ENTRY_SIZE * layout.ENTRY_SIZE].view(layout.ENTRY_DTYPE)
 
     def find(self, key_hash: int) -> Iterator[int]:
@@ -144,7 +144,7 @@ def _used_size(file: IndexFile) -> int:
     """Return one past the last byte that is not zero."""
     for stop in range(file.size, 0, -_STEP):
         # Compared first: numpy fails when a broker changes bytes that it is counting.
-        used = np.flatnonzero(file.bytes[max(0, stop - _STEP) : stop] != 0)
+        used = np.flatnonzero(file.stretch(max(0, stop - _STEP), stop) != 0)
         if len(used):
             return max(0, stop - _STEP) + int(used[-1]) + 1
     return 0
@@ -152,7 +152,7 @@ def _used_size(file: IndexFile) -> int:
 
 def _places_of(file: IndexFile, pattern: bytes) -> Iterator[int]:
     for start in range(layout.HEADER_SIZE, file.size, _STEP):
-        chunk = file.bytes[start : start + _STEP + len(pattern) - 1].tobytes()
+        chunk = file.stretch(start, start + _STEP + len(pattern) - 1).tobytes()
         at = chunk.find(pattern)
         while at >= 0:
             yield start + at
@@ -165,8 +165,8 @@ def _fits(file: IndexFile, shape: Shape) -> bool:
         return False
     stop = min(last + 1, _LOOK_AT)
     start = layout.HEADER_SIZE + layout.SLOT_SIZE * shape.slots
-    entries = file.bytes[start : start + stop * layout.ENTRY_SIZE].view(layout.ENTRY_DTYPE)
-    slots = file.bytes[layout.HEADER_SIZE : start].view(layout.SLOT_DTYPE)["entry"]
+    entries = file.stretch(start, start + stop * layout.ENTRY_SIZE).view(layout.ENTRY_DTYPE)
+    slots = file.stretch(layout.HEADER_SIZE, start).view(layout.SLOT_DTYPE)["entry"]
     newest: dict[int, int] = {}
     wrong = int(any(entries[0].item()))
     for number, (key_hash, _, _, previous) in enumerate(entries[1:].tolist(), 1):

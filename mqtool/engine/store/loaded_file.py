@@ -7,10 +7,15 @@ import functools
 import mmap
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mqtool.engine.store.mapped_file import Bytes, MappedFile, reading
+from mqtool.engine.store.remote import RemotePath
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.spool import Spool
 
 _STEP = 1 << 20
 _PAGE = 2 << 20
@@ -31,20 +36,35 @@ class LoadedFile(MappedFile):
     def __init__(self, path: Path, start_offset: int, size: int) -> None:
         super().__init__(path, start_offset, size)
         self._start = self._stop = 0  # what is loaded
-        with reading(path):
-            self._descriptor = os.open(path, os.O_RDONLY)
+        self._descriptor = -1
+        if not self.spool:
+            with reading(path):
+                self._descriptor = os.open(path, os.O_RDONLY)
 
     def __enter__(self) -> "LoadedFile":
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        vars(self).pop("spool", None)
+
+    @functools.cached_property
+    def spool(self) -> "Spool | None":
+        """What ``load`` has fetched of a remote file: nothing else lets go of it."""
+        if not self.size or not isinstance(self.path, RemotePath):
+            return None
+        from mqtool.engine.store.spool import Spool
+
+        return Spool(self.path, self.size)
 
     @functools.cached_property
     def bytes(self) -> Bytes:
         """As many bytes as the file has; see ``load``."""
         if not self.size:
             return np.empty(0, np.uint8)
+        if self.spool:
+            return self.spool.array
         memory = mmap.mmap(-1, self.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         if _HUGE_PAGES is not None:
             with contextlib.suppress(OSError):  # a kernel without them
@@ -58,6 +78,11 @@ class LoadedFile(MappedFile):
             StoreChangedError: the file has become shorter.
         """
         stop = min(stop, self.size)
+        if self.spool:
+            self.spool.have(start, stop)
+            joins = self._start <= start <= self._stop
+            self._start, self._stop = (self._start, max(stop, self._stop)) if joins else (start, stop)
+            return
         if start < self._start or start > self._stop:
             super().release(self._start, self._stop)
             self._start = self._stop = start
@@ -85,8 +110,14 @@ class LoadedFile(MappedFile):
     def let_go(self, start: int, stop: int) -> None:
         """Keep everything: what is let go of is not read again."""
 
+    def reach(self, start: int, stop: int) -> tuple[Bytes, int]:  # noqa: ARG002
+        """Return ``bytes``, of which what was loaded can be looked at: who loads it sees to that."""
+        return self.bytes, self.size
+
     def read(self, at: int, size: int) -> "builtins.bytes":
         """Return ``size`` bytes at position ``at`` of the file, fewer at its end."""
+        if self.spool:
+            return super().read(at, size)
         wanted = max(0, min(size, self.size - at))
         with reading(self.path):
             data = os.pread(self._descriptor, wanted, at)
@@ -99,7 +130,7 @@ class LoadedFile(MappedFile):
         at = start
         while at < min(stop, self.size):
             try:
-                at = max(at, os.lseek(self._descriptor, at, os.SEEK_DATA))
+                at = at if self.spool else max(at, os.lseek(self._descriptor, at, os.SEEK_DATA))
             except OSError as error:
                 if error.errno == errno.ENXIO:  # nothing but a hole up to the end
                     return None

@@ -6,13 +6,18 @@ import functools
 import mmap
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import MqtoolError, NotFoundError, NotPermittedError, ReadError, StoreChangedError
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.spool import Spool
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -50,7 +55,7 @@ _C.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def _mapped(descriptor: int, size: int) -> Bytes:
+def map_file(descriptor: int, size: int) -> Bytes:
     """Map a file for reading, until nothing refers to the array any more.
 
     Not by the module ``mmap``, which keeps a descriptor for each file, of which a process has a thousand.
@@ -88,6 +93,9 @@ class MappedFile:
 
     def read(self, at: int, size: int) -> bytes:
         """Return ``size`` bytes at position ``at`` of the file, fewer at its end."""
+        if self.spool:
+            self.spool.have(at, at + size)
+            return self.spool.array[at : at + max(0, size)].tobytes()
         mapped: Bytes | None = vars(self).get("bytes")
         if mapped is not None:  # it may have gone by its name
             return mapped[at : at + max(0, size)].tobytes()
@@ -105,14 +113,50 @@ class MappedFile:
         """Return the whole file as bytes in memory."""
         if not self.size:
             return np.empty(0, np.uint8)
+        if self.spool:
+            self.spool.have(0, self.size)
+            return self.spool.array
         with reading(self.path):
             descriptor = os.open(self.path, os.O_RDONLY)
             try:
                 if os.fstat(descriptor).st_size < self.size:
                     raise self._shrunk()
-                return _mapped(descriptor, self.size)
+                return map_file(descriptor, self.size)
             finally:
                 os.close(descriptor)
+
+    @functools.cached_property
+    def spool(self) -> "Spool | None":
+        """What was fetched of a remote file; None of one that is mounted here."""
+        if not self.size or not isinstance(self.path, RemotePath):
+            return None
+        from mqtool.engine.store.spool import Spool
+
+        owner = weakref.ref(self)
+
+        def drop() -> None:
+            file = owner()
+            for name in ("spool", "bytes") if file else ():
+                vars(file).pop(name, None)
+
+        return Spool(self.path, self.size, drop)
+
+    def reach(self, start: int, stop: int) -> tuple[Bytes, int]:
+        """Return ``bytes``, of which at least a stretch can be looked at, and up to where it can: of remote files."""
+        if self.spool:
+            return self.spool.array, self.spool.have(start, stop)
+        return self.bytes, self.size
+
+    def reach_all(self, starts: Sequence[int], sizes: Sequence[int]) -> Bytes:
+        """Return ``bytes``, of which at least these stretches can be looked at."""
+        if self.spool:
+            self.spool.have_all((start, start + size) for start, size in zip(starts, sizes, strict=True))
+            return self.spool.array
+        return self.bytes
+
+    def stretch(self, start: int, stop: int) -> Bytes:
+        """Return a part of ``bytes``: of remote files no more than that is fetched."""
+        return self.reach(start, stop)[0][start:stop]
 
     @property
     def is_mapped(self) -> bool:
@@ -126,6 +170,8 @@ class MappedFile:
 
     def release(self, start: int, stop: int) -> None:
         """Let go of the memory behind a stretch of ``bytes``; it is mapped again when it is looked at."""
+        if isinstance(self.path, RemotePath):
+            return  # what is fetched goes by itself
         page = mmap.PAGESIZE
         start, stop = -(-start // page) * page, stop // page * page
         if start < stop:

@@ -167,7 +167,9 @@ class FileQueueView(QueueView):
             rows = np.flatnonzero((positions >= low) & (positions <= high))
             if len(rows):
                 at = (positions[rows] - low)[:, None] + np.arange(consume_queue_ext.MIN_SIZE)
-                units = np.ascontiguousarray(segment.bytes[at]).view(consume_queue_ext.HEAD_DTYPE)[:, 0]
+                units = np.ascontiguousarray(segment.stretch(0, segment.size)[at]).view(consume_queue_ext.HEAD_DTYPE)[
+                    :, 0
+                ]
                 codes[rows] = units["tags_code"]
                 known[rows] = units["size"] >= consume_queue_ext.MIN_SIZE
         return codes, known

@@ -19,6 +19,7 @@ from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
 from mqtool.engine.store.locks import is_locked
 from mqtool.engine.store.mapped_file import read_file, reading
 from mqtool.engine.store.paths import StoreConfig, StorePaths
+from mqtool.engine.store.remote import RemotePath, place, scandir
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
@@ -46,8 +47,9 @@ class StoreReader:
             NotPermittedError: this user may not read it.
         """
         self.config = config or StoreConfig()
-        with reading(Path(root)):
-            self.paths = StorePaths(Path(root), self.config)
+        path = place(root)
+        with reading(path):
+            self.paths = StorePaths(path.fresh() if isinstance(path, RemotePath) else path, self.config)
         self.root = self.paths.root
         self.remarks = self.paths.remarks
         self._left_out: set[Path] = set()
@@ -224,9 +226,9 @@ class StoreReader:
     def _queues(self, kind: Callable[..., _Queue], folder: Path, size_key: str) -> dict[QueueKey, _Queue]:
         found: dict[QueueKey, _Queue] = {}
         size = self.config.size(size_key)
-        for key, place in self._queue_folders(folder):
+        for key, where in self._queue_folders(folder):
             with contextlib.suppress(NotFoundError):  # deleted just now
-                found[key] = kind(*key, place, size)
+                found[key] = kind(*key, where, size)
                 found[key].remarks = self.remarks
         return found
 
@@ -235,14 +237,14 @@ class StoreReader:
         found: list[tuple[QueueKey, Path]] = []
         if self.is_left_out(folder) or not folder.is_dir():
             return found
-        with reading(folder), os.scandir(folder) as topics:
+        with reading(folder), scandir(folder) as topics:
             for topic in topics:
                 if topic.name == LOST_AND_FOUND or topic.path in self._names_left_out or not topic.is_dir():
                     continue
                 gone = contextlib.suppress(NotFoundError)  # the topic was deleted just now
-                with gone, reading(Path(topic.path)), os.scandir(topic.path) as queues:
+                with gone, reading(folder / topic.name), scandir(folder / topic.name) as queues:
                     found += [
-                        ((topic.name, int(queue.name)), Path(queue.path))
+                        ((topic.name, int(queue.name)), folder / topic.name / queue.name)
                         for queue in queues
                         if _is_queue_id(queue.name) and queue.path not in self._names_left_out and queue.is_dir()
                     ]
@@ -261,7 +263,7 @@ class StoreReader:
         """Return the index files, mapped: what goes by its name from now on is read all the same."""
         for file in list(self.index_files):
             try:
-                _ = file.bytes
+                _ = file.reach(0, 0)
             except NotFoundError:
                 self.index_files.remove(file)
                 text = "went by retention while the store was read: what was in it is left out"
@@ -274,9 +276,9 @@ class StoreReader:
         folder = self.paths.index
         if self.is_left_out(folder) or not folder.is_dir():
             return []
-        with reading(folder), os.scandir(folder) as entries:
+        with reading(folder), scandir(folder) as entries:
             files = sorted(
-                (Path(entry.path), entry.stat().st_size)
+                (folder / entry.name, entry.stat().st_size)
                 for entry in entries
                 if entry.name.isascii() and entry.name.isdigit() and entry.is_file()
             )

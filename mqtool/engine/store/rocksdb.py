@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.mapped_file import reading
+from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import BadDataError, MissingExtraError, NotFoundError
 
 # What a store without RocksDB does not need is loaded when it is used: every command imports this module.
@@ -155,6 +156,9 @@ def _link_files(directory: Path, folder: Path) -> None:
     with reading(directory):
         for path in itertools.chain.from_iterable(directory.glob(pattern) for pattern in _FILES):
             if path.is_file():
+                if isinstance(path, RemotePath):
+                    (folder / path.name).write_bytes(path.read_bytes())
+                    continue
                 path.open("rb").close()  # RocksDB would call a file that this user may not read damaged
                 (folder / path.name).symlink_to(path.resolve())
 

@@ -23,6 +23,7 @@ from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.mapped_file import MappedFile, reading
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import FormatError, MissingExtraError, MqtoolError, NotFoundError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
@@ -416,6 +417,8 @@ def used_end(log: CommitLog) -> int:
 
 
 def _last_data(segment: MappedFile) -> int:
+    if isinstance(segment.path, RemotePath):
+        return segment.size  # no storage tells holes
     with reading(segment.path):
         descriptor = os.open(segment.path, os.O_RDONLY)
         try:
@@ -435,7 +438,7 @@ def _below(log: CommitLog, end: int) -> list[MappedFile]:
 
 def _may_be_unused(gap: Gap) -> bool:
     """Tell whether a gap looks like the unused end of the log."""
-    return not gap.segment.bytes[gap.start : min(gap.start + _UNUSED_LOOK, gap.end)].any()
+    return not gap.segment.stretch(gap.start, min(gap.start + _UNUSED_LOOK, gap.end)).any()
 
 
 def _without(start: int, stop: int, covered: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -338,7 +338,7 @@ def count_messages(
                 pending += trailing
         finally:
             counter.stop.set()
-    noise = next((gap for gap in pending if gap.segment.bytes[gap.start : gap.start + _LOOKED_AT].any()), None)
+    noise = next((gap for gap in pending if gap.segment.stretch(gap.start, gap.start + _LOOKED_AT).any()), None)
     return dataclasses.replace(result, noise=noise)
 
 

@@ -16,6 +16,7 @@ from mqtool.engine.store.commit_log import ROWS, STEP
 from mqtool.engine.store.mapped_file import MappedFile, read_file
 from mqtool.engine.store.queue_view import open_queue
 from mqtool.engine.store.reader import QueueKey, StoreReader
+from mqtool.engine.store.remote import scandir
 from mqtool.engine.store.versions import conclude, find_evidence, ranges
 from mqtool.errors import FormatError, MqtoolError
 from mqtool.formats import config_tables, scan
@@ -185,9 +186,7 @@ class _Describer:
             kernels: Any = plain
             limit = _FEW
             while stop is scan.Stop.PART and at < segment.size:
-                buffer = log.buffer(segment, kernels)
-                part = min(at + STEP, segment.size)
-                result = scan.scan(buffer, segment.start_offset, at, part, log.envelope, kernels, limit)
+                _, result = log.scanned(segment, at, min(at + STEP, segment.size), kernels, limit)
                 sound = result.table.where(result.table.faults == 0)
                 if len(sound):
                     table, end = sound, segment.start_offset + int(sound.starts[-1]) + int(sound.column("size")[-1])
@@ -357,11 +356,11 @@ def _files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the files below a folder; what is gone meanwhile, or may not be looked into, is left out."""
     waiting = [folder]
     while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+        with contextlib.suppress(OSError), scandir(folder := waiting.pop()) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(status.st_mode):
-                        waiting.append(Path(entry.path))
+                        waiting.append(folder / entry.name)
                     else:
-                        yield Path(entry.path), status
+                        yield folder / entry.name, status

@@ -1,0 +1,533 @@
+"""Files in object storage and HDFS, named by URLs, for all who read stores: nothing here writes.
+
+``place`` makes a path of what a user gave: an ordinary ``Path``, or a ``RemotePath``, which answers the same questions
+(``is_dir``, ``iterdir``, ``stat``, ``open`` ...) from listings. What lies in large files is read in ranges
+(``RemoteFile``), a few megabytes at once, tried again a bounded number of times, and refused when the object is no
+longer the one that was listed. The libraries that speak to a storage are found by fsspec, and imported for such a URL.
+
+``str`` of a ``RemotePath`` is its URL, so what knows ordinary files alone finds nothing, and never reads others.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import fnmatch
+import io
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path, PosixPath
+from typing import Any, NoReturn, TypeVar
+
+from mqtool.errors import (
+    MissingExtraError,
+    MqtoolError,
+    NotFoundError,
+    NotPermittedError,
+    ReadError,
+    StoreChangedError,
+    UnavailableError,
+    UsageError,
+)
+
+EXTRAS = {
+    "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs", "hdfs": "hdfs",
+}  # fmt: skip
+"""Schemes of URLs, and the extra of mqtool that each needs."""
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
+_TRIES = 5
+_FIRST_WAIT = 0.2
+_TIMEOUT = 30
+_STAMPS = ("ETag", "etag", "generation", "md5Hash", "checksum")
+_TIMES = ("LastModified", "last_modified", "mtime", "modification_time", "updated", "modified", "created")
+_Found = TypeVar("_Found")
+
+
+def place(name: "str | os.PathLike[str]") -> Path:
+    """Return the path that a user means: of a file that is mounted here, or a ``RemotePath``.
+
+    Raises:
+        UsageError: it is a URL of something that no store is read from, or one without a name of the storage.
+    """
+    if isinstance(name, RemotePath):
+        return name
+    text = os.fspath(name)
+    found = _URL.match(text)
+    if found is None:
+        return Path(text)
+    scheme, slashes, rest = found[1].lower(), found[2], found[3]
+    if scheme == "file":
+        return Path("/" + rest)
+    if scheme in EXTRAS:
+        if len(slashes) > 2 or not rest:
+            raise UsageError(
+                f"{text} does not say where: give {scheme}://NAME/PATH, with the bucket, container or host"
+            )
+        return RemotePath(f"{scheme}://{rest}")
+    if len(slashes) == 1:
+        return Path(text)
+    known = ", ".join(f"{one}://" for one in ("s3", "gs", "abfs", "hdfs", "file"))
+    raise UsageError(f"{text}: stores are not read from {scheme}://: give {known}, or a path")
+
+
+def is_remote(path: "str | os.PathLike[str]") -> bool:
+    """Tell whether a path is a URL of another file system than the one that is mounted here."""
+    if isinstance(path, RemotePath):
+        return True
+    found = _URL.match(os.fspath(path))
+    return found is not None and found[1].lower() in EXTRAS
+
+
+def refuse_remote(path: "str | os.PathLike[str] | None", what: str) -> None:
+    """Raise ``UsageError`` where ``what``, which changes files, is to be done in object storage or HDFS."""
+    if path is not None and is_remote(path):
+        raise UsageError(
+            f"{what} changes files, and {place(path)} is only read: copy the store to this machine first, or make a "
+            f"sound one here with `mqtool salvage -s {place(path)} --into DIR`"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What a listing says of a file or folder. ``stamp`` is another one when the content is."""
+
+    name: str
+    size: int
+    time_ns: int
+    stamp: str
+    is_folder: bool
+
+
+class RemoteEntry:
+    """What ``os.scandir`` would yield of a file or folder."""
+
+    def __init__(self, folder: "RemotePath", entry: Entry) -> None:
+        self.name = entry.name
+        self.path = str(folder / entry.name)
+        self._entry = entry
+
+    def is_dir(self) -> bool:
+        """Tell whether it is a folder."""
+        return self._entry.is_folder
+
+    def is_file(self) -> bool:
+        """Tell whether it is a file."""
+        return not self._entry.is_folder
+
+    def is_symlink(self) -> bool:
+        """Return False: storage has no links."""
+        return False
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as os.DirEntry has it
+        """Return size and time."""
+        return _status(self._entry)
+
+
+@contextlib.contextmanager
+def scandir(folder: Path) -> Iterator[Iterator["os.DirEntry[str] | RemoteEntry"]]:
+    """Do what ``os.scandir`` does, of remote folders too."""
+    if isinstance(folder, RemotePath):
+        yield iter([RemoteEntry(folder, entry) for entry in folder.listed().values()])
+    else:
+        with os.scandir(folder) as entries:
+            yield iter(entries)
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether a name is taken, be it by a link that leads nowhere."""
+    return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether a path is a folder; a name that is longer than any file system takes is none."""
+    return path.is_dir() if isinstance(path, RemotePath) else os.path.isdir(path)  # noqa: PTH112
+
+
+class RemotePath(PosixPath):
+    """A file or folder in a storage; only what reads is there. Listings are kept until ``fresh``."""
+
+    def __str__(self) -> str:
+        first, *others = self.parts or ("",)
+        return f"{first}//{'/'.join(others)}" if first.endswith(":") else "/".join(self.parts) or "."
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def fresh(self) -> "RemotePath":
+        """Forget what was listed below this path, which is taken for the root of a store from now on."""
+        self.tree.forget(self.key)
+        return self
+
+    @property
+    def tree(self) -> "_Tree":
+        """The storage that it lies in."""
+        return _tree(self.parts[0][:-1], self.parts[1])
+
+    @property
+    def key(self) -> str:
+        """How the storage's listings name it."""
+        return "/".join(self.parts[1:])
+
+    def entry(self) -> Entry:
+        """Return what a listing says of it.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            MqtoolError: the storage does not say.
+        """
+        found = self.tree.entry(self.key)
+        if found is None:
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return found
+
+    def listed(self) -> dict[str, Entry]:
+        """Return what lies in this folder, by name; raises like ``entry``."""
+        found = self.tree.children(self.key)
+        if found is None:
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return found
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002
+        """Return size and time."""
+        return _status(self.entry())
+
+    def lstat(self) -> os.stat_result:
+        """Return size and time."""
+        return self.stat()
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        """Tell whether it is there."""
+        return self.tree.entry(self.key) is not None
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        """Tell whether it is a file."""
+        found = self.tree.entry(self.key)
+        return found is not None and not found.is_folder
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        """Tell whether it is a folder."""
+        found = self.tree.entry(self.key)
+        return found is not None and found.is_folder
+
+    def is_symlink(self) -> bool:
+        """Return False: storage has no links."""
+        return False
+
+    def absolute(self) -> "RemotePath":
+        """Return itself."""
+        return self
+
+    def resolve(self, strict: bool = False) -> "RemotePath":  # noqa: ARG002
+        """Return itself."""
+        return self
+
+    def iterdir(self) -> Iterator["RemotePath"]:  # type: ignore[override]
+        """Yield what lies in this folder."""
+        for name in self.listed():
+            yield self / name
+
+    def glob(self, pattern: str, **_: Any) -> Iterator["RemotePath"]:  # type: ignore[override]
+        """Yield what lies below this folder and matches a pattern, part by part."""
+        first, _slash, rest = str(pattern).partition("/")
+        for name, entry in sorted((self.tree.children(self.key) or {}).items()):
+            if fnmatch.fnmatchcase(name, first):
+                if rest and entry.is_folder:
+                    yield from (self / name).glob(rest)
+                elif not rest:
+                    yield self / name
+
+    def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
+        """Open a small file, which is read whole."""
+        if set(mode) & set("wax+"):
+            raise UsageError(f"{self} is only read")
+        data = RemoteFile(self).read_all()
+        return io.BytesIO(data) if "b" in mode else io.StringIO(data.decode("utf-8"))
+
+
+class RemoteFile:
+    """One file of a storage, as it was listed."""
+
+    def __init__(self, path: RemotePath, size: int | None = None) -> None:
+        """Take it as the listing has it.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            StoreChangedError: it is not as long as ``size``, with which it was found before.
+        """
+        self.path = path
+        self._entry = path.entry()
+        self.size = self._entry.size
+        if size is not None and size > self.size:
+            raise self._changed()
+
+    def fetch(self, at: int, size: int) -> bytes:
+        """Return bytes of the file, by one request, tried again a few times.
+
+        Raises:
+            NotFoundError: it is gone.
+            StoreChangedError: it is another one than was listed.
+            ReadError: the storage does not give them.
+        """
+
+        def ask() -> bytes:
+            data = bytes(
+                self.path.tree.storage.cat_file(self.path.tree.name_of(self.path.key), start=at, end=at + size)
+            )
+            if len(data) != size:
+                raise OSError(f"{len(data):,} of {size:,} bytes came")
+            return data
+
+        try:
+            return _tried(ask, self.path)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{self.path} is not there") from error
+        except ReadError:
+            self.check()  # a shorter object, say, from which no such range can be had
+            raise
+
+    def check(self) -> None:
+        """Raise ``StoreChangedError`` where this is no longer what was listed, ``NotFoundError`` where it is gone."""
+        found = self.path.tree.ask(self.path.key)
+        if found is None:
+            raise NotFoundError(f"{self.path} is not there")
+        if (found.stamp, found.size) != (self._entry.stamp, self._entry.size):
+            raise self._changed()
+
+    def read_all(self) -> bytes:
+        """Return all of it."""
+        data = self.fetch(0, self.size) if self.size else b""
+        if self.size:
+            self.check()
+        return data
+
+    def _changed(self) -> MqtoolError:
+        return StoreChangedError(
+            f"{self.path} was replaced or has grown while it was read: another process is at work; try again"
+        )
+
+
+class _Tree:
+    """A storage, and what was listed of it.
+
+    A folder right below the root of a store is listed with all that is in it, by as few requests as the storage takes.
+    """
+
+    def __init__(self, scheme: str, name: str) -> None:
+        self.scheme = scheme
+        self._url = f"{scheme}://{name}"
+        self._lock = threading.RLock()
+        self._storage: Any = None
+        self._prefix = ""
+        self._roots: set[str] = set()
+        self._deep: set[str] = set()
+        self._folders: dict[str, dict[str, Entry] | None] = {}
+        self._entries: dict[str, Entry | None] = {}
+
+    @property
+    def storage(self) -> Any:
+        """The file system of fsspec."""
+        with self._lock:
+            if self._storage is None:
+                self._storage, self._prefix = _opened(self.scheme, self._url)
+        return self._storage
+
+    def name_of(self, key: str) -> str:
+        """Return how fsspec names a path."""
+        _ = self.storage
+        return self._prefix + key.partition("/")[2] if self._prefix else key
+
+    def _key_of(self, name: str) -> str:
+        _ = self.storage
+        name = name.rstrip("/")
+        host = self._url.partition("://")[2]
+        return f"{host}/{name.removeprefix(self._prefix).lstrip('/')}" if self._prefix else name
+
+    def forget(self, root: str) -> None:
+        """Have what lies below a path listed again."""
+        with self._lock:
+            self._roots.add(root)
+            for known in (self._folders, self._entries):
+                for key in [key for key in known if key == root or key.startswith(f"{root}/")]:
+                    del known[key]
+            self._deep = {key for key in self._deep if not key.startswith(f"{root}/")}
+
+    def entry(self, key: str) -> Entry | None:
+        """Return what a listing says of a path, None where nothing is there."""
+        folder, _, name = key.rpartition("/")
+        with self._lock:
+            if any(folder == root or folder.startswith(f"{root}/") for root in self._roots):
+                return (self.children(folder) or {}).get(name)
+            if key not in self._entries:
+                self._entries[key] = self.ask(key)
+            return self._entries[key]
+
+    def children(self, key: str) -> dict[str, Entry] | None:
+        """Return what lies in a folder, None where there is none."""
+        with self._lock:
+            if key not in self._folders:
+                if any(key.startswith(f"{deep}/") for deep in self._deep):
+                    return None
+                if key.rpartition("/")[0] in self._roots and key not in self._roots:
+                    self._list_deep(key)
+                else:
+                    self._folders[key] = self._listed(key)
+            return self._folders[key]
+
+    def ask(self, key: str) -> Entry | None:
+        """Ask the storage about a path, whatever was listed."""
+        with contextlib.suppress(FileNotFoundError):
+            return _entry_of(key, _tried(lambda: self.storage.info(self.name_of(key)), self._shown(key)))
+        return None
+
+    def _listed(self, key: str) -> dict[str, Entry] | None:
+        try:
+            found = _tried(lambda: self.storage.ls(self.name_of(key), detail=True), self._shown(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        entries = [_entry_of(self._key_of(info["name"]), info) for info in found]
+        names = {entry.name: entry for entry in entries if entry.name}
+        is_itself = len(found) == 1 and self._key_of(found[0]["name"]) == key
+        return None if is_itself and not entries[0].is_folder else {k: v for k, v in names.items() if not is_itself}
+
+    def _list_deep(self, key: str) -> None:
+        try:
+            found = _tried(lambda: self.storage.find(self.name_of(key), detail=True, withdirs=True), self._shown(key))
+        except (FileNotFoundError, NotADirectoryError):
+            found = {}
+        self._deep.add(key)
+        folders: dict[str, dict[str, Entry] | None] = {}
+        for name, info in found.items():
+            path = self._key_of(name)
+            entry = _entry_of(path, info)
+            if path == key and not entry.is_folder:
+                found = {}
+                break
+            if entry.is_folder:
+                folders.setdefault(path, {})
+            while path != key:
+                path, _, _ = path.rpartition("/")
+                siblings = folders.setdefault(path, {})
+                assert siblings is not None
+                siblings.setdefault(entry.name, entry)
+                entry = Entry(path.rpartition("/")[2], 0, 0, "", True)
+        self._folders[key] = folders.pop(key, None) if found else None
+        if found:
+            self._folders.update(folders)
+
+    def _shown(self, key: str) -> str:
+        return f"{self.scheme}://{key}"
+
+
+_TREES: dict[tuple[int, str, str], _Tree] = {}
+_LOCK = threading.Lock()
+
+
+def _tree(scheme: str, name: str) -> _Tree:
+    with _LOCK:  # a fork takes no connections along
+        return _TREES.setdefault((os.getpid(), scheme, name), _Tree(scheme, name))
+
+
+def _opened(scheme: str, url: str) -> tuple[Any, str]:
+    """Return the file system of fsspec, and what its names begin with in place of the host, if they do not name it."""
+    extra = EXTRAS[scheme]
+    options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+    try:
+        import fsspec
+
+        if extra == "hdfs":
+            from hdfs_native.fsspec import HdfsFileSystem
+
+            host, _, port = url.partition("://")[2].partition(":")
+            return HdfsFileSystem(host=host, port=int(port) if port else None), "/"
+        if extra == "s3":
+            options["config_kwargs"] = {
+                "max_pool_connections": 64, "connect_timeout": _TIMEOUT, "read_timeout": _TIMEOUT,
+                "retries": {"total_max_attempts": 1},
+            }  # fmt: skip
+        storage, _ = fsspec.core.url_to_fs(url, **options)
+        if extra == "s3":
+            storage.retries = 1  # they are counted here, as for all
+        return storage, ""
+    except ImportError as error:
+        raise MissingExtraError(url, extra) from error
+    except Exception as error:
+        raise ReadError(f"{url} cannot be opened: {_cause(error)}") from error
+
+
+def _tried(ask: Callable[[], _Found], shown: object) -> _Found:
+    """Return what a call returns, tried again while the storage fails.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: as the call raises them.
+        NotPermittedError: the credentials are none, or do not suffice.
+        UnavailableError: nobody answers.
+        ReadError: it fails each time.
+    """
+    for number in range(_TRIES):
+        try:
+            return ask()
+        except (FileNotFoundError, NotADirectoryError, MqtoolError):
+            raise
+        except Exception as error:
+            if _is_refusal(error):
+                raise NotPermittedError(f"{shown} may not be read with these credentials: {_cause(error)}") from error
+            if number == _TRIES - 1:
+                _give_up(error, shown)
+        time.sleep(_FIRST_WAIT * 2**number)
+    raise AssertionError
+
+
+def _give_up(error: Exception, shown: object) -> NoReturn:
+    if any(word in type(error).__name__ for word in ("EndpointConnection", "ConnectTimeout", "ConnectorError")):
+        raise UnavailableError(f"{shown} cannot be reached: {_cause(error)}") from error
+    raise ReadError(f"{shown} cannot be read, {_TRIES} times in a row: {_cause(error)}") from error
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, PermissionError) or "Credential" in type(error).__name__
+
+
+def _cause(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _entry_of(key: str, info: dict[str, Any]) -> Entry:
+    when = next((_time_ns(info[name]) for name in _TIMES if info.get(name)), 0)
+    stamp = next((str(info[name]).strip('"') for name in _STAMPS if info.get(name)), str(when))
+    return Entry(
+        key.rstrip("/").rpartition("/")[2], int(info.get("size") or 0), when, stamp, info.get("type") == "directory"
+    )
+
+
+def _time_ns(value: Any) -> int:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = datetime.datetime.fromisoformat(value)
+    if isinstance(value, datetime.datetime):
+        return round(value.timestamp() * 1e9)
+    if isinstance(value, int | float):
+        return int(value * (1_000_000 if value > 1 << 33 else 1_000_000_000))  # milliseconds, as HDFS has them
+    return 0
+
+
+def _status(entry: Entry) -> os.stat_result:
+    mode = (stat.S_IFDIR | 0o555) if entry.is_folder else (stat.S_IFREG | 0o444)
+    seconds = entry.time_ns // 1_000_000_000
+    return os.stat_result(
+        (mode, 0, 0, 1, 0, 0, entry.size, seconds, seconds, seconds),
+        {
+            "st_mtime": entry.time_ns / 1e9, "st_mtime_ns": entry.time_ns, "st_blocks": -(-entry.size // 512),
+            "st_blksize": 1 << 20,
+        },
+    )  # fmt: skip
+
+
+def forget_on_fork() -> None:
+    """Drop what another process opened."""
+    _TREES.clear()
+
+
+os.register_at_fork(after_in_child=forget_on_fork)

@@ -1,0 +1,195 @@
+"""What was read of a remote file: kept in a file of the temporary folder that has no name, and mapped.
+
+Only blocks that were asked for are fetched, several at once, and a walk's next ones before it asks. At most ``MOST``
+bytes are kept; of what was let go is fetched again when somebody looks.
+"""
+
+import collections
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from mqtool.engine.store.disk import writing
+from mqtool.engine.store.mapped_file import Bytes, map_file, reading
+from mqtool.engine.store.remote import RemoteFile, RemotePath
+
+BLOCK = 1 << 20
+_REQUEST = 8
+"""Blocks that one request fetches at most."""
+_AHEAD = 32
+"""Blocks that are fetched before a walk asks for them."""
+_WORKERS = 12
+MOST = 2 << 30
+"""Bytes that are kept of all files of a process, but for the one that is read."""
+_MOST_FILES = 200
+
+_ABSENT, _FETCHED, _CHECKED = range(3)
+
+
+class Spool:
+    """The bytes of one remote file, as far as they were asked for.
+
+    ``array`` is as long as the file; a stretch of it can be looked at when ``have`` has returned.
+
+    Raises:
+        NotFoundError: the file is not there.
+        StoreChangedError: it is shorter than it was.
+    """
+
+    def __init__(self, path: RemotePath, size: int, drop: Callable[[], None] | None = None) -> None:
+        """Make one; with ``drop``, which lets go of it, it counts among those of which the oldest go."""
+        with reading(path):
+            self._file = RemoteFile(path, size)
+        self.size = size
+        self._descriptor = _nameless_file()
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
+        os.ftruncate(self._descriptor, size)
+        self.array: Bytes = map_file(self._descriptor, size)
+        self._states = bytearray(-(-size // BLOCK))
+        self._waiting: dict[int, Future[None]] = {}
+        self._lock = threading.Lock()
+        self._reached = -1
+        self._drop = drop
+
+    def have(self, start: int, stop: int) -> int:
+        """Make sure that a stretch of ``array`` can be looked at; return up to where it can.
+
+        Raises:
+            NotFoundError: the file is gone.
+            StoreChangedError: it is another one by now.
+            ReadError: the storage does not give it.
+        """
+        first, last = max(0, start) // BLOCK, -(-min(stop, self.size) // BLOCK)
+        self._have([(first, last)], ahead=first <= self._reached < last + 1 and first > 0)
+        self._reached = max(last - 1, 0)
+        return min(last * BLOCK, self.size)
+
+    def have_all(self, stretches: Iterable[tuple[int, int]]) -> None:
+        """Do what ``have`` does, for many stretches at once."""
+        blocks = sorted(
+            {n for start, stop in stretches for n in range(start // BLOCK, -(-min(stop, self.size) // BLOCK))}
+        )
+        runs: list[tuple[int, int]] = []
+        for number in blocks:
+            runs[-1:] = (
+                [(runs[-1][0], number + 1)] if runs and runs[-1][1] == number else [*runs[-1:], (number, number + 1)]
+            )
+        self._have(runs, ahead=False)
+
+    def _have(self, runs: list[tuple[int, int]], ahead: bool) -> None:
+        if all(self._states.count(_CHECKED, first, last) == last - first for first, last in runs) and not ahead:
+            return
+        with self._lock:
+            waiting = [future for first, last in runs for future in self._begin(first, last)]
+            if ahead:
+                last = runs[-1][1]
+                self._begin(last, min(last + _AHEAD, len(self._states)))
+        for future in waiting:
+            future.result()
+        unchecked = [
+            number for first, last in runs for number in range(first, last) if self._states[number] != _CHECKED
+        ]
+        if unchecked:
+            self._file.check()
+            for number in unchecked:
+                self._states[number] = _CHECKED
+        if self._drop:
+            _used(self)
+
+    def _begin(self, first: int, last: int) -> list["Future[None]"]:
+        """Have blocks fetched that are neither there nor on their way; return what to wait for."""
+        futures, number = [], first
+        while number < last:
+            if self._states[number] != _ABSENT:
+                number += 1
+            elif number in self._waiting:
+                futures.append(self._waiting[number])
+                number += 1
+            else:
+                stop = number + 1
+                while stop < min(last, number + _REQUEST) and not self._states[stop] and stop not in self._waiting:
+                    stop += 1
+                future = _pool().submit(self._fetch, number, stop)
+                self._waiting.update(dict.fromkeys(range(number, stop), future))
+                futures.append(future)
+                number = stop
+        return futures
+
+    def _fetch(self, first: int, last: int) -> None:
+        try:
+            at = first * BLOCK
+            data = memoryview(self._file.fetch(at, min(last * BLOCK, self.size) - at))
+            with writing(Path(tempfile.gettempdir())):
+                while data:
+                    count = os.pwrite(self._descriptor, data, at)
+                    at, data = at + count, data[count:]
+            with self._lock:
+                self._states[first:last] = bytes([_FETCHED]) * (last - first)
+        finally:
+            with self._lock:
+                for number in range(first, last):
+                    self._waiting.pop(number, None)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are there."""
+        return (len(self._states) - self._states.count(_ABSENT)) * BLOCK
+
+    def let_go(self) -> None:
+        """Have its owner forget it."""
+        if self._drop:
+            self._drop()
+
+
+def _nameless_file() -> int:
+    folder = Path(tempfile.gettempdir())
+    with writing(folder):
+        descriptor, name = tempfile.mkstemp(prefix="mqtool-", dir=folder)
+        Path(name).unlink()
+    return descriptor
+
+
+_spools: "collections.OrderedDict[int, weakref.ref[Spool]]" = collections.OrderedDict()
+_spools_lock = threading.Lock()
+_workers: ThreadPoolExecutor | None = None
+
+
+def _used(spool: Spool) -> None:
+    """Note that a file was read, and let go of those that were not for long where too much is kept."""
+    with _spools_lock:
+        _spools[id(spool)] = weakref.ref(spool)
+        _spools.move_to_end(id(spool))
+        there = {number: one for number, ref in _spools.items() if (one := ref()) is not None}
+        for number in [number for number in _spools if number not in there]:
+            del _spools[number]
+        kept = sum(one.kept for one in there.values()) if len(there) > 1 else 0
+        gone = []
+        for number, one in list(there.items())[:-1]:
+            if kept <= MOST and len(_spools) <= _MOST_FILES:
+                break
+            kept -= one.kept
+            del _spools[number]
+            gone.append(one)
+    for one in gone:
+        one.let_go()
+
+
+def _pool() -> ThreadPoolExecutor:
+    global _workers
+    with _spools_lock:
+        if _workers is None:
+            _workers = ThreadPoolExecutor(_WORKERS, "fetch")
+        return _workers
+
+
+def _forget() -> None:
+    global _workers, _spools_lock
+    _workers, _spools_lock = None, threading.Lock()
+    _spools.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,253 @@
+"""Stores in object storage: each command that reads says of one what it says of the same files on a disk."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mqtool.engine.store import remote, spool
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.errors import NotFoundError, ReadError, Status, StoreChangedError
+from tests.commands.running import Ran, run
+from tests.damage import cases
+from tests.golden import golden_store
+from tests.storage import BUCKET, S3, FaultyServer, environment, faulty_server, s3_server
+
+pytestmark = pytest.mark.xdist_group("s3")
+KIB = 1 << 10
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with s3_server() as server, environment(server.environment):
+        remote.forget_on_fork()
+        yield server
+    remote.forget_on_fork()
+
+
+@pytest.fixture
+def faulty(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
+    """An S3 server that can fail; it is waited for no longer than a test has time."""
+    monkeypatch.setattr(remote, "_FIRST_WAIT", 0.001)
+    with faulty_server(s3.address) as server, environment({"AWS_ENDPOINT_URL": f"http://{server.address}"}):
+        remote.forget_on_fork()
+        yield server
+    remote.forget_on_fork()
+
+
+def both(store: Path, url: str, *arguments: object) -> tuple[Ran, Ran]:
+    """Run a command on files of a disk and on the same in storage; both called STORE in what they say."""
+    ran = []
+    for where in (str(store), url):
+        one = run(*(str(argument).replace("STORE", where) for argument in arguments))
+        ran.append(Ran(one.status, one.output.replace(where, "STORE"), one.remarks.replace(where, "STORE")))
+    return ran[0], ran[1]
+
+
+STORES = (
+    "mixed-533-kill",
+    "rocksdb-533-clean",
+    "ext-497-kill",
+    "batchcq-533-kill",
+    "multipath-533-clean",
+)
+COMMANDS = (
+    "verify -s STORE",
+    "stats -s STORE --by queue",
+    "dump commitlog -s STORE",
+    "dump consumequeue -s STORE",
+    "dump config -s STORE",
+    "find -s STORE --text a --limit 20",
+)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_in_s3_is_told_as_the_same_files_on_a_disk(s3: S3, name: str) -> None:
+    url = s3.put(golden_store(name), name)
+
+    for command in COMMANDS:
+        local, there = both(golden_store(name), url, *command.split())
+        assert (there.status, there.output, there.remarks) == (local.status, local.output, local.remarks), command
+
+
+def test_single_messages_queues_and_pages_are_found_in_s3(s3: S3) -> None:
+    name = "mixed-533-clean"
+    store, url = golden_store(name), s3.put(golden_store(name), name)
+    rows = run("dump", "commitlog", "-s", store).rows
+    one = rows[len(rows) // 2]
+    topic, queue_id = one["topic"], one["queue_id"]
+
+    for command in (
+        f"get -s STORE {one['physical_offset']}",
+        f"get -s STORE {one['physical_offset'] + 1}",
+        f"get -s STORE {topic} {queue_id} {one['queue_offset']}",
+        f"pull -s STORE {topic} --queue {queue_id}",
+        "find -s STORE --key *1*",
+        "dump index -s STORE",
+        "dump checkpoint -s STORE",
+        "dump commitlog -s STORE/commitlog/00000000000000065536",
+        "stats -s STORE/commitlog",
+        "export -s STORE",
+        "compare STORE STORE",
+    ):
+        local, there = both(store, url, *command.split())
+        assert (there.status, there.output, there.remarks) == (local.status, local.output, local.remarks), command
+    pages = [run("info", "-s", where).rows[0] for where in (store, url)]
+    for row in pages:
+        del row["store"]
+        for kind in row["disk"]:
+            del kind["allocated_size"]  # storage has no holes
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("number", range(3, len(cases()), 17))
+def test_damage_is_found_in_s3_as_on_a_disk(s3: S3, number: int, tmp_path: Path) -> None:
+    store = cases()[number].store(tmp_path)
+    url = s3.put(store, f"damage-{number}")
+    for command in ("verify -s STORE", "dump commitlog -s STORE"):
+        local, there = both(store, url, *command.split())
+        assert (there.status, there.output, there.remarks) == (local.status, local.output, local.remarks), command
+
+
+def test_salvage_makes_the_same_store_of_one_in_s3(s3: S3, tmp_path: Path) -> None:
+    name = "mixed-533-kill"
+    url = s3.put(golden_store(name), name)
+
+    ran = [
+        run("salvage", "-s", where, "--into", tmp_path / into)
+        for where, into in ((golden_store(name), "a"), (url, "b"))
+    ]
+
+    assert [one.status for one in ran] == [Status.OK, Status.OK]
+    assert ran[0].output == ran[1].output
+    logs = [sorted((tmp_path / into / "commitlog").iterdir()) for into in "ab"]
+    assert [path.read_bytes() for path in logs[0]] == [path.read_bytes() for path in logs[1]]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["recover --yes", "rebuild all --yes", "undo --yes", "topic delete --yes T", "doctor", "serve"],
+)
+def test_what_changes_a_store_is_refused_in_s3(
+    s3: S3, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = s3.put(golden_store("mixed-533-clean"), "mixed-533-clean")
+    before = s3.client.list_objects_v2(Bucket=BUCKET, Prefix="mixed-533-clean/")["Contents"]
+
+    name, *rest = command.split()
+    ran = run(name, *rest, "--store" if name == "serve" else "-s", url)
+
+    assert ran.status == Status.USAGE
+    assert url in ran.remarks
+    assert ran.output == ""
+    assert s3.client.list_objects_v2(Bucket=BUCKET, Prefix="mixed-533-clean/")["Contents"] == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("s3")
+def test_what_is_not_there_gets_a_sentence() -> None:
+    for url, status in (
+        (f"s3://{BUCKET}/nothing", Status.NO_INPUT),
+        ("s3://no-such-bucket/store", Status.NO_INPUT),
+        ("s3://", Status.USAGE),
+        ("ftp://host/store", Status.USAGE),
+    ):
+        ran = run("info", "-s", url)
+        assert ran.status == status, ran.remarks
+        assert url in ran.remarks
+        assert len(ran.remarks.splitlines()) <= 4
+
+
+def test_a_file_url_is_a_path() -> None:
+    store = golden_store("mixed-533-clean")
+
+    assert run("stats", "-s", f"file://{store}").output == run("stats", "-s", store).output
+
+
+# What is fetched, and from what storage that fails
+
+
+def put_segment(s3: S3, size: int) -> tuple[str, bytes]:
+    data = np.random.default_rng(size).bytes(size)
+    s3.client.put_object(Bucket=BUCKET, Key=f"bytes-{size}/commitlog/{0:020}", Body=data)
+    return f"s3://{BUCKET}/bytes-{size}/commitlog/{0:020}", data
+
+
+def opened(url: str, size: int) -> MappedFile:
+    path = remote.place(url)
+    assert isinstance(path, remote.RemotePath)
+    return MappedFile(path.fresh(), 0, size)
+
+
+def test_little_is_fetched_for_little(s3: S3, faulty: FaultyServer) -> None:
+    url, data = put_segment(s3, 20 << 20)
+    file = opened(url, len(data))
+
+    assert file.read(7 << 20, 100) == data[7 << 20 : (7 << 20) + 100]
+    assert file.stretch(9 << 20, (9 << 20) + 5).tobytes() == data[9 << 20 : (9 << 20) + 5]
+    assert sum(faulty.sizes) == 2 * spool.BLOCK
+    assert file.read(7 << 20, 5000) == data[7 << 20 : (7 << 20) + 5000]
+    assert len(faulty.sizes) == 2
+
+
+def test_a_whole_file_takes_few_large_requests(s3: S3, faulty: FaultyServer) -> None:
+    url, data = put_segment(s3, 20 << 20)
+
+    assert opened(url, len(data)).bytes.tobytes() == data
+    assert sum(faulty.sizes) == len(data)
+    assert len(faulty.sizes) == 3
+
+
+@pytest.mark.parametrize("faults", [[503, 503], ["cut"], ["stall", 500], ["cut", 503, "stall", "cut"]])
+def test_a_request_that_fails_is_tried_again(s3: S3, faulty: FaultyServer, faults: list[int | str]) -> None:
+    url, data = put_segment(s3, 300 * KIB)
+    faulty.faults = list(faults)
+
+    assert opened(url, len(data)).bytes.tobytes() == data
+    assert faulty.faults == []
+
+
+@pytest.mark.parametrize("fault", [503, "cut", 416])
+def test_storage_that_fails_on_and_on_is_an_error(s3: S3, faulty: FaultyServer, fault: int | str) -> None:
+    url, data = put_segment(s3, 300 * KIB)
+    faulty.faults = [fault] * 1000
+
+    with pytest.raises(ReadError, match=f"{url} cannot be read, 5 times in a row: "):
+        _ = opened(url, len(data)).bytes
+    assert 1000 - len(faulty.faults) == 5
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_noticed(s3: S3, faulty: FaultyServer) -> None:
+    for size in (300, 400, 100):  # as long, longer, and so short that the range is refused
+        url, data = put_segment(s3, 300 * KIB)
+        file = opened(url, len(data))
+        key = url.removeprefix(f"s3://{BUCKET}/")
+        again = bytes(size * KIB)
+        faulty.before_get = lambda key=key, again=again: s3.client.put_object(Bucket=BUCKET, Key=key, Body=again)
+
+        with pytest.raises(StoreChangedError, match="was replaced or has grown"):
+            file.read(200 * KIB, 100 * KIB)
+        faulty.before_get = lambda: None
+
+
+def test_an_object_that_is_deleted_is_not_there(s3: S3) -> None:
+    url, data = put_segment(s3, 500 * KIB)
+    file = opened(url, len(data))
+    s3.client.delete_object(Bucket=BUCKET, Key=url.removeprefix(f"s3://{BUCKET}/"))
+
+    with pytest.raises(NotFoundError, match=url):
+        file.read(0, 10)
+
+
+def test_no_more_is_kept_than_the_bound_and_what_went_is_fetched_again(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "MOST", 3 << 20)
+    files = [opened(url, len(data)) for url, data in (put_segment(s3, (2 << 20) + number) for number in range(4))]
+    contents = [put_segment(s3, (2 << 20) + number)[1] for number in range(4)]
+    files = [opened(f"s3://{BUCKET}/bytes-{len(data)}/commitlog/{0:020}", len(data)) for data in contents]
+
+    for file, data in zip(files, contents, strict=True):
+        assert file.bytes.tobytes() == data
+    assert ["spool" in vars(file) for file in files] == [False, False, False, True]
+    assert files[0].read(5, 5) == contents[0][5:10]
