@@ -774,6 +774,7 @@ def _field(name: str, annotation: Any) -> _Field:
     return _Field(name, None)
 
 
+@functools.lru_cache(64)  # there are few spellings
 def _boolean(text: str) -> bool:
     return text == "true" or text.lower() == "true"
 

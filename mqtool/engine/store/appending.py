@@ -5,6 +5,7 @@
 
 import itertools
 import struct
+from collections.abc import Sequence
 
 from mqtool.engine.store import live_dispatch
 from mqtool.engine.store.append_result import AppendResult, PutStatus
@@ -20,6 +21,7 @@ from mqtool.formats.new_message import (
     MOST_PROPERTIES,
     MOST_SHORT_TOPIC,
     MOST_TOPIC,
+    BatchElement,
     NewMessage,
     build_batch,
     build_record,
@@ -43,6 +45,9 @@ _INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
 _TOO_MANY_PROPERTIES = AppendResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
 _REFUSED = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
+_PUT_OK = PutStatus.PUT_OK  # as an attribute of an enum it takes longer
+_NONE_OF_BATCH = frozenset((_DELAY, live_dispatch.BATCH_COUNT))
+"""Properties that no message of a batch has."""
 
 
 class Appender:
@@ -121,7 +126,7 @@ class Appender:
         self._dispatcher.take(message, pairs, queue if has_unit else None, light, count, at, size, now)
         end = at + size
         wait = end if (self.is_sync or log.confirmed_offset is not None) and pairs.get(_WAIT) != b"false" else 0
-        return AppendResult(PutStatus.PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
+        return AppendResult(_PUT_OK, (at,), end, queue_offset, now, message.store_host, wait)
 
     def append_batch(self, batch: NewMessage, now: int) -> AppendResult:
         """Store the messages of a batch one behind the other, all of them or none.
@@ -145,8 +150,8 @@ class Appender:
             elements = split_batch(batch)
         except FormatError:
             return _ILLEGAL
-        all_pairs = [pairs_of(one.properties) for one in elements]
-        if not elements or any(_DELAY in pairs or live_dispatch.BATCH_COUNT in pairs for pairs in all_pairs):
+        all_pairs = _pairs_of_each(batch, elements)
+        if not elements or not all(map(_NONE_OF_BATCH.isdisjoint, all_pairs)):
             return _ILLEGAL
         if self._with_crc:
             elements = [
@@ -177,7 +182,7 @@ class Appender:
             take(batch, pairs, queue, (), 1, offset, size, now)
         must_wait = self.is_sync or log.confirmed_offset is not None
         waits = must_wait and any(pairs.get(_WAIT) != b"false" for pairs in all_pairs)
-        return AppendResult(PutStatus.PUT_OK, tuple(offsets), end, first, now, batch.store_host, end if waits else 0)
+        return AppendResult(_PUT_OK, tuple(offsets), end, first, now, batch.store_host, end if waits else 0)
 
     def append_bytes(self, at: int, data: bytes) -> None:
         """Append bytes of the log of another broker, as a slave does, and dispatch the messages that are whole then.
@@ -229,6 +234,14 @@ class Appender:
         queues = [self._queues.get((name, 0)) or make_queue(name, 0) if name else None for name in names]
         offsets = ",".join(str(queue.next_offset) if queue else "" for queue in queues)
         return add_property(properties, live_dispatch.LIGHT_OFFSETS, offsets), [one for one in queues if one]
+
+
+def _pairs_of_each(batch: NewMessage, elements: Sequence[BatchElement]) -> list[dict[bytes, bytes]]:
+    """Return the properties of each message of a batch; those of the batch, behind its own, are read once."""
+    all_pairs = [pairs_of(one.properties.removesuffix(batch.properties)) for one in elements]
+    for pairs in all_pairs:
+        pairs.update(batch.pairs)
+    return all_pairs
 
 
 def _with_crc_place(properties: bytes, pairs: live_dispatch.Pairs) -> bytes:
