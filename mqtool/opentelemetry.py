@@ -48,6 +48,7 @@ class OpenTelemetryHook(Hook):
         """End the span."""
         if len(results) == 1:
             given.set_attribute("messaging.message.id", results[0].message_id)
+        if len({one.queue for one in results}) == 1:
             given.set_attribute("messaging.destination.partition.id", str(results[0].queue.queue_id))
         _end(given, error)
 

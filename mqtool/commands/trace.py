@@ -162,14 +162,17 @@ def _passed(group: str, offset: int | None, found: "Browsed") -> dict[str, Any]:
 
 async def _told(browser: "Browser", trace_topic: str, unique_key: str) -> list[dict[str, Any]]:
     """Return what clients told of a message; how a consumption ended has the group and time of its begin."""
-    from mqtool.formats.trace import parse_trace
+    from mqtool.errors import FormatError
+    from mqtool.formats.trace import TraceRecord, parse_trace
 
-    records = [
-        record
-        for carrier in await browser.by_key(unique_key, [trace_topic])
-        for record in parse_trace(carrier.message.plain_body())
-        if unique_key in record.unique_key.split(",")
-    ]
+    records: list[TraceRecord] = []
+    for carrier in await browser.by_key(unique_key, [trace_topic]):
+        try:
+            told = parse_trace(carrier.message.plain_body())
+        except FormatError as error:
+            browser.remarks.append(f"the trace message {carrier.message.message_id} cannot be read: {error}")
+            continue
+        records += [record for record in told if unique_key in record.unique_key.split(",")]
     begun = {record.request_id: record for record in records if record.kind == "SubBefore"}
     rows = []
     for record in dict.fromkeys(records):

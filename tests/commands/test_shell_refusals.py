@@ -3,6 +3,7 @@
 Whatever it is: one sentence, the status of ``cli.md``, nothing on standard output that looks like an answer.
 """
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -18,14 +19,17 @@ import pytest
 
 import mqtool
 from mqtool import ProducerMessage
+from mqtool.engine.client.outgoing import pack
 from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import Status
 from mqtool.formats.bodies import Registration, build_registration
 from mqtool.formats.codes import RequestCode
+from mqtool.formats.commit_log import COMPRESSED
 from mqtool.formats.config_tables import DataVersion
 from mqtool.formats.headers import RegisterBroker, build_header
 from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.trace import TRACE_TOPIC
 from tests.commands.running import Ran, run
 from tests.differential.java_broker import in_a_thread
 
@@ -295,3 +299,23 @@ def test_a_look_ends_quietly_when_nobody_reads_it(name: str, broker: mqtool.Brok
         os.close(writer)
 
     assert (ran.status, "Traceback" in ran.remarks, "Broken pipe" in ran.remarks) == (Status.OK, False, False), ran
+
+
+def test_a_trace_message_that_cannot_be_read_is_told_and_hides_no_other() -> None:
+    async def send(address: str) -> str:
+        """Send a message, what a client told of it, and one with its key that says it is compressed, and is not."""
+        async with mqtool.aio.Producer("P", address, trace=True) as producer:
+            sent = await producer.send(ProducerMessage("Orders", b"x"))
+        async with mqtool.aio.Producer("P", address) as producer:
+            [queue, *_] = await producer.queues(TRACE_TOPIC)
+            packed = pack(ProducerMessage(TRACE_TOPIC, b"junk", keys=[sent.message_id]), TRACE_TOPIC)
+            await producer._ask(packed._replace(sys_flag=COMPRESSED), queue, 3_000)
+        return sent.message_id
+
+    with mqtool.Broker() as broker:
+        message_id = asyncio.run(send(broker.name_server_address))
+        ran = run("trace", "-n", broker.name_server_address, message_id)
+
+    assert ran.status == Status.OK, ran
+    assert [row["what"] for row in ran.rows] == ["sent", "stored"]
+    assert "cannot be read" in ran.remarks

@@ -19,6 +19,7 @@ from mqtool.engine.client_runtime.wire import ANSWER_MS, Wire, together
 from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig, subscription_groups
+from mqtool.formats.topics import RETRY_PREFIX
 
 T = TypeVar("T")
 
@@ -476,10 +477,17 @@ class AdminClient(Running):
     ) -> Changes:
         """Have groups go on where they were, exactly where the queues are the same ones, else by time.
 
+        Topics of retries that are not here are left out: what was to come again is not here either.
+
         Raises:
             NotFoundError: there is no such group or topic here.
         """
-        return await self._moved(await offset_moves.translated(self, offsets, now), broker_name, dry_run)
+        known = {one.settings.topic for one in await self.topics()}
+        absent = {one.topic for one in offsets if one.topic.startswith(RETRY_PREFIX)} - known
+        here = [one for one in offsets if one.topic not in absent]
+        changes = await self._moved(await offset_moves.translated(self, here, now), broker_name, dry_run)
+        changes.remarks += [f"{topic} is not here: its offsets are left out" for topic in sorted(absent)]
+        return changes
 
     async def _moved(self, positions: Collection[Position], broker_name: str | None, dry_run: bool) -> Changes:
         brokers = await self.masters(broker_name)

@@ -1,7 +1,8 @@
 """What clients have in common: a life from ``start`` to ``shutdown``; and producers and consumers a group."""
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -75,6 +76,33 @@ class Client(Running):
         self.group = with_namespace(group, options.namespace)
         self._clock = clock
         self._instance = Instance(name_servers, options, clock)
+
+    @contextlib.asynccontextmanager
+    async def _starting(self) -> AsyncIterator[None]:
+        """Count as running; where the block raises, or is cancelled, nothing of it is left.
+
+        Raises:
+            UsageError: it is running already.
+        """
+        self._check_stopped()
+        self._is_running = True
+        try:
+            yield
+        except BaseException:
+            self._is_running = False
+            await self._end_all()
+            raise
+
+    async def _leave(self, producer_group: str = "", consumer_group: str = "") -> None:
+        """Tell brokers that this client leaves, and end whatever was begun, also where nobody waits for that."""
+        try:
+            await self._instance.unregister(producer_group, consumer_group)
+        finally:
+            await self._end_all()
+
+    async def _end_all(self) -> None:
+        """End whatever was begun, and all connections."""
+        await self._instance.stop()
 
     def _measured(self, registry: object) -> "ClientMetrics | None":
         """Return what measures this client, None where nobody wants that; only then its library is loaded."""

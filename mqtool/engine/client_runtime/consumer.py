@@ -32,7 +32,7 @@ from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets
 from mqtool.engine.client_runtime.reader import ANSWER_MS, Reader
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import MqtoolError, RefusedError, UnavailableError
+from mqtool.errors import MqtoolError, RefusedError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
@@ -196,7 +196,6 @@ class Consumer(Subscriber, Reader):
 
     def _prepare(self) -> None:
         """Make what needs the event loop."""
-        self._check_stopped()
         self._offsets = (
             FileOffsets(self.client_id, self.group, self.options.offsets_folder)
             if self._is_broadcasting
@@ -207,7 +206,6 @@ class Consumer(Subscriber, Reader):
 
     async def _join(self) -> None:
         """Have brokers know of this member, and its share of the queues be looked after."""
-        self._is_running = True
         await self._check_subscriptions()
         self._instance.start()
         await self._instance.send_heartbeats()
@@ -220,19 +218,13 @@ class Consumer(Subscriber, Reader):
         self._rebalance_wanted.set()
         await asyncio.wait([self._rebalancing], timeout=LISTENERS_END_S)
 
-    async def _leave(self) -> None:
+    async def _end_all(self) -> None:
         self._held.clear()
-        await self._instance.unregister(consumer_group=self.group)
-        await self._instance.stop()
+        await super()._end_all()
 
     async def _check_subscriptions(self) -> None:
         for topic, subscription in self._subscriptions.items():
-            try:
-                route = await self._instance.route(topic)
-            except UnavailableError:
-                await self._instance.stop()
-                self._is_running = False
-                raise
+            route = await self._instance.route(topic)
             if route and subscription.expression_type != "TAG":
                 name = random.choice(route.brokers).broker_name
                 question = fetching.check_subscription(self.client_id, self.group, subscription)
@@ -413,6 +405,7 @@ class Consumer(Subscriber, Reader):
                 continue
             except MqtoolError as error:
                 log.warning("pull of %s: %s", queue, error)
+                held.wished_broker_id = MASTER  # the one that was wished may be gone
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
             if waiting.is_dropped:

@@ -35,7 +35,10 @@ class Hook:
         results: "Sequence[SendResult]",
         error: BaseException | None,
     ) -> None:
-        """Be told where messages are stored, nowhere after ``send_oneway``; or what kept them from being sent."""
+        """Be told where each message is stored, nobody knows after ``send_oneway``; or what kept them from being sent.
+
+        Of a batch that became several requests ``results`` has those that were stored before the error.
+        """
 
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:
         """Be told of messages that a listener is to get, in its thread or task."""

@@ -121,11 +121,15 @@ class Instance:
             self.keep_on(name, functools.partial(self._at_intervals, interval_ms, work))
 
     async def stop(self) -> None:
-        """End everything that was begun, and all connections."""
+        """End everything that was begun, and all connections; who starts again asks anew."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.wire.close()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            for known in (self._routes, self._stand_ins, self._to_write, self._masters, self._told):
+                known.clear()
+            await self.wire.close()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Have work done until it, or this client, ends."""

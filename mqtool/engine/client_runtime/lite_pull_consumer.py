@@ -191,10 +191,14 @@ class LitePullConsumer(Consumer):
             UsageError: it is running already.
             RefusedError: a broker cannot filter as a subscription wants it.
         """
-        self._prepare()
-        self._has_come = asyncio.Event()
-        self._next_commit = self._clock() + self.options.auto_commit_interval_millis
-        await self._join()
+        async with self._starting():
+            self._prepare()
+            self._has_come = asyncio.Event()
+            self._next_commit = self._clock() + self.options.auto_commit_interval_millis
+            self._given = None  # what an earlier life of this consumer has left is others' by now
+            for left in (self._given_up_to, self._sought, self._batches, self._came_late):
+                left.clear()
+            await self._join()
 
     async def shutdown(self) -> None:
         """End pulling, and leave the group; what was given since the last commit comes again.
@@ -203,15 +207,18 @@ class LitePullConsumer(Consumer):
         """
         if not self._is_running:
             return
-        await self._tell_revoked([*self._shared])
-        self._is_running = False
-        self._has_come.set()  # who waits for messages goes without
-        await self._keep_share()
-        held = [*self._held.values()]
-        for one in held:
-            one.drop()
-        await self._offsets.persist([one.queue for one in held])
-        await self._leave()
+        try:
+            await self._tell_revoked([*self._shared])
+            self._is_running = False
+            self._has_come.set()  # who waits for messages goes without
+            await self._keep_share()
+            held = [*self._held.values()]
+            for one in held:
+                one.drop()
+            await self._offsets.persist([one.queue for one in held])
+        finally:
+            self._is_running = False
+            await self._leave(consumer_group=self.group)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

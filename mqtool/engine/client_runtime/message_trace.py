@@ -7,6 +7,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import itertools
 import logging
 import random
 import time
@@ -144,7 +145,7 @@ class MessageTrace(Hook):
         error: BaseException | None,
     ) -> None:
         """Tell of messages that were sent, or were not."""
-        for message, result in _each(messages, results):
+        for message, result in itertools.zip_longest(messages, results):
             keys = [message.keys] if isinstance(message.keys, str) else [*(message.keys or ())]
             text = trace.build_sent(
                 given.timestamp,
@@ -159,7 +160,7 @@ class MessageTrace(Hook):
                 given.cost_ms,
                 _DELAYED if message.is_delayed else _NORMAL,
                 result.offset_message_id if result else "",
-                error is None,
+                result is not None or error is None,
             )
             self._add(message.unique_key, keys, text)
 
@@ -208,12 +209,3 @@ def message_trace_of(
 
 def _keys(message: "ConsumerMessage") -> str:
     return " ".join(message.keys)
-
-
-def _each(
-    messages: Sequence[ProducerMessage], results: "Sequence[SendResult]"
-) -> "list[tuple[ProducerMessage, SendResult | None]]":
-    """Return each message with its result; of a batch that of all of them."""
-    if len(results) == len(messages):
-        return [*zip(messages, results, strict=True)]
-    return [(one, results[0] if results else None) for one in messages]

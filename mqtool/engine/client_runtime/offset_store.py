@@ -97,12 +97,12 @@ class FileOffsets(_Noted):
         for path in (self.path, self.path.with_name("offsets.json.bak")):
             try:
                 found = by_queue(parse_body(path.read_bytes()).get("offsetTable") or {}, "offsetTable")
+                self._offsets = {queue: int(offset) for queue, offset in found.items()}
             except FileNotFoundError:
                 continue
-            except (OSError, FormatError) as error:
+            except (OSError, FormatError, ValueError, TypeError) as error:
                 log.warning("%s: %s", path, error)
                 continue
-            self._offsets = {queue: int(offset) for queue, offset in found.items()}
             break
 
     async def read(self, queue: MessageQueue) -> int | None:

@@ -6,12 +6,13 @@
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqtool.engine.client import consuming, popping
 from mqtool.engine.client.incoming import ConsumerMessage
@@ -21,8 +22,10 @@ from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import NotFoundError, UnavailableError, UsageError
+from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import ConsumerData, Heartbeat
+
+log = logging.getLogger(__name__)
 
 _ANSWER_MS = 5000
 _AFTER_NOTHING_S = 0.2
@@ -45,6 +48,13 @@ class PopConsumerOptions(ClientOptions):
     poll_timeout_millis: int = 5000
     orderly: bool = False
     deserializer: "Callable[[bytes], Any] | None" = None
+
+
+class _Popped(NamedTuple):
+    """Messages of one pop, and until when (ms) nobody else gets them."""
+
+    messages: list[ConsumerMessage]
+    hidden_until: int
 
 
 class PopConsumer(Subscriber):
@@ -80,7 +90,7 @@ class PopConsumer(Subscriber):
         if not 1 <= self.options.pop_batch_nums <= 32:
             raise UsageError(f"pop_batch_nums={self.options.pop_batch_nums}: a pop gives 1 to 32 messages")
         self._instance.heartbeat = self._heartbeat
-        self._under_way: dict[tuple[str, str], asyncio.Task[list[ConsumerMessage]]] = {}  # by topic and broker
+        self._under_way: dict[tuple[str, str], asyncio.Task[_Popped]] = {}  # by topic and broker
         self._to_give: deque[tuple[int, ConsumerMessage]] = deque()  # one by one; until when each is hidden
         self._last: ConsumerMessage | None = None
 
@@ -94,16 +104,16 @@ class PopConsumer(Subscriber):
             NotFoundError: there is no such topic.
             UnavailableError: no name server answers.
         """
-        self._check_stopped()
         if not self._subscriptions:
             raise UsageError("this consumer subscribes to no topic")
-        for topic in self._subscriptions:
-            if await self._instance.route(topic) is None:
-                await self._instance.stop()
-                raise NotFoundError(f"there is no topic {topic}")
-        self._is_running = True
-        self._instance.start()
-        await self._instance.send_heartbeats()
+        async with self._starting():
+            self._last = None  # what was not acknowledged before comes again
+            self._to_give.clear()
+            for topic in self._subscriptions:
+                if await self._instance.route(topic) is None:
+                    raise NotFoundError(f"there is no topic {topic}")
+            self._instance.start()
+            await self._instance.send_heartbeats()
 
     async def shutdown(self) -> None:
         """Leave the group; what was not acknowledged comes again to others when its time is over."""
@@ -112,10 +122,11 @@ class PopConsumer(Subscriber):
         self._is_running = False
         for task in self._under_way.values():
             task.cancel()
-        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
-        self._under_way.clear()
-        await self._instance.unregister(consumer_group=self.group)
-        await self._instance.stop()
+        try:
+            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        finally:
+            self._under_way.clear()
+            await self._leave(consumer_group=self.group)
 
     def _heartbeat(self) -> Heartbeat:
         subscriptions = tuple(self._subscriptions.values())
@@ -132,29 +143,44 @@ class PopConsumer(Subscriber):
 
         Raises:
             UsageError: the consumer is not running.
-            MqtoolError: a broker refuses, or cannot be reached.
+            MqtoolError: the brokers refuse, or cannot be reached; where only some do, that is logged.
         """
+        return (await self._take(timeout_ms)).messages
+
+    async def _take(self, timeout_ms: int | None = None) -> "_Popped":
         self._check_running()
         wait_ms = self.options.poll_timeout_millis if timeout_ms is None else timeout_ms
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_ms / 1000
+        errors: dict[tuple[str, str], MqtoolError] = {}
+        has_answer = False
         while True:
             left = max(0.0, end - loop.time())
-            new = [place for place in await self._places() if place not in self._under_way]
+            new = [place for place in await self._places() if place not in self._under_way and place not in errors]
             for place in new:
                 self._under_way[place] = asyncio.create_task(self._pop_of(*place, int(left * 1000)))
             if not self._under_way:
+                for error in errors.values():
+                    raise error
                 raise UnavailableError(f"no route of {', '.join(self._subscriptions)} names a master any more")
             # One that is not done yet goes on: what it brings is hidden, and must not be lost until its time is over.
             tasks, timeout = self._under_way.values(), None if new else left
             done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             for place, task in [*self._under_way.items()]:
-                if task in done:
-                    del self._under_way[place]
-                    if messages := task.result():
-                        return self._shown(messages)
-            if loop.time() >= end:
-                return []
+                if task not in done:
+                    continue
+                del self._under_way[place]
+                try:
+                    popped = task.result()
+                except MqtoolError as error:  # the others go on
+                    log.warning("nothing is popped of %s on %s: %s", *place, error)
+                    errors[place] = error
+                    continue
+                has_answer = True
+                if popped.messages and self._clock() < popped.hidden_until:  # else others may have them by now
+                    return popped._replace(messages=self._shown(popped.messages))
+            if loop.time() >= end and (has_answer or self._under_way):
+                return _Popped([], 0)
 
     def __aiter__(self) -> AsyncIterator[ConsumerMessage]:
         """Give one message after the other until this consumer is shut down; who asks for one has consumed the last.
@@ -176,9 +202,8 @@ class PopConsumer(Subscriber):
                 if self._clock() < hidden_until:  # else others may have it by now
                     self._last = message
                     return message
-            messages = await self.pop()
-            hidden_until = self._clock() + self.options.pop_invisible_time
-            self._to_give.extend((hidden_until, message) for message in messages)
+            popped = await self._take()
+            self._to_give.extend((popped.hidden_until, message) for message in popped.messages)
         raise StopAsyncIteration
 
     async def _ack_last(self) -> None:
@@ -218,7 +243,7 @@ class PopConsumer(Subscriber):
         random.shuffle(places)
         return places
 
-    async def _pop_of(self, topic: str, broker_name: str, wait_ms: int) -> list[ConsumerMessage]:
+    async def _pop_of(self, topic: str, broker_name: str, wait_ms: int) -> "_Popped":
         options, subscription = self.options, self._subscriptions[topic]
         header = popping.pop_of(
             self.group,
@@ -232,14 +257,18 @@ class PopConsumer(Subscriber):
         question = popping.pop(header, broker_name)
         end = asyncio.get_running_loop().time() + wait_ms / 1000
         messages = await self._instance.ask(broker_name, question, wait_ms + _ANSWER_MS)
+        hidden_until = self._clock() + options.pop_invisible_time
         early = end - asyncio.get_running_loop().time()
         if not messages and early > 0:  # too many wait there, or its clock is ahead of ours
             await asyncio.sleep(min(early, _AFTER_NOTHING_S))
         wanted = [one for one in messages if consuming.is_wanted(subscription, one)]
         for one in messages:
             if one not in wanted:  # another tag of the same code: nobody else in the group wants it
-                await self._ack(one)
-        return wanted
+                try:
+                    await self._ack(one)
+                except MqtoolError as error:  # it comes again
+                    log.warning("a message of %s on %s is not acknowledged: %s", topic, broker_name, error)
+        return _Popped(wanted, hidden_until)
 
     async def ack(self, message: ConsumerMessage) -> bool:
         """Be done with a message; return False where it was too late, as others may have it by now.

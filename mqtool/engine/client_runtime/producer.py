@@ -180,22 +180,14 @@ class Producer(Client):
         Raises:
             UnavailableError: there are ``topics``, and no name server answers.
         """
-        self._check_stopped()
-        self._is_running = True
-        self._instance.start()
-        if self._trace:
-            await self._trace.start(self._instance)
-        if self.options.auto_batch:
-            self._batches = AutoBatch(self._send_batch, self.options.batch_size, self.options.linger_ms)
-        try:
+        async with self._starting():
+            self._instance.start()
+            if self._trace:
+                await self._trace.start(self._instance)
+            if self.options.auto_batch:
+                self._batches = AutoBatch(self._send_batch, self.options.batch_size, self.options.linger_ms)
             for topic in self.options.topics:
                 await self._instance.route(self._topic(topic))
-        except UnavailableError:
-            self._is_running = False
-            if self._trace:
-                await self._trace.stop()
-            await self._instance.stop()
-            raise
 
     async def shutdown(self) -> None:
         """Wait for what ``send_async`` began, then tell brokers that this producer leaves, and end its connections.
@@ -213,10 +205,14 @@ class Producer(Client):
                 late.cancel()
             if self._batches:
                 self._batches.give_up(UnavailableError("the producer was shut down before the message was sent"))
+            await self._leave(producer_group=self.group)
+
+    async def _end_all(self) -> None:
+        try:
             if self._trace:
                 await self._trace.stop()
-            await self._instance.unregister(producer_group=self.group)
-            await self._instance.stop()
+        finally:
+            await super()._end_all()
 
     async def flush(self, timeout_ms: int = FLUSH_MS) -> None:
         """Wait until all that ``send_async`` began has been sent, or has failed; its tasks say which.
@@ -418,7 +414,8 @@ class Producer(Client):
             message.unique_key = one.unique_key = self._unique_key()
         given = self._before_send(ready)
         results: list[SendResult] = []
-        with hooks.told_of_end(given, ready, results):
+        of_each: list[SendResult] = []
+        with hooks.told_of_end(given, ready, of_each):
             for batch in split_by_size(ready, options.max_message_size):
                 first = batch[0]
                 if len(batch) > 1:
@@ -426,6 +423,7 @@ class Producer(Client):
                 else:
                     packed = self._packed(first)
                 results.append(await self._send(packed, SendCall(first, queue, timeout_ms=timeout_ms)))
+                of_each += sending.each_result(results[-1], [one.unique_key for one in batch])
         return results
 
     async def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:

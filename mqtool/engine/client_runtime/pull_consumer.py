@@ -15,7 +15,7 @@ from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.reader import Reader
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import UsageError
+from mqtool.errors import UnavailableError, UsageError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue
 from mqtool.formats.codes import PullStatus, ResponseCode
 
@@ -97,17 +97,15 @@ class PullConsumer(Reader):
         Raises:
             UsageError: it is running already.
         """
-        self._check_stopped()
-        self._is_running = True
-        self._instance.start()
+        async with self._starting():
+            self._instance.start()
 
     async def shutdown(self) -> None:
         """Leave the group."""
         if not self._is_running:
             return
         self._is_running = False
-        await self._instance.unregister(consumer_group=self.group)
-        await self._instance.stop()
+        await self._leave(consumer_group=self.group)
 
     def _heartbeat(self) -> Heartbeat:
         data = ConsumerData(self.group, "CONSUME_ACTIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", ())
@@ -168,7 +166,11 @@ class PullConsumer(Reader):
         )
         await self._instance.route(queue.topic)
         _, address = self._instance.broker_to_read(queue.broker_name, self._wished.get(queue, MASTER))
-        fetched = await self._instance.wire.ask(address, question, timeout_ms)
+        try:
+            fetched = await self._instance.wire.ask(address, question, timeout_ms)
+        except UnavailableError:
+            self._wished.pop(queue, None)  # it may be gone: the next pull asks the master
+            raise
         self._wished[queue] = fetched.suggested_broker_id
         wanted = consuming.messages_of(fetched.records, queue, subscription)
         messages = consuming.as_users_know(wanted, self.options.namespace, self.options.deserializer)

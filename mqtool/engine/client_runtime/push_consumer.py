@@ -85,44 +85,52 @@ class PushConsumer(Consumer):
             UsageError: it is running already, or subscribes to nothing.
             RefusedError: a broker cannot filter as a subscription wants it.
         """
-        self._prepare()
-        if not any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions):
+        if all(topic.startswith(RETRY_PREFIX) for topic in self._subscriptions):
             raise UsageError("this consumer subscribes to no topic")
         options, instance = self.options, self._instance
-        given = (self._listener, self.group, options, instance, self._offsets)
-        self._service = OrderlyService(self._lock_again, *given) if options.orderly else ConcurrentService(*given)
-        await self._join()
-        if self._trace:
-            await self._trace.start(instance)
-        interval = options.persist_consumer_offset_interval
-        instance.keep_on("noting offsets", functools.partial(self._persist_on, interval))
-        if self._has_locks:
-            instance.keep_on("keeping locks", self._lock_on)
-        self._service.start(self._held.values)
+        async with self._starting():
+            self._prepare()
+            given = (self._listener, self.group, options, instance, self._offsets)
+            self._service = OrderlyService(self._lock_again, *given) if options.orderly else ConcurrentService(*given)
+            await self._join()
+            if self._trace:
+                await self._trace.start(instance)
+            interval = options.persist_consumer_offset_interval
+            instance.keep_on("noting offsets", functools.partial(self._persist_on, interval))
+            if self._has_locks:
+                instance.keep_on("keeping locks", self._lock_on)
+            self._service.start(self._held.values)
 
     async def shutdown(self) -> None:
         """Let listeners that are at work end, report what was consumed, and leave the group."""
         if not self._is_running:
             return
-        await self._keep_share()
-        held = [*self._held.values()]
-        self._service.may_consume.clear()
-        for one in held:
-            one.stop_pulling()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LISTENERS_END_S):
-                for one in held:
-                    await one.is_idle.wait()
-        if self._trace:
-            await self._trace.stop()
-        await self._tell_revoked([*self._shared])
-        await self._offsets.persist([one.queue for one in held])
-        for one in held:
-            one.drop()
-        if self._has_locks:
-            await self._unlock([one.queue for one in held])
-        await self._leave()
+        try:
+            await self._keep_share()
+            held = [*self._held.values()]
+            self._service.may_consume.clear()
+            for one in held:
+                one.stop_pulling()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LISTENERS_END_S):
+                    for one in held:
+                        await one.is_idle.wait()
+            await self._tell_revoked([*self._shared])
+            await self._offsets.persist([one.queue for one in held])
+            for one in held:
+                one.drop()
+            if self._has_locks:
+                await self._unlock([one.queue for one in held])
+        finally:
+            await self._leave(consumer_group=self.group)
+
+    async def _end_all(self) -> None:
         self._service.stop()
+        try:
+            if self._trace:
+                await self._trace.stop()
+        finally:
+            await super()._end_all()
 
     def suspend(self) -> None:
         """Give the listener nothing more for now."""

@@ -41,8 +41,11 @@ class Wire:
         self._credentials = credentials
         self._tls = tls
         self._on_request = on_request
-        self._name_server = RemotingClient(self.name_servers, tls, credentials=credentials)
+        self._name_server = self._to_name_servers()
         self._clients: dict[str, RemotingClient] = {}
+
+    def _to_name_servers(self) -> RemotingClient:
+        return RemotingClient(self.name_servers, self._tls, credentials=self._credentials)
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,9 +56,10 @@ class Wire:
         await self.close()
 
     async def close(self) -> None:
-        """End all connections."""
-        for client in (self._name_server, *self._clients.values()):
-            await client.close()
+        """End all connections; who waits for an answer gets none, and what is asked from now on makes new ones."""
+        ended = (self._name_server, *self._clients.values())
+        self._name_server, self._clients = self._to_name_servers(), {}
+        await asyncio.gather(*(client.close() for client in ended))
 
     async def ask_name_server(self, question: Question[T]) -> T:
         """Ask the name servers, the first of them that can be reached; raises like ``ask``."""

@@ -72,6 +72,7 @@ class RemotingClient:
         self._credentials = credentials
         self._connection: _ClientConnection | None = None
         self._connecting = asyncio.Lock()
+        self._is_closed = False
         self._opaques = itertools.count(1)
 
     async def invoke(self, command: RemotingCommand, timeout_ms: int = TIMEOUT_MS) -> RemotingCommand:
@@ -133,7 +134,8 @@ class RemotingClient:
         connection.write(self._signed(command))
 
     async def close(self) -> None:
-        """End the connection once what was sent has left."""
+        """End the connection once what was sent has left, and make none any more."""
+        self._is_closed = True
         if self._connection:
             await self._connection.close()
 
@@ -169,11 +171,18 @@ class RemotingClient:
         reasons = []
         for _ in range(len(self.addresses)):
             address = self.addresses[0]
+            if self._is_closed:
+                raise UnavailableError(f"this client of {address} is closed", address)
             try:
-                return await self._connect_to(address)
+                connection = await self._connect_to(address)
             except OSError as error:
                 reasons.append(f"{address} ({reason_of(error)})")
                 self._prefer_another()
+                continue
+            if self._is_closed:  # meanwhile
+                connection.transport.abort()
+                continue
+            return connection
         raise UnavailableError(f"cannot connect to {', '.join(reasons)}", self.addresses[0])
 
     async def _connect_to(self, address: str) -> "_ClientConnection":

@@ -9,6 +9,7 @@ import pytest
 import mqtool
 from mqtool.engine.client_runtime.admin_client import AdminClient
 from mqtool.engine.client_runtime.blocking.background import BlockingClient
+from mqtool.engine.client_runtime.offset_moves import KeptOffset
 
 
 @pytest.fixture
@@ -94,3 +95,18 @@ def test_the_blocking_form_has_every_call_with_its_arguments() -> None:
         if name.startswith("_") or name in ours or name in ("ask_each", "ask_name_server", "masters"):
             continue
         assert inspect.signature(getattr(mqtool.AdminClient, name)) == inspect.signature(method), name
+
+
+def test_offsets_of_retries_that_another_cluster_lacks_are_left_out_and_told(broker: mqtool.Broker) -> None:
+    def of(topic: str) -> KeptOffset:
+        return KeptOffset("G", topic, "broker-a", 0, 0, 1, False)
+
+    with mqtool.AdminClient(broker.name_server_address) as admin:
+        admin.create_topic("Orders", queues=1)
+        admin.create_group("G")
+        admin.create_topic("%RETRY%G", queues=1)
+        plan = admin.import_offsets([of("%RETRY%Gone"), of("Orders"), of("%RETRY%G")], 1, dry_run=True)
+        assert sorted(one.topic or "" for one in plan.changes) == ["%RETRY%G", "Orders"]
+        assert plan.remarks == ["%RETRY%Gone is not here: its offsets are left out"]
+        with pytest.raises(mqtool.NotFoundError, match="no topic matches Gone"):
+            admin.import_offsets([of("Gone")], 1, dry_run=True)

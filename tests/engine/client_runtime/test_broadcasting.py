@@ -9,6 +9,7 @@ import pytest
 
 import mqtool
 from mqtool import ConsumeFrom, MessageModel, PushConsumerOptions
+from mqtool.engine.client_runtime.offset_store import FileOffsets
 from tests.engine.client_runtime.test_push_consumer import Listener, consumer, send, until
 
 
@@ -60,3 +61,14 @@ def test_a_broadcasting_consumer_goes_on_where_it_was_when_a_queue_comes_back(
         running.subscribe("Orders")
         listener.wait_for(16)
     assert collections.Counter(one.body for one in listener.seen) == {b"before": 8, b"while it was away": 8}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"offsetTable":{"{\\"topic\\":\\"T\\",\\"brokerName\\":\\"b\\"}":"x"}}'])
+def test_a_file_of_offsets_that_cannot_be_read_is_passed_over_for_the_one_before(text: str, tmp_path: Path) -> None:
+    queue = mqtool.MessageQueue("T", "b", 0)
+    before = FileOffsets("client", "G", tmp_path)
+    for offset in (5, 6):  # the first becomes the one before
+        before.update(queue, offset, increase_only=True)
+        before._write()
+    before.path.write_text(text)
+    assert FileOffsets("client", "G", tmp_path).known(queue) == 5

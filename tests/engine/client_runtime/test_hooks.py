@@ -88,7 +88,7 @@ def test_a_hook_is_told_of_every_kind_of_send(broker: mqtool.Broker, auto_batch:
         ([b"send"], 1, None),
         ([b"async"], 1, None),
         ([b"oneway"], 0, None),
-        ([b"batch 1", b"batch 2"], 1, None),
+        ([b"batch 1", b"batch 2"], 2, None),
         ([b"transaction"], 1, None),
         ([b"request"], 1, None),
     ]
@@ -237,3 +237,24 @@ def test_a_batch_is_one_span_and_a_send_that_fails_is_an_error(
     assert failed.status.status_code is StatusCode.ERROR
     stored = [one.properties for one in mqtool.open_store(broker.store).messages() if one.topic == "Orders"]
     assert [format(batch.context.trace_id, "032x") in one["traceparent"] for one in stored] == [True] * 3
+
+
+def test_a_hook_is_told_where_each_message_of_a_batch_is_though_it_became_several_requests(
+    broker: mqtool.Broker,
+) -> None:
+    class Places(Hook):
+        def after_send(self, messages: Any, given: Any, results: Any, error: Any) -> None:  # noqa: ARG002
+            self.told = [(one.message_id, one.queue.queue_id, one.queue_offset) for one in results]
+            self.traced = [one.offset_message_id for one in results]
+
+    places = Places()
+    messages = [ProducerMessage("Orders", bytes(300)) for _ in range(7)]
+    with mqtool.Producer("P", broker.name_server_address, hooks=[places], max_message_size=1000) as producer:
+        assert len(producer.send_batch(messages)) > 2
+    stored = {one.message_id: one for one in mqtool.open_store(broker.store).messages()}
+    held = sorted((one.queue_id, one.queue_offset) for one in stored.values())
+    assert sorted(place[1:] for place in places.told) == held
+    assert [place[0] for place in places.told] == [one.unique_key for one in messages]
+    assert [(stored[one].queue_id, stored[one].queue_offset) for one in places.traced] == [
+        place[1:] for place in places.told
+    ]
