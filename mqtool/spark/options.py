@@ -21,6 +21,8 @@ OPTIONS = (
 )  # fmt: skip
 """Beside ``set.KEY``, for settings of the broker."""
 
+FLAGS = ("includeBody", "decompressBody", "failOnDataLoss", "renumber")
+SIZES = ("maxPartitionBytes", "maxBytesPerTrigger")
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 STARTS = ("earliest", "latest")
 
@@ -142,10 +144,24 @@ class Options:
         Raises:
             UsageError: two have one name.
         """
+        return name_stores(stores, self.store_names)
+
+    @property
+    def store_names(self) -> dict[str, str]:
+        """Names by path or pattern of paths.
+
+        Raises:
+            UsageError: it is no such table.
+        """
         given = self.table_of("storeNames")
         if any(not isinstance(name, str) or not name for name in given.values()):
             raise UsageError('storeNames gives paths or patterns a name each, as in {"/brokers/a/store": "broker-a"}')
-        return name_stores(stores, given)
+        return given
+
+    @property
+    def start(self) -> str:
+        """Where a stream begins; raises like ``text``."""
+        return self.text("startingOffsets", STARTS[0], STARTS)
 
 
 def choose(what: str, word: str, choices: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ with ``spark.dataSource.register(RocketMQStore)``.
 
 import dataclasses
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -29,11 +29,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mqtool.errors import UsageError
+from mqtool.errors import MqtoolError, UsageError
 from mqtool.spark import messages
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.messages import COLUMNS, LAYOUTS
-from mqtool.spark.options import Options, choose
+from mqtool.spark.options import FLAGS, SIZES, Options, choose
+from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.tables import TABLES, Ask, Part
 
@@ -85,25 +86,36 @@ class RocketMQStore(DataSource):
         renumber: of a write, ``true`` numbers the messages of each queue from 0 on.
     """
 
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        with sentences():
+            _check(self.read_options())
+
     @classmethod
     def name(cls) -> str:
         """Return what ``format`` calls it."""
         return NAME
 
+    @sentences()
     def schema(self) -> StructType:
         """Return the columns that are asked for."""
         return spark_schema({name: kind for name, (_, kind) in _columns(self.read_options()).items()})
 
+    @sentences()
     def reader(self, schema: StructType) -> "StoreTableReader":
         """Return what reads a table once."""
         return StoreTableReader(self.read_options(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return what reads messages as they are appended."""
-        from mqtool.spark.stream import StoreStreamReader
+        from mqtool.spark.stream import RefusedStreamReader, StoreStreamReader
 
-        return StoreStreamReader(self.read_options(), schema)
+        try:
+            return StoreStreamReader(self.read_options(), schema)
+        except MqtoolError as error:  # raised here it would become a fault of PySpark's
+            return RefusedStreamReader(error)
 
+    @sentences()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what makes a new store."""
         from mqtool.spark.writer import StoreWriter
@@ -117,6 +129,21 @@ class RocketMQStore(DataSource):
             UsageError: one is unknown.
         """
         return Options.read(dict(self.options))
+
+
+def _check(options: Options) -> None:
+    """See to it that all options are what they should be, so that what is not is told before a job begins.
+
+    Raises:
+        MqtoolError: one is not.
+    """
+    _columns(options)
+    for flag in FLAGS:
+        options.flag(flag, True)
+    for size in SIZES:
+        options.size(size, None)
+    _ = options.mode, options.start, options.settings, options.store_names
+    options.count("maxFilesPerTrigger")
 
 
 def _columns(options: Options) -> dict[str, tuple[str, str]]:
@@ -202,6 +229,7 @@ class StoreTableReader(DataSourceReader):
         self.ask = ask_for(options, schema)
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
+    @sentences()
     def narrow(self, filters: Sequence[Any]) -> None:
         """Leave out what filters, all of which hold, leave out for sure."""
         bounds, held = self.ask.bounds, dict(zip(self.ask.names, self.ask.columns, strict=True))
@@ -209,6 +237,7 @@ class StoreTableReader(DataSourceReader):
             bounds = narrowed(bounds, one, held)
         self.ask = dataclasses.replace(self.ask, bounds=bounds)
 
+    @sentences()
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts of all stores."""
         parts = [part for store in self.stores for part in TABLES[self.table].parts(store, store.open(), self.ask)]
@@ -217,9 +246,11 @@ class StoreTableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a part."""
         assert isinstance(partition, StorePartition)
-        if partition.part is not None:
+        if partition.part is None:
+            return
+        with sentences():
             yield from TABLES[self.table].read(partition.part, self.ask, arrow_schema(self.schema))
-            spare_the_loaded()
+        spare_the_loaded()
 
 
 def arrow_schema(schema: StructType) -> Any:

@@ -24,10 +24,11 @@ from pyspark.sql.types import StructType
 
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import NotFoundError, StoreChangedError, UsageError
+from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds, thinned
-from mqtool.spark.options import STARTS, Options, choose
+from mqtool.spark.options import Options, choose
 from mqtool.spark.partitions import log_ranges
+from mqtool.spark.sentences import sentences
 from mqtool.spark.source import StorePartition, arrow_schema, ask_for
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
@@ -64,13 +65,14 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.schema = schema
         self.fails = options.flag("failOnDataLoss", True)
         self.ask = dataclasses.replace(ask_for(options, schema), fails_on_loss=self.fails)
-        self.start = options.text("startingOffsets", STARTS[0], STARTS)
+        self.start = options.start
         self.most = options.size("maxBytesPerTrigger", None)
         self.most_files = options.count("maxFilesPerTrigger")
         self._ends: dict[str, LogEnd] = {}  # where the logs ended when they were last looked at
         self._target: dict[str, LogEnd] | None = None
         self._told: set[str] = set()
 
+    @sentences()
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Return where a new query begins."""
         stores = self.options.names(self.options.stores())
@@ -78,6 +80,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {name: _place(end, []) for name, end in self._latest(stores).items()}
         return {name: _place(LogEnd(store.open().commit_log.min_offset, None), []) for name, store in stores.items()}
 
+    @sentences()
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """Return where the next micro-batch ends.
 
@@ -115,10 +118,12 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the logs reach."""
         return {name: {"offset": end.offset} for name, end in self._ends.items()}
 
+    @sentences()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note how far a query is to go that reads what is there and ends."""
         self._target = self._latest(self._stores({})[0])
 
+    @sentences()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the ranges between two offsets.
 
@@ -154,10 +159,11 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a range."""
         schema = arrow_schema(self.schema)
-        if isinstance(partition, LostPartition):
-            yield from read_lost(partition.store, segment_name(partition.start), self.ask, schema)
-        elif isinstance(partition, StorePartition):
-            yield from read_messages(partition.part, self.ask, schema)  # type: ignore[arg-type]
+        with sentences():
+            if isinstance(partition, LostPartition):
+                yield from read_lost(partition.store, segment_name(partition.start), self.ask, schema)
+            elif isinstance(partition, StorePartition):
+                yield from read_messages(partition.part, self.ask, schema)  # type: ignore[arg-type]
         spare_the_loaded()
 
     def _stores(self, start: Offsets) -> tuple[dict[str, Store], Offsets]:
@@ -236,6 +242,32 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if str(error) not in self._told:
             self._told.add(str(error))
             _log.warning("%s; the stream goes on %s", error, how)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Stands for a stream that cannot be, and says why as soon as it is asked."""
+
+    def __init__(self, error: MqtoolError) -> None:
+        self._error = error
+
+    @sentences()
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    @sentences()
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802, ARG002
+        """Raise the error."""
+        raise self._error
+
+    @sentences()
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:  # noqa: ARG002
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
+        """Raise the error."""
+        raise self._error
 
 
 def _offset(end: LogEnd) -> int:

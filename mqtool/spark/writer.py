@@ -33,6 +33,7 @@ from mqtool.formats.hosts import parse_host
 from mqtool.formats.properties import build_properties
 from mqtool.spark.messages import BUILDERS
 from mqtool.spark.options import Options, choose
+from mqtool.spark.sentences import sentences
 from mqtool.spark.stores import path_options, plain_path
 
 _log = logging.getLogger("mqtool.spark")
@@ -82,6 +83,7 @@ class StoreWriter(DataSourceArrowWriter):
         self.renumber = options.flag("renumber", "queue_offset" not in schema.names)
         self.staging = self.into.parent / f"{self.into.name}.mqtool-{uuid.uuid4().hex[:12]}"
 
+    @sentences()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Make records of the rows of a partition.
 
@@ -100,6 +102,7 @@ class StoreWriter(DataSourceArrowWriter):
                     count += 1
         return Written(partition, str(path), count)
 
+    @sentences()
     def commit(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
         """Put all records into one log, and make what follows from it."""
         written = sorted(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -85,8 +85,15 @@ def test_filters_give_the_same_pushed_down_or_not(spark: SparkSession, query: st
 
 
 def test_what_is_misspelt_and_what_is_damaged_is_said_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(AnalysisException, match="there is no option tabel: did you mean table"):
-        load(spark, golden_store(MIXED), tabel="index")
+    for options, told in (
+        ({"tabel": "index"}, "Failed to create Python data source instance: {}there is no option tabel: did you mean"),
+        ({"maxPartitionBytes": "x"}, "Failed to create Python data source instance: {}maxPartitionBytes=x is no size"),
+        ({"set.mappedFileSizeCommitLog": "x"}, "source read partitions: {}mappedFileSizeCommitLog=x is no size"),
+    ):
+        with pytest.raises(AnalysisException) as refused:
+            load(spark, golden_store(MIXED), **options).collect()
+        assert told.format("mqtool.errors.UsageError: ") in str(refused.value)
+        assert "Traceback" not in str(refused.value)
     root = copy_of(MIXED, tmp_path)
     file = root / "commitlog" / f"{0:020}"
     data = bytearray(file.read_bytes())
@@ -96,6 +103,25 @@ def test_what_is_misspelt_and_what_is_damaged_is_said_in_a_sentence(spark: Spark
         load(spark, root, mode="FAILFAST").collect()
     assert load(spark, root, mode="DROPMALFORMED").count() == len(manifest(MIXED)["messages"]) - 1
     assert load(spark, root).where("_corrupt_record.code = 'LOG-CRC'").count() == 1
+
+
+def test_a_stream_that_cannot_be_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    def start(path: object, **options: str) -> None:
+        source = spark.readStream.format("rocketmq_store").options(**options).load(str(path))
+        writer = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(AnalysisException, match="UsageError: there is no startingOffsets late: did you mean latest"):
+        start(golden_store(MIXED), startingOffsets="late")
+    for path, options, told in (
+        (golden_store(MIXED), {"table": "index"}, "UsageError: the table index is no stream: only messages are"),
+        (tmp_path / "none", {}, "NotFoundError: "),
+    ):
+        with pytest.raises(StreamingQueryException) as refused:
+            start(path, **options)
+        assert told in str(refused.value)
+        assert "Traceback" not in str(refused.value)
+        assert "UnboundLocalError" not in str(refused.value)
 
 
 def test_a_frame_becomes_a_store(spark: SparkSession, tmp_path: Path) -> None:
