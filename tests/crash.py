@@ -29,6 +29,7 @@ from tests.golden import copy_store
 CALLS = (
     "create",
     "write",
+    "clear",
     "truncate",
     "rename",
     "remove",
@@ -119,6 +120,9 @@ class FailingDisk(WatchedDisk):
         if name == "write":
             path, at, data = arguments
             Disk.write(self, path, at, data[: len(data) // 2])
+        elif name == "clear":
+            path, at, size = arguments
+            Disk.clear(self, path, at, size // 2)
 
 
 class DyingDisk(FailingDisk):
@@ -247,6 +251,9 @@ class _Image:
                 self._name_new(path, _File(None, []))
             case "write" | "truncate":
                 self._file(path).pending.append((name, *arguments[1:], *([None] if name == "truncate" else [])))
+            case "clear":
+                at, size = arguments[1:]
+                self._file(path).pending.append(("write", at, bytes(size)))
             case "rename":
                 self._rename(path, arguments[1])
             case "remove" | "remove_folder":

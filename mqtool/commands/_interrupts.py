@@ -14,7 +14,10 @@ from mqtool.commands._parent import end_with_parent
 from mqtool.engine.store.disk import Disk
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CALLS = ("create", "write", "open", "truncate", "rename", "remove", "make_folder", "set_times", "sync", "sync_folder")
+_CALLS = (
+    *("create", "write", "clear", "open", "truncate", "rename", "remove", "make_folder", "set_times", "sync"),
+    "sync_folder",
+)
 
 
 class Interrupts:

@@ -5,6 +5,7 @@ Tests put a disk in its place that fails, dies or forgets.
 """
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import os
@@ -22,6 +23,10 @@ _MOUNTS = Path("/proc/self/mountinfo")
 ZEROS = bytes(CHUNK)
 """A chunk of nothing."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_FALLOCATE = getattr(ctypes.CDLL(None), "fallocate", None)  # of Linux alone
+if _FALLOCATE:
+    _FALLOCATE.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _PART, _GONE = b".mqtool-part", b".mqtool-gone"
 _LONGEST_NAME = 255  # bytes
 _KEPT = 200
@@ -123,10 +128,18 @@ class Disk:
         with writing(path):
             descriptor = os.open(path, os.O_WRONLY)
             try:
-                rest = memoryview(data)
-                while rest:
-                    written = os.pwrite(descriptor, rest, at)
-                    rest, at = rest[written:], at + written
+                _write_all(descriptor, at, memoryview(data))
+            finally:
+                os.close(descriptor)
+
+    def clear(self, path: Path, at: int, size: int) -> None:
+        """Make ``size`` bytes of a file zeros, up to its end at most: a hole, where its file system has holes."""
+        with writing(path):
+            descriptor = os.open(path, os.O_WRONLY)
+            try:
+                if not _punched(descriptor, at, size):
+                    for start in range(at, at + size, CHUNK):
+                        _write_all(descriptor, start, memoryview(ZEROS)[: at + size - start])
             finally:
                 os.close(descriptor)
 
@@ -303,6 +316,17 @@ def chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
                 at += len(data)
     finally:
         os.close(descriptor)
+
+
+def _write_all(descriptor: int, at: int, rest: memoryview) -> None:
+    while rest:
+        written = os.pwrite(descriptor, rest, at)
+        rest, at = rest[written:], at + written
+
+
+def _punched(descriptor: int, at: int, size: int) -> bool:
+    """Make a hole, and tell whether the system could."""
+    return _FALLOCATE is not None and not _FALLOCATE(descriptor, _PUNCH_HOLE | _KEEP_SIZE, at, size)
 
 
 def _sync(path: Path) -> None:
