@@ -237,7 +237,7 @@ def _inside(units: Any, least: int, starts: Ints, ends: Ints) -> Ints:
 
 
 def _combined(heads: list[Known], units: list[_Units], keys: Keys) -> tuple[Rows, list[Light]]:
-    """Return one row for each place where a message stood, in the order of the log."""
+    """Return one row for each place where a message stood, in the order of the log; ``units`` is empty then."""
     count = len(heads) + sum(len(one.position) for one in units)
     if not count:
         return _rows([]), []
@@ -254,21 +254,18 @@ def _combined(heads: list[Known], units: list[_Units], keys: Keys) -> tuple[Rows
         )
         for known in heads
     )
-    numbers = [np.full(len(one.position), keys.number(one.key)) for one in units]
-    none = np.zeros(count - len(heads), np.int64)
-    unit_rows = [
-        np.concatenate([np.empty(0, np.int64), *columns])
-        for columns in (
-            [one.position for one in units],
-            [one.size for one in units],
-            numbers,
-            [one.queue_offset for one in units],
-            [one.batch_size for one in units],
-        )
-    ]
+    none = np.zeros(count - len(heads), np.int8)
     both = Rows(
-        *(np.concatenate(pair) for pair in zip(head_rows, [*unit_rows, none, none - 1, none != 0], strict=True))
+        np.concatenate([head_rows.start, *(one.position for one in units)]),
+        np.concatenate([head_rows.size, *(one.size for one in units)]),
+        np.concatenate([head_rows.queue, *(np.full(len(one.position), keys.number(one.key)) for one in units)]),
+        np.concatenate([head_rows.queue_offset, *(one.queue_offset for one in units)]),
+        np.concatenate([head_rows.batch_size, *(one.batch_size for one in units)]),
+        np.concatenate([head_rows.transaction, none]),
+        np.concatenate([head_rows.light, none - 1]),
+        np.concatenate([head_rows.own, none != 0]),
     )
+    units.clear()  # there may be millions
     order = np.lexsort((both.size, both.start))
     both = both.where(order)
     edge = (np.diff(both.start) != 0) | (np.diff(both.size) != 0)

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.missing_log import Elsewhere, log_elsewhere
 from mqtool.engine.repair.parts import Progress
-from mqtool.engine.repair.recover import plan_recover
+from mqtool.engine.repair.recover import has_work
 from mqtool.engine.repair.surroundings import Surroundings
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.file_queue import is_segment_name
+from mqtool.engine.store.mapped_file import give_back_memory
 from mqtool.engine.store.paths import SIZES, StoreConfig
 from mqtool.engine.store.queue_view import queue_keys
 from mqtool.engine.store.reader import StoreReader
@@ -170,16 +171,18 @@ class Case:
 
     @functools.cached_property
     def has_recover_work(self) -> bool:
-        """Whether ``recover --abnormal`` changes anything. Cost: that of its plan, which reads the whole log.
+        """Whether ``recover --abnormal`` changes anything. Cost: it reads the whole log.
 
         Asked only where something is found that it may leave.
         """
         try:
-            return bool(plan_recover(self.reader, {"mode": "abnormal"}, self.jobs, self.progress).changes)
+            return has_work(self.reader, self.jobs, self.progress)
         except BadDataError:  # a hole that cannot be bridged
             return False
         except MqtoolError:
             return True
+        finally:
+            give_back_memory()
 
     @property
     def needs_new_store(self) -> bool:

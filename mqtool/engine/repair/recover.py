@@ -11,9 +11,9 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from mqtool.engine.repair import left, older_brokers, verify_index
 from mqtool.engine.repair.bridges import Bridges, Hole
@@ -192,10 +192,34 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
 # What there is to do
 
 
+def has_work(reader: StoreReader, jobs: int, progress: Progress) -> bool:
+    """Tell whether ``recover --abnormal`` changes anything; raises like its plan.
+
+    Where the log itself is changed, queues and index are not looked at.
+    """
+    _require_log(reader)
+    looked = _looked(reader, {"mode": "abnormal"}, jobs, progress, of_log=True)
+    return looked.is_log_changed or any(True for _ in _changes(_recovery(looked)))
+
+
 def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Recovery:
+    _require_log(reader)
+    with ThreadPoolExecutor(1) as beside:
+        files_differ = beside.submit(_index_files_differ, reader)
+        looked = _looked(reader, options, jobs, progress)
+        return _recovery(looked, files_differ)
+
+
+def _require_log(reader: StoreReader) -> None:
     if reader.commit_log.envelope is not scan.BARE:
         raise UsageError(f"{reader.root} is a DLedger log: let a peer send it what is missing, it is not mended here")
     require_log(reader)
+
+
+def _looked(
+    reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress, *, of_log: bool = False
+) -> "_Looked":
+    """Return what the log holds; ``of_log``: what that means for queues and index only where the log stays as it is."""
     placement = place(reader.commit_log)
     placement.keep_beginning(_first_addresses(reader))
     log = placement.log
@@ -210,26 +234,30 @@ def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress
     start = first = first_of(log.segments)
     batch_topics = batch_topics_of(reader)
     cut = bool(options.get("cut"))
-    look = functools.partial(_look, cut=cut, jobs=jobs, progress=progress, batch_topics=batch_topics)
-    with ThreadPoolExecutor(1) as beside:
-        files_differ = beside.submit(_index_files_differ, reader)
-        while True:
-            seen, back = look(reader.with_log(log), start), PutBack(log)
-            if placement.too_long or placement.is_whole_in_doubt or seen.is_unsound:
-                back = put_back(seen.reader, placement, seen.unsound)
-                if back.patches:
-                    seen = look(reader.with_log(back.log), min(start, back.log.min_offset))
-            behind = list(_behind(seen.reader.commit_log, seen.plan))
-            # The same mend again looks at the last of those that stay.
-            first = min(first, first_of([one for one in seen.reader.commit_log.segments if one not in behind]))
-            due = log.min_offset if seen.is_short else max(first, log.min_offset)
-            if due >= start:
-                break
-            start = due
+    look = functools.partial(_look, cut=cut, jobs=jobs, progress=progress, batch_topics=batch_topics, of_log=of_log)
+    while True:
+        seen, back = look(reader.with_log(log), start), PutBack(log)
+        if placement.too_long or placement.is_whole_in_doubt or seen.is_unsound:
+            back = put_back(seen.reader, placement, seen.unsound)
+            if back.patches:
+                seen = look(reader.with_log(back.log), min(start, back.log.min_offset))
+        behind = list(_behind(seen.reader.commit_log, seen.plan))
+        # The same mend again looks at the last of those that stay.
+        first = min(first, first_of([one for one in seen.reader.commit_log.segments if one not in behind]))
+        due = log.min_offset if seen.is_short else max(first, log.min_offset)
+        if due >= start:
+            break
+        start = due
+    return _Looked(seen, back, placement, first, batch_topics, behind)
+
+
+def _recovery(looked: "_Looked", files_differ: "Future[bool] | None" = None) -> Recovery:
+    seen, back, placement, first, batch_topics, behind = looked
     reader, plan = seen.reader, seen.plan
     back.tell_left(plan)
     created = {segment.start_offset for segment in back.created}
-    index = _index_is_wrong(reader, plan, seen.index, files_differ.result())
+    differs = files_differ.result() if files_differ else _index_files_differ(reader)
+    index = _index_is_wrong(reader, plan, seen.index, differs)
     return Recovery(
         reader,
         placement,
@@ -283,13 +311,42 @@ class _Seen:
         return self.follower.queues is not None and (self.follower.queues.is_short or bool(self.follower.queues.others))
 
     @property
+    def is_log_changed(self) -> bool:
+        """Whether something in the log is written."""
+        return bool(self.plan.holes or self.plan.patches)
+
+    @property
     def is_unsound(self) -> bool:
         """Whether there is anything that is no sound record, zeros behind the end aside."""
         log = self.reader.commit_log
         return bool(self.plan.holes) or any(_left_over(self.reader, self.plan)) or any(_behind(log, self.plan))
 
 
-def _look(reader: StoreReader, start: int, cut: bool, jobs: int, progress: Progress, batch_topics: set[str]) -> _Seen:
+class _Looked(NamedTuple):
+    """The log as it was found and as it should be, and what that means for queues and index."""
+
+    seen: _Seen
+    back: PutBack
+    placement: Placement
+    first: int  # address from which on it was to be looked at
+    batch_topics: set[str]
+    behind: list[MappedFile]  # segments that lie wholly behind the end
+
+    @property
+    def is_log_changed(self) -> bool:
+        """Whether something in the log is written."""
+        return self.seen.is_log_changed or bool(self.back.patches)
+
+
+def _look(
+    reader: StoreReader,
+    start: int,
+    cut: bool,
+    jobs: int,
+    progress: Progress,
+    batch_topics: set[str],
+    of_log: bool,
+) -> _Seen:
     tags = IndexJudge(reader, live=False).has_tags()
     tally, index = Tally(), _IndexView.of(reader, start)
     known = len(batch_topics)
@@ -297,6 +354,9 @@ def _look(reader: StoreReader, start: int, cut: bool, jobs: int, progress: Progr
     unsound = Unsound(reader.commit_log, start)
     pieces = unsound.watch(survey(reader, start, jobs, progress, tags))
     plan = plan_log(reader, follower.watch(pieces), start, cut, batch_topics)
+    seen = _Seen(reader, start, plan, unsound, tally, index, follower)
+    if of_log and seen.is_log_changed:
+        return seen
     is_changed = plan.holes or plan.patches or plan.is_cut or plan.odd
     if not (is_changed or follower.is_cut_short or len(batch_topics) > known):
         follower.finish(plan, start)

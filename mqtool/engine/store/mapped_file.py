@@ -71,6 +71,12 @@ def map_file(descriptor: int, size: int) -> Bytes:
     return array
 
 
+def give_back_memory() -> None:
+    """Return what was freed to the system, after work that took much more than what follows (glibc keeps it)."""
+    with contextlib.suppress(AttributeError):  # another C library
+        _C.malloc_trim(0)
+
+
 class MappedFile:
     """A file of known start address; ``size`` is its length when it was found.
 
