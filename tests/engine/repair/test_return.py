@@ -216,3 +216,20 @@ def steps(work: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+def test_undo_gives_back_the_room_of_zeros_that_were_written_over(tmp_path: Path) -> None:
+    store, file = tmp_path / "store", tmp_path / "store" / "file"
+    store.mkdir()
+    file.write_bytes(b"begin" + bytes(8 << 20) + b"end")
+    before = look(store)
+    with holding(store, Disk()):
+        journal = Journal.begin(store, "test", {}, Disk())
+        journal.write(file, 3, b"x" * ((8 << 20) + 4))
+        journal.finish()
+
+    _, exact = undo(store, Disk())
+
+    assert exact
+    assert look(store) == before
+    assert file.stat().st_blocks * 512 < 2 << 20

@@ -30,6 +30,22 @@ def test_a_write_changes_its_bytes_and_may_make_the_file_longer(tmp_path: Path) 
     assert path.read_bytes() == b"\0\0abc\0\0\0\0\0\0\0end"
 
 
+@pytest.mark.parametrize("has_holes", [True, False])
+def test_a_stretch_that_is_cleared_is_zeros_with_or_without_holes(
+    has_holes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (3 << 20))
+    before = path.stat().st_blocks
+    if not has_holes:
+        monkeypatch.setattr("mqtool.engine.store.disk._FALLOCATE", lambda *_: -1)
+
+    Disk().clear(path, 1000, 2 << 20)
+
+    assert path.read_bytes() == b"x" * 1000 + bytes(2 << 20) + b"x" * ((1 << 20) - 1000)
+    assert has_holes == (path.stat().st_blocks < before - 4000)
+
+
 def test_a_file_becomes_shorter_or_longer(tmp_path: Path) -> None:
     disk, path = Disk(), tmp_path / "file"
     path.write_bytes(b"abcdef")
