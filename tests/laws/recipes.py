@@ -5,6 +5,14 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "delay levels that are added from a queue that is made again are foretold": (
+        "txn-497-clean", "rebuild all", [{"op": "delete", "path": "consumequeue"}]
+    ),
+    "offsets that follow from messages of a queue that is made again are foretold": (
+        "retry-533-clean",
+        "rebuild all",
+        [{"op": "delete", "path": "consumequeue"}, {"op": "delete", "path": "config/consumerOffset.json"}],
+    ),
     "a queue that nobody has, of a message that nobody looked at, is told where that lies": (
         "mixed-533-clean",
         "recover --normal",

@@ -42,21 +42,25 @@ _OFFSET_DIGITS = 16  # at the end of an offset message id
 
 @dataclasses.dataclass(frozen=True)
 class Rebuilt:
-    """A table that differs from the one that is there."""
+    """A table that differs from the one that is there.
+
+    ``is_rough``: what is in it, and whether it differs at all, depends on queues that are not there yet.
+    """
 
     name: str
     text: bytes
     reasons: tuple[str, ...]
+    is_rough: bool = False
 
 
 def changes(reader: StoreReader, further: Collection[QueueKey] = (), ends: Ends | None = None) -> list[Change]:
     """Return what ``apply`` would do, with its arguments."""
     return [
         Change(
-            "replace" if (reader.paths.config / one.name).exists() else "create",
+            "replace" if one.is_rough or (reader.paths.config / one.name).exists() else "create",
             f"config/{one.name}",
             "; ".join(one.reasons),
-            size=len(one.text),
+            size=None if one.is_rough else len(one.text),
         )
         for one in tables(reader, further, ends)
     ]
@@ -102,6 +106,7 @@ class _Config:
             self.counts[topic] = max(self.counts.get(topic, 0), queue_id + 1)
         self.tables: dict[str, Table] = {}
         self.reasons: dict[str, list[str]] = {name: [] for name in NAMES}
+        self.rough: set[str] = set()
         for name in NAMES:
             self.tables[name] = self._read(name)
 
@@ -180,6 +185,14 @@ class _Config:
                 new.append(f"{topic}@{group}")
         self._tell("consumerOffset.json", "offsets behind the end of their queue moved there", clamped)
         self._tell("consumerOffset.json", "offsets taken from messages sent back", new)
+        unread = [topic for topic, _ in self._due() if topic.startswith(RETRY_PREFIX)]
+        if unread:
+            self.rough.add("consumerOffset.json")
+            self._tell("consumerOffset.json", "offsets may follow from messages sent back", unread)
+
+    def _due(self) -> list[QueueKey]:
+        """Return the queues that are not there and will be."""
+        return sorted(set(self.ends or ()).difference(self.reader.consume_queues, self.reader.batch_consume_queues))
 
     def _sent_back(self) -> dict[config_tables.OffsetKey, int]:
         """Return for each group and queue the last message that the group is known to have sent back."""
@@ -225,6 +238,12 @@ class _Config:
                 waiting = np.flatnonzero(units["tags_code"] > last)
                 offsets[level] = queue.first_offset + int(waiting[0]) if len(waiting) else queue.max_offset()
                 new.append(str(level))
+        for topic, queue_id in self._due():
+            level = queue_id + 1
+            if topic == SCHEDULE_TOPIC and level not in offsets and str(level) not in offsets:
+                offsets[level] = 0  # its queue will tell
+                new.append(str(level))
+                self.rough.add("delayOffset.json")
         self._tell("delayOffset.json", "delay levels behind the end of their queue moved there", clamped)
         self._tell("delayOffset.json", "delay levels added", new)
 
@@ -255,6 +274,7 @@ class _Config:
                     name,
                     config_tables.build_table(self.tables[name], dialect_of_table(self.reader, name)),
                     tuple(reasons),
+                    name in self.rough,
                 )
 
 
