@@ -314,7 +314,9 @@ class _Writing(NamedTuple):
             for _ in range(self.verdict.holes_before(row["run"]) - holes):
                 builder.shake()
                 holes += 1
-            builder.add([_piece(topic, queue_id, row["load"])], torn=row["run"] in self.verdict.torn)
+            run = row["run"]
+            is_torn, in_place = run in self.verdict.torn, run not in self.verdict.elsewhere
+            builder.add([_piece(topic, queue_id, row["load"])], is_torn, in_place)
         builder.finish()
         for kind in FOLDERS:
             _take_place(disk, attempt / kind / topic / str(queue_id), Path(self.into, kind, topic, str(queue_id)))

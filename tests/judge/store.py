@@ -62,9 +62,14 @@ class JudgedStore:
 
     @cached_property
     def misplaced(self) -> list[Record]:
-        """Sound records that lie elsewhere, and of which none lies where they say."""
+        """Sound records that lie elsewhere, and of which none lies where they say: nothing, or another message."""
         found = itertools.chain.from_iterable(segment.records for segment in self.segments)
-        return [one for one in found if not one.in_place and one.stated >= 0 and one.stated not in self.records]
+        there = {position: (record.keys, record.digest()) for position, record in self.records.items()}
+        return [
+            one
+            for one in found
+            if not one.in_place and one.stated >= 0 and there.get(one.stated) != (one.keys, one.digest())
+        ]
 
     @cached_property
     def min_offset(self) -> int:

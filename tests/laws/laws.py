@@ -177,7 +177,7 @@ class _Check:
         self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
             self.broken("conservation", "messages", f"gone without a word: {_some(untold)}")
-        gone = before.unqueued() - after.unqueued() - self.restored_beside_queues(after)
+        gone = before.unqueued() - after.unqueued() - self.restored_beside_queues(plan, after)
         for topic, count in collections.Counter(topic for topic, _ in gone.elements()).items():
             if count > told.counts[topic] + told.counts[None] + sum(
                 stop - start for (name, _), ranges in told.ranges.items() for start, stop in ranges if name == topic
@@ -189,7 +189,9 @@ class _Check:
             return
         reachable = after.reachable(with_doubtful=mend.startswith("rebuild"))
         if mend != "rebuild index":
-            offsets = existed(self.case.base, before, max(unread, before.min_offset))
+            offsets = existed(
+                self.case.base, before, max(unread, before.min_offset), misplaced=not mend.startswith("rebuild")
+            )
             missing = {key for key in offsets if key not in reachable and key not in lost and key not in righted}
             missing -= after.inside_batches()
             if mend.startswith("rebuild"):  # it gives a message whose body fails its CRC the unit that it had
@@ -235,17 +237,24 @@ class _Check:
                         found[key].add(record.digest())
         return found
 
-    def restored_beside_queues(self, after: JudgedStore) -> "collections.Counter[tuple[str, bytes]]":
-        """Count records in no queue, as the damage made them, which are again what they were in the undamaged store."""
+    def restored_beside_queues(self, plan: Plan, after: JudgedStore) -> "collections.Counter[tuple[str, bytes]]":
+        """Count records in no queue, as the damage made them, which are again what they were in the undamaged store.
+
+        Also those that got their place in a queue again where they lie, as is told.
+        """
+        told = " ".join(plan.remarks)
         whole = base_of(self.case.base).judged.records
-        return collections.Counter(
-            (record.topic, record.digest())
-            for record in self.before.records.values()
-            if not record.is_queued
-            and (was := whole.get(record.position))
-            and (now := after.records.get(record.position))
-            and was.digest() == now.digest() != record.digest()
-        )
+        found: collections.Counter[tuple[str, bytes]] = collections.Counter()
+        for record in self.before.records.values():
+            was, now = whole.get(record.position), after.records.get(record.position)
+            if record.is_queued or was is None or now is None:
+                continue
+            is_placed = now.keys == was.keys != [] and now.body == record.body == was.body
+            if was.digest() == now.digest() != record.digest() or (
+                is_placed and f"the message at {record.position:,} is whole" in told
+            ):
+                found[record.topic, record.digest()] += 1
+        return found
 
     def restored_in(self, kept: "dict[Key, set[bytes]]") -> set[Key]:
         """Return the places whose messages, damaged as they were, are in a new store what they once were."""
@@ -505,14 +514,15 @@ class _Check:
             self.broken("return", f"{after} {_kind(paths[0])}", f"after {after} {_some(paths)} differ: {one}")
 
 
-def existed(base: str, damaged: JudgedStore, start: int) -> set[Key]:
+def existed(base: str, damaged: JudgedStore, start: int, misplaced: bool = True) -> set[Key]:
     """Return the places of queues that there were, as far as the damaged store can tell.
 
     A record or a unit tells of its own, and of all that stood between two that are told of. What lay before the address
-    ``start`` does not count: before the log's first segment it has gone by age. Nor do numbers that no unit can have.
+    ``start`` does not count: before the log's first segment it has gone by age. Nor do numbers that no unit can have,
+    nor, without ``misplaced``, records that lie elsewhere than they say: a rebuild leaves these to ``recover``.
     """
     whole = base_of(base).judged
-    evidence = set(damaged.messages(misplaced=True))
+    evidence = set(damaged.messages(misplaced=misplaced))
     units: dict[tuple[str, int], Any] = {**whole.queues, **whole.batch_queues}
     for queue, unit in damaged.units():
         same = units.get(queue, {}).get(unit.queue_offset)

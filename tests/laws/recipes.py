@@ -657,6 +657,59 @@ _ROWS = {
             {"op": "zero", "file": "commitlog/00000000000000000000", "at": 0, "len": 16384},
         ],
     ),
+    "where no message lies in the last three segments the end of the log is looked for before them": (
+        "mixed-550-clean",
+        "recover --normal",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 28002, "len": 37534},
+            {"op": "zero", "file": "commitlog/00000000000000065536", "at": 0, "len": 65536},
+            {"op": "zero", "file": "commitlog/00000000000000131072", "at": 0, "len": 65536},
+            {"op": "zero", "file": "commitlog/00000000000000196608", "at": 0, "len": 65536},
+            {"op": "zero", "file": "commitlog/00000000000000262144", "at": 0, "len": 65536},
+            {"op": "delete", "path": "consumequeue"},
+        ],
+    ),
+    "plain queues of which the log holds no message any more go when queues are rebuilt": (
+        "batchcq-533-clean",
+        "rebuild all",
+        [{"op": "zero", "file": "commitlog/00000000000000000000", "at": 11147, "len": 54389}],
+    ),
+    "a message from elsewhere does not become the first of its queue in a rebuild": (
+        "special-550-kill",
+        "rebuild queues",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 0,
+                "len": 398,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 15048,
+            }
+        ],
+    ),
+    "a batch with the number of another gets no unit in a rebuild": (
+        "batchcq-533-kill",
+        "rebuild queues",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 6202,
+                "hex": (b"INNER_BASE\x0134\x02").hex(),
+            }
+        ],
+    ),
+    "a message that gets its place again gets the flags of its body beside it": (
+        "special-533-clean",
+        "recover --abnormal --cut",
+        [{"op": "write", "file": "commitlog/00000000000000065536", "at": 11438, "hex": "00000027"}],
+    ),
+    "the first message of a queue gets its number again where no unit tells it": (
+        "rocksdb-550-clean",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 20, "hex": "0000000000000001"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

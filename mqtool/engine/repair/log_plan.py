@@ -660,7 +660,8 @@ class _Builder:
         editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
         editor.take_batches(self.mended)
         alone = list(self.alone.values())
-        lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next)
+        fronts = self._fronts(lost.gaps)
+        lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, fronts)
         plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.edited
         editor.mend_flags(self.flags)
         self._mend_times(editor)
@@ -683,6 +684,14 @@ class _Builder:
             if not hole.lost and not hole.is_end and not hole.own:
                 plan.losses.add_elsewhere(None, 0, hole.size, UNKNOWN)
         return plan
+
+    def _fronts(self, gaps: list[QueueGap]) -> Iterator[QueueGap]:
+        """Yield place 0 of queues of which a message does not fit, and the first one that fits has place 1."""
+        known = {gap.queue for gap in gaps if not gap.start}
+        for queue in {span.queue for span in self.odd} - known if self.order.from_zero else ():
+            start, address = self.order.first.get(queue, (0, 0))
+            if start == 1:
+                yield QueueGap(queue, 0, 1, -1, address)
 
     def _mend_times(self, editor: RecordEditor) -> None:
         """Write store times into messages where they cannot be right, and tell of those that stay."""

@@ -55,7 +55,7 @@ from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Uni
 from mqtool.engine.store.express import Express, express
 from mqtool.engine.store.mapped_file import MappedFile, read_file
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import BadDataError, FormatError, MissingExtraError, UsageError
+from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError, UsageError
 from mqtool.formats import checkpoint, config_tables, scan
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
@@ -291,7 +291,7 @@ def _build(rules: Rules, into: Path, disk: Disk, jobs: int, progress: Progress) 
                 continue
             shown |= run.inner_batches
             if queues:
-                queues.add(run.pieces, torn=run.faulty > 0)
+                queues.add(run.pieces, torn=run.faulty > 0, in_place=run.in_place)
             if index:
                 index_work.add(functools.partial(index.add, run.entries, run.last_timestamp, run.more))
         if index:
@@ -516,7 +516,8 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
 
     Raises:
         UsageError: options that make no sense, queues that are not kept in files, or segments under wrong names.
-        NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
+        NotFoundError: there is no log, or no message in it while there are queues or an index, or segments that it
+            lacks lie in folders that are not named.
     """
     refuse_log(reader)
     request = _Request.of(reader, options)
@@ -525,6 +526,7 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     disk = CountingDisk()
     if request.survey:
         built = _survey(reader, request, jobs, progress, disk)
+        _refuse_empty(reader, request, built)
         if request.queues:
             losses = losses_of(reader, built, request.topics)
     if request.queues:
@@ -532,6 +534,9 @@ def plan_rebuild(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     if request.index and (built is None or built.index_names):
         text = f"{built.entries:,} entries in {len(built.index_names):,} files" if built else "from the log"
         changes.append(Change(_verb(reader.paths.index), reader.paths.relative(reader.paths.index), text))
+        changes += _index_time_changes(reader, built)
+    elif request.index and reader.paths.index.exists():
+        changes.append(Change("remove", reader.paths.relative(reader.paths.index), "no message of the log has a key"))
         changes += _index_time_changes(reader, built)
     if request.config:
         changes += rebuild_config.changes(reader, built.queues if built else (), _ends(reader, request, built))
@@ -592,15 +597,29 @@ def refuse_log(reader: StoreReader) -> None:
         )
 
 
+def _refuse_empty(reader: StoreReader, request: _Request, built: Built) -> None:
+    """Raise ``NotFoundError`` where queues or index would go, as the log holds no message: they tell what it held."""
+    folders = [reader.root / kind for kind in FOLDERS] if request.queues else []
+    folders += [reader.paths.index] if request.index else []
+    there = [path for path in folders if path.is_dir() and any(path.iterdir())]
+    if not built.messages and there:
+        raise NotFoundError(
+            f"the log of {reader.root} holds no message: nothing can be rebuilt from it, and {there[0].name} stays, "
+            "which tells what it held; `mqtool recover` tells all that is lost"
+        )
+
+
 def _verb(path: Path) -> str:
     return "replace" if path.exists() else "create"
 
 
 def _queue_changes(reader: StoreReader, request: _Request, built: Built | None) -> list[Change]:
-    kinds = [kind for kind in FOLDERS if kind in built.kinds] if built else _kinds_there(reader)
+    kinds = _kinds_made(reader, request, built) if built else _kinds_there(reader)
     if request.topics is None:
         text = f"{len(built.queues):,} queues with {built.units:,} units" if built else "from the log"
-        return [Change(_verb(reader.root / kind), kind, text) for kind in kinds]
+        changes = [Change(_verb(reader.root / kind), kind, text) for kind in kinds]
+        gone = [kind for kind in _kinds_there(reader) if kind not in kinds and (reader.root / kind).exists()]
+        return changes + [Change("remove", kind, "the log holds no message of its queues") for kind in gone]
     changes = []
     for topic, kind in itertools.product(request.topics, kinds):
         text = "from the log"
@@ -610,6 +629,12 @@ def _queue_changes(reader: StoreReader, request: _Request, built: Built | None) 
         if kind == FOLDERS[0] or (reader.root / kind / topic).exists():
             changes.append(Change(_verb(reader.root / kind / topic), f"{kind}/{topic}", text))
     return changes
+
+
+def _kinds_made(reader: StoreReader, request: _Request, built: Built) -> list[str]:
+    """Return the folders of queues that are made, or taken over as their messages have expired."""
+    kept = [kind for key in _expired(reader, request, built) for kind in (FOLDERS[0], *dict(_ext_folder(reader, key)))]
+    return [kind for kind in FOLDERS if kind in built.kinds or kind in kept]
 
 
 def _kinds_there(reader: StoreReader) -> list[str]:
@@ -648,7 +673,7 @@ def _rehearse(reader: StoreReader, request: _Request, built: Built | None, journ
         for topic in request.topics or ():
             if (reader.paths.consume_queue / topic).exists():
                 journal.remove(reader.paths.consume_queue / topic)
-    if request.index and (built is None or built.index_names):
+    if request.index and (built is None or built.index_names or reader.paths.index.exists()):
         if reader.paths.index.exists():
             journal.remove(reader.paths.index)
         _note_index(reader, journal, 0)
@@ -698,8 +723,11 @@ def apply_rebuild(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
         if request.queues:
             _keep_expired(reader, journal, request, built)
             _swap_queues(reader, journal, request)
-        if request.index and built.index_names:
-            journal.move_in(journal.workspace / "index", reader.paths.index)
+        if request.index and (built.index_names or reader.paths.index.exists()):
+            if built.index_names:
+                journal.move_in(journal.workspace / "index", reader.paths.index)
+            else:
+                journal.remove(reader.paths.index)
             _note_index(reader, journal, built.index_timestamp)
     if request.config:
         if built is None or not request.queues:
@@ -746,6 +774,8 @@ def _swap_queues(reader: StoreReader, journal: Journal, request: _Request) -> No
     for kind in FOLDERS:
         new = journal.workspace / kind
         if not new.exists():
+            if request.topics is None and (reader.root / kind).exists():
+                journal.remove(reader.root / kind)
             continue
         if request.topics is None:
             journal.move_in(new, reader.root / kind)

@@ -115,6 +115,8 @@ class Verdict:
     """Addresses of runs with records that cannot be read, .."""
     torn_ends: list[int] = dataclasses.field(default_factory=list)
     """.. and where each of them ends."""
+    elsewhere: set[int] = dataclasses.field(default_factory=set)
+    """Addresses of runs whose records say that they lie elsewhere."""
     accepted: dict[Stretch, frozenset[int]] = dataclasses.field(default_factory=dict)
     """Addresses of the runs that belong to the log, for stretches where not all do."""
     files: list[FileStart] = dataclasses.field(default_factory=list)
@@ -208,6 +210,8 @@ def judge(rules: Rules, shape: Shape | None, reports: Iterable[bytes], surplus: 
         if run.faulty:
             verdict.torn.add(run.start_offset)
             verdict.torn_ends.append(run.end_offset)
+        if not run.in_place:
+            verdict.elsewhere.add(run.start_offset)
         verdict.inner_batches |= run.inner_batches
         if isinstance(run, FarDerived):
             taken.setdefault(run.stretch, set()).add(run.start_offset)

@@ -316,14 +316,20 @@ class QueueBuilder:
         self._folders: dict[Path, None] = {}  # made
         self._holes = 0
         self._torn = False
-        self._firsts: dict[QueueKey, tuple[Piece, int]] = {}  # and how many holes there were before them
+        self._firsts: dict[QueueKey, tuple[Piece, int, bool]] = {}  # how many holes were before them; in their place?
         self._most = reader.commit_log.total_size // log_layout.MIN_SIZE
 
-    def add(self, pieces: Sequence[Piece], torn: bool = False) -> None:
-        """Take the next units of the log; ``torn``: records between them, or behind the last, cannot be read."""
+    def add(self, pieces: Sequence[Piece], torn: bool = False, in_place: bool = True) -> None:
+        """Take the next units of the log.
+
+        Args:
+            pieces: the units.
+            torn: records between them, or behind the last, cannot be read.
+            in_place: their records say that they lie where they lie.
+        """
         self._torn = torn
         for piece in pieces:
-            queue = self.queues.get(piece.queue) or self._second(piece)
+            queue = self.queues.get(piece.queue) or self._second(piece, in_place)
             if queue is None:
                 continue
             if queue.held is not None or piece.offset != queue.next:
@@ -335,19 +341,20 @@ class QueueBuilder:
         if self._pending >= PENDING:
             self.flush()
 
-    def _second(self, piece: Piece) -> _Queue | None:
+    def _second(self, piece: Piece, in_place: bool) -> _Queue | None:
         """Begin a queue with its first piece now that the second one shows whether its offset is damaged."""
         if piece.queue not in self._firsts:
             if self._is_possible(piece):
-                self._firsts[piece.queue] = piece, self._holes
+                self._firsts[piece.queue] = piece, self._holes, in_place
             else:
                 self.unplaced[piece.queue] += len(piece.units)
             return None
-        first, holes = self._firsts.pop(piece.queue)
+        first, holes, was_in_place = self._firsts.pop(piece.queue)
         if len(first.units) == 1 and piece.offset < first.offset:
-            if piece.offset == 0:
+            # The number of a record from elsewhere is right; that of a batch its messages say as well.
+            if piece.offset == 0 or not was_in_place or first.queue[0] in self._batch_topics:
                 self.unplaced[first.queue] += 1
-                self._firsts[piece.queue] = piece, self._holes
+                self._firsts[piece.queue] = piece, self._holes, in_place
                 return None
             first = first._replace(offset=piece.offset - 1, stop=piece.offset)
         return self._begin(first, holes)
@@ -411,7 +418,10 @@ class QueueBuilder:
             if piece.offset == queue.next:
                 self.unplaced[held.queue] += len(held.units)
             elif piece.offset == queue.next + held.stop - held.offset:
-                self._append(queue, held)
+                if held.queue[0] in self._batch_topics:  # its messages have the damaged number, whatever its unit says
+                    self.unplaced[held.queue] += held.stop - held.offset
+                else:
+                    self._append(queue, held)
             else:
                 self._place(queue, held)
         is_alone = len(piece.units) == 1  # else those behind it confirm its offset
@@ -460,12 +470,14 @@ class QueueBuilder:
 
     def finish(self) -> None:
         """Write everything, down to the disk."""
-        for first, holes in self._firsts.values():
+        for first, holes, _ in self._firsts.values():
             self._begin(first, holes)
         self._firsts.clear()
         for queue in self.queues.values():
             held, queue.held = queue.held, None
-            if held is not None:
+            if held is not None and held.queue[0] in self._batch_topics:
+                self._place(queue, held)
+            elif held is not None:
                 self._append(queue, held)
         self.flush()
         self._wait()

@@ -96,6 +96,7 @@ class RecordEditor:
         odd: list[Span],
         alone: list[Span],
         ends: Mapping[QueueKey, tuple[int, int]],
+        fronts: Iterable[QueueGap] = (),
     ) -> list[QueueGap]:
         """Give messages the place that is missing where they lie; return the gaps that are left.
 
@@ -105,6 +106,7 @@ class RecordEditor:
             odd: messages that do not fit where they say they belong.
             alone: the only messages of their queues.
             ends: one past the last message of each queue, and its address.
+            fronts: first places of queues, which no message has and no hole has room for: one that does not fit may.
         """
         fixed: dict[QueueKey, dict[int, int]] = collections.defaultdict(dict)  # address by queue offset
         by_position: dict[int, list[tuple[QueueKey, int]]] = collections.defaultdict(list)
@@ -116,7 +118,7 @@ class RecordEditor:
                 fixed[queue][offset] = position
         gaps = list(_without(gaps, fixed))
         fixed.clear()
-        for span, gap in _fits([*odd, *alone], [gap for gap in gaps if gap.messages == 1]):
+        for span, gap in _fits([*odd, *alone], [*fronts, *(gap for gap in gaps if gap.messages == 1)]):
             position = span.physical_offset
             if position < self.end_offset and position not in self._edited:
                 record = self._record(position)
@@ -125,7 +127,7 @@ class RecordEditor:
         unfit = [span.physical_offset for span in odd if span.physical_offset not in self._edited]
         text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
         for position in unfit:
-            self._tell("unfit", f"the message at {position:,} {text}")
+            self._tell("unfit", f"left as it is (LOG-QUEUE-ORDER): the message at {position:,} {text}")
         return list(_without(gaps, fixed))
 
     def _led_to(self, odd: Collection[int], ends: Mapping[QueueKey, tuple[int, int]]) -> Iterator[QueueGap]:
@@ -248,6 +250,8 @@ class RecordEditor:
             record = self._record(position)
             if record is not None:
                 reason = "its system flag contradicts its body"
+                # The body tells nothing of a transaction; that may have been put right with the record's place.
+                flag = flag & ~layout.TRANSACTION_MASK | record.message.sys_flag & layout.TRANSACTION_MASK
                 self._edit(position, record_edits.with_flag(record.data, flag), reason)
                 self._tell("flag", f"the message at {position:,} stays: {reason}, 0x{flag:x} is written")
 

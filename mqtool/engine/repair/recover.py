@@ -244,7 +244,9 @@ def _looked(
         behind = list(_behind(seen.reader.commit_log, seen.plan))
         # The same mend again looks at the last of those that stay.
         first = min(first, first_of([one for one in seen.reader.commit_log.segments if one not in behind]))
-        due = log.min_offset if seen.is_short else max(first, log.min_offset)
+        # Where the log ends lies before the first that was looked at, if no message lies behind.
+        ends_before = seen.plan.last_start < 0
+        due = log.min_offset if seen.is_short or ends_before else max(first, log.min_offset)
         if due >= start:
             break
         start = due
@@ -545,8 +547,8 @@ def _remarks(found: Recovery) -> list[str]:
     remarks = [*found.reader.remarks, *log.remarks, *older_brokers.remarks(found.reader, log.kept, log.end_offset)]
     if found.is_short:
         remarks.append(
-            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or are made anew: the whole "
-            "log is read and mended, as with --abnormal"
+            f"queues lack units of messages before the last {_NORMAL_SEGMENTS} segments, or are made anew, or these "
+            "hold no message: the whole log is read and mended, as with --abnormal"
         )
     if found.start_offset > found.reader.commit_log.min_offset:
         before = f"{found.start_offset:,}"
