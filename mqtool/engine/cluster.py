@@ -191,9 +191,10 @@ class _RunningBroker:
         self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
         self.rules.saves.on_wanted = self._saves_wanted.set
         self.rules.topics.on_change.append(self._register_topics)
-        self.store.removes_aside = True
+        self.store.removes_aside = self.store.makes_aside = True
         self._removal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._removal.set_result(None)
+        self._making = self._removal
         self._flusher = asyncio.create_task(self._flush_on())
         self._saver = asyncio.create_task(self._save_on())
         await self._register()
@@ -222,6 +223,7 @@ class _RunningBroker:
         self._saves_wanted.set()
         await self._flusher
         await self._removal
+        await self._making
         self.server.send(self.door.tick(self._clock()))
         await self._saver
         await self.server.stop()
@@ -237,6 +239,9 @@ class _RunningBroker:
         self.rules.clients.heard_all(now)
         self.server.catch_up(now)
         self.store.remove_expired()
+        if self.store.wants_files:
+            self.store.make_files()
+            self.server.catch_up(now)
         self._topics_changed.set()
 
     # The store
@@ -297,6 +302,9 @@ class _RunningBroker:
                     await loop.run_in_executor(None, store.flush_queues)
                 if store.has_expired and self._removal.done():  # of a gigabyte, perhaps: no flush waits for that
                     self._removal = loop.run_in_executor(None, store.remove_expired)
+                if store.wants_files and self._making.done():
+                    self._making = loop.run_in_executor(None, store.make_files)
+                    self._making.add_done_callback(lambda _: self.server.wake())
             except MqtoolError:
                 log.exception("the store takes nothing any more")
                 self.server.wake()

@@ -77,7 +77,6 @@ class Dispatcher:
         self._delay_levels = delay_levels
         self._timestamp, self._last_start = reached
         self._taken = 0  # messages since units were written; one of many keys counts as several
-        self._is_behind = False  # some new queues were left for later
 
     # Messages
 
@@ -122,7 +121,7 @@ class Dispatcher:
         self.next_offset = physical_offset + size
         self._taken += 1
         if self._taken >= _MOST_WAITING:
-            self.write_units()
+            self.write_some_units()
         if queue is not None and self.on_arrival is not None:
             self.on_arrival(topic, message.queue_id, queue.next_offset, code, now)
 
@@ -183,29 +182,30 @@ class Dispatcher:
 
     @property
     def has_much_to_write(self) -> bool:
-        """Whether ``write_units`` is better called soon: the longer it waits, the longer it takes."""
-        return self._taken >= _MANY_WAITING or self._is_behind
+        """Whether ``write_some_units`` is better called soon: the longer it waits, the longer it takes."""
+        return self._taken >= _MANY_WAITING or self.queues.is_behind or self.queues.files.has_made
 
     def write_units(self) -> None:
         """Write the units and keys of all messages into their files; what fails is tried again at the next tick."""
-        self._write_units(self.queues.new_count)
+        self._write_units(None)
 
     def write_some_units(self) -> None:
-        """Write the units and keys, but of queues that are new only a few: each makes a folder and a file."""
+        """Write the units and keys, but of queues that are new only a few, and none whose files are made aside."""
         self._write_units(_NEW_AT_ONCE)
 
-    def _write_units(self, most_new: int) -> None:
+    def _write_units(self, most_new: int | None) -> None:
         self._taken = 0
+        self.queues.files.has_made = False
         self._health.is_held_up = False
         if self._health.failure is not None:
             return
         reached = self.reached
         try:
-            self.queues.write(most_new)
+            is_all = self.queues.write(most_new)
             if self.is_indexed:
-                self.index.write()
+                is_all = self.index.write(at_once=most_new is None) and is_all
         except MqtoolError as error:
             self._health.hold_up(error)
         else:
-            self.written = self.queues.before_new or reached
-        self._is_behind = self.queues.new_count > 0
+            if is_all:
+                self.written = self.queues.before_new or reached

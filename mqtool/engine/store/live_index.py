@@ -265,8 +265,10 @@ class LiveIndex:
         """Whether there is no file."""
         return not self._all
 
-    def write(self) -> None:
-        """Add the keys of all messages that wait.
+    def write(self, *, at_once: bool) -> bool:
+        """Add the keys of all messages that wait, and tell whether all are added.
+
+        ``at_once`` they are; else a file may have to be made aside first.
 
         Raises:
             WriteError: the disk is full, or fails; what is not added goes on waiting.
@@ -278,18 +280,24 @@ class LiveIndex:
         if self._all:
             self._write_last()
         while len(self._entries.hashes):
-            last = self._with_room(int(self._entries.timestamps[0]))
+            last = self._with_room(int(self._entries.timestamps[0]), at_once)
+            if last is None:
+                return False
             taken = last.take(self._entries)
             self._entries = self._entries.behind(taken)
             self._write_last()
+        return True
 
     def _write_last(self) -> None:
         last = self._all[-1]
         if last.write(self._files.get(last.path)):
             self._files.note_write(last.path)
 
-    def _with_room(self, timestamp: int) -> LiveIndexFile:
-        """Return the file for the next entry: as in a broker a message without keys makes a new one, too."""
+    def _with_room(self, timestamp: int, at_once: bool) -> LiveIndexFile | None:
+        """Return the file for the next entry, None where it is made aside.
+
+        As in a broker a message without keys makes a new one, too.
+        """
         last = self._all[-1] if self._all else None
         if last is not None and not last.is_full:
             return last
@@ -297,7 +305,8 @@ class LiveIndex:
         if last is not None and name <= last.path.name:
             name = f"{int(last.path.name) + 1:0{NAME_WIDTH}}"
         file = LiveIndexFile(self.folder / name, self.shape)
-        self._files.create(file.path, self.shape.file_size)
+        if not self._files.make(file.path, self.shape.file_size, at_once=at_once):
+            return None
         if last is not None:
             # A broker begins a file with the end of the one before it: its first entry counts from there.
             file.begin_timestamp = file.end_timestamp = last.end_timestamp
@@ -318,7 +327,7 @@ class LiveIndex:
             most: return no more than this.
         """
         with contextlib.suppress(WriteError):  # a full disk hides no more than what is new
-            self.write()
+            self.write(at_once=True)
         hashed, found = key_hash(topic, key), list[int]()
         for file in reversed(self._all):
             # The times of entries are whole seconds: a second more on each side.

@@ -176,8 +176,10 @@ class LiveQueue:
         self._tail += _UNIT.pack(physical_offset, size, tags_code)
         self.next_offset += 1
 
-    def write(self) -> None:
-        """Write the units that wait.
+    def write(self, *, at_once: bool) -> bool:
+        """Write the units that wait, and tell whether all are written.
+
+        ``at_once`` they are; else a file may have to be made aside first.
 
         Raises:
             WriteError: the disk is full, or fails; what is not written goes on waiting.
@@ -186,13 +188,15 @@ class LiveQueue:
             start = self.written // self.file_size * self.file_size
             path = self._path(start)
             if not self._starts or start > self._starts[-1]:
-                self._files.create(path, self.file_size)
+                if not self._files.make(path, self.file_size, at_once=at_once):
+                    return False
                 self._starts.append(start)
             count = min(len(self._tail), start + self.file_size - self.written)
             self._files.get(path).write(self.written - start, self._tail[:count])
             self._files.note_write(path)
             self.written += count
             del self._tail[:count]
+        return True
 
     # Reading
 
@@ -279,7 +283,8 @@ class LiveQueue:
 
     def let_go(self) -> list[Callable[[], None]]:
         """Let go of all files, and return what removes them, one each; ``remove_folders`` is for afterwards."""
-        gone = [self._files.let_go(self._path(start)) for start in self._starts]
+        wanted = self._path(self.written)  # it is being made, perhaps
+        gone = [self._files.let_go(path) for path in {wanted, *map(self._path, self._starts)}]
         self._starts.clear()
         return gone
 

@@ -53,9 +53,9 @@ CHANGEABLE = frozenset(
 class MessageStore:
     """The store under one folder, while a broker runs on it.
 
-    One thread calls everything; only ``flush``, ``flush_queues`` and ``remove_expired`` may be called in others. The
-    clock is the caller's: ``now`` is in ms. After a failure of the disk (``Health``) ``close`` leaves the store as one
-    to be recovered.
+    One thread calls everything; only ``flush``, ``flush_queues``, ``make_files`` and ``remove_expired`` may be called
+    in others. The clock is the caller's: ``now`` is in ms. After a failure of the disk (``Health``) ``close`` leaves
+    the store as one to be recovered.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class MessageStore:
             self._checkpoint.begin(None if keeps_checkpoint else opened.reached, self.log.flushed_timestamp)
             self._stack = stack.pop_all()
         self._queues = self.dispatcher.queues.by_key
+        self._files = self.dispatcher.queues.files
         self.append = self._appender.append
         self.append_batch = self._appender.append_batch
         self.append_bytes = self._appender.append_bytes
@@ -206,6 +207,25 @@ class MessageStore:
     @removes_aside.setter
     def removes_aside(self, removes_aside: bool) -> None:
         self._upkeep.removes_aside = removes_aside
+
+    @property
+    def makes_aside(self) -> bool:
+        """Whether somebody else calls ``make_files`` when ``wants_files``; else they are made when they are needed."""
+        return self._files.makes_aside
+
+    @makes_aside.setter
+    def makes_aside(self, makes_aside: bool) -> None:
+        self._files.makes_aside = makes_aside
+
+    @property
+    def wants_files(self) -> bool:
+        """Whether there are files for ``make_files``."""
+        return self._files.is_any_wanted or self.log.has_little_room
+
+    def make_files(self) -> None:
+        """Make the files of new queues and of the index that are wanted, and the next segment; any thread may."""
+        self._files.make_wanted()
+        self.log.make_ahead()
 
     @property
     def has_much_to_write(self) -> bool:

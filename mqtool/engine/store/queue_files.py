@@ -1,12 +1,17 @@
-"""The files of queues and index of an open store: some stay open, and those that were written to wait for a sync."""
+"""The files of queues and index of an open store: some stay open, and those that were written to wait for a sync.
+
+Files are made where they are needed, or aside: then what is to be written goes on waiting until another thread has made
+them (``make_wanted``).
+"""
 
 import collections
 import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqtool.errors import WriteError
+from mqtool.errors import MqtoolError, WriteError
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk, OpenFile
@@ -21,6 +26,13 @@ class QueueFiles:
         self.disk = disk
         self.queue_size = queue_size
         self.batch_queue_size = batch_queue_size
+        self.makes_aside = False
+        """Whether somebody else calls ``make_wanted`` when ``is_any_wanted``; else ``make`` makes all."""
+        self.has_made = False
+        """Whether there are files that were made aside and not written to since."""
+        self._wanted: dict[Path, int] = {}  # sizes of files that are to be made
+        self._made: dict[Path, MqtoolError | None] = {}  # those that are, or why not, until somebody asks
+        self._making = threading.Lock()
         self._unsynced: set[Path] = set()  # files and folders
         self._open: collections.OrderedDict[Path, OpenFile] = collections.OrderedDict()
 
@@ -36,7 +48,44 @@ class QueueFiles:
             self._open.move_to_end(path)
         return file
 
-    def create(self, path: Path, size: int) -> None:
+    def make(self, path: Path, size: int, *, at_once: bool = False) -> bool:
+        """Make a new file, unless it is made aside, and tell whether it is there; ``at_once`` it always is.
+
+        Raises:
+            WriteError: the disk is full, or fails.
+        """
+        if path not in self._made and self.makes_aside and not at_once:
+            self._wanted[path] = size
+            return False
+        with self._making:  # if it is just being made it is there then
+            self._wanted.pop(path, None)
+            if path not in self._made:
+                self._create(path, size)
+            elif failure := self._made.pop(path):
+                raise failure
+        return True
+
+    @property
+    def is_any_wanted(self) -> bool:
+        """Whether there is something for ``make_wanted``."""
+        return bool(self._wanted)
+
+    def make_wanted(self) -> None:
+        """Make the files that are wanted; any thread may call this. Whoever wants one is told of a failure."""
+        for path, size in list(self._wanted.items()):
+            with self._making:
+                if path not in self._wanted:  # it is there, or nobody wants it any more
+                    continue
+                failure = None
+                try:
+                    self._create(path, size)
+                except MqtoolError as error:
+                    failure = error
+                self._made[path] = failure
+                self._wanted.pop(path, None)
+        self.has_made = True
+
+    def _create(self, path: Path, size: int) -> None:
         """Make a file, and the folders that it lies in."""
         missing = []
         folder = path.parent
@@ -79,9 +128,12 @@ class QueueFiles:
         """Let go of a file, and return what removes it, in any thread."""
         file = self._open.pop(path, None)
         self._unsynced.discard(path)
+        self._wanted.pop(path, None)
 
         def remove() -> None:
-            self.disk.remove_tree(path)  # if it is there still
+            with self._making:
+                self._made.pop(path, None)
+                self.disk.remove_tree(path)  # if it is there still, or was made meanwhile
             if file is not None:
                 file.close()
 

@@ -1,6 +1,5 @@
 """The queues of an open store: which there are, which have units to be written, and which are on their way out."""
 
-import itertools
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -30,6 +29,8 @@ class QueueTable:
         """With units to be written."""
         self.leaving: dict[str, Callable[[], None]] = {}
         """Topics whose queues are to be removed, and what does that."""
+        self.is_behind = False
+        """Whether some queues are new and were left for later."""
         self._root = root
         self._new: dict[LiveQueue, Reached] = {}
         """Queues without files, and the last message before their first."""
@@ -48,29 +49,36 @@ class QueueTable:
         return len(self._new) >= _MOST_NEW or topic in self.leaving
 
     @property
-    def new_count(self) -> int:
-        """How many queues have no files yet."""
-        return len(self._new)
-
-    @property
     def before_new(self) -> Reached | None:
         """How far all messages are in queues that have files, None where there are no others."""
         return next(iter(self._new.values()), None)
 
-    def write(self, most_new: int) -> None:
-        """Write the units that wait, but of no more than so many queues that are new.
+    def write(self, most_new: int | None) -> bool:
+        """Write the units that wait, but of no more than so many queues that are new; None for all of them, at once.
+
+        Returns:
+            Whether all those of queues that are not new are written: a file may have to be made aside first.
 
         Raises:
             WriteError: the disk is full, or fails; what is not written goes on waiting.
         """
-        for queue in list(itertools.islice(self._new, most_new)):
-            queue.write()
-            self.waiting.pop(queue, None)
-            del self._new[queue]
+        self.is_behind, at_once, count = False, most_new is None, 0
+        for queue in list(self._new):
+            if count == most_new:
+                self.is_behind = True
+                break
+            if queue.write(at_once=at_once):
+                self.waiting.pop(queue, None)
+                del self._new[queue]
+                count += 1
+        is_all = True
         for queue in list(self.waiting):
             if queue not in self._new:
-                queue.write()
-                del self.waiting[queue]
+                if queue.write(at_once=at_once):
+                    del self.waiting[queue]
+                else:
+                    is_all = False
+        return is_all
 
     def let_go(self, topic: str) -> list[LiveQueue]:
         """Take the queues of a topic out, and return them; what waits for them to be written is dropped."""

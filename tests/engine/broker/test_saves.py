@@ -14,6 +14,7 @@ import pytest
 import mqtool
 from mqtool.engine.broker.config_files import load_table, save_data
 from mqtool.engine.broker.saves import Round
+from mqtool.engine.repair.findings import Severity
 from mqtool.errors import MqtoolError, WriteError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -152,6 +153,37 @@ def test_nobody_waits_while_an_old_segment_is_removed(tmp_path: Path) -> None:
         assert "0" * 20 not in {path.name for path in (tmp_path / "commitlog").iterdir()}
 
     with mock.patch.object(Path, "unlink", held):
+        asyncio.run(test())
+
+
+@pytest.mark.parametrize("made", ["consumequeue/New/0", "index", f"commitlog/{4096:020}"])
+def test_nobody_waits_while_a_file_is_made(made: str, tmp_path: Path) -> None:
+    reached, let_go = threading.Event(), threading.Event()
+    real = os.ftruncate
+
+    def held(descriptor: int, size: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(tmp_path / made):
+            reached.set()
+            assert let_go.wait(_PATIENCE), "nobody was served meanwhile"
+        real(descriptor, size)
+
+    async def test() -> None:
+        async with asyncio.timeout(60), mqtool.Broker(tmp_path, settings={"mappedFileSizeCommitLog": "4096"}) as broker:
+            client = Client(broker.address)
+            await client.send(bytes(1000), topic="New")
+            await client.send(bytes(1000), topic="T")
+            await asyncio.to_thread(reached.wait, _PATIENCE)
+            assert reached.is_set()
+            await client.send(b"meanwhile", topic="New")
+            assert len(await client.messages("New")) == 2
+            let_go.set()
+            for _ in range(8):
+                await client.send(bytes(1000), topic="New")
+            assert len(await client.messages("New")) == 10
+            await client.close()
+        assert [one for one in mqtool.verify_store(mqtool.open_store(tmp_path)) if one.severity != Severity.NOTE] == []
+
+    with mock.patch.object(os, "ftruncate", held):
         asyncio.run(test())
 
 
