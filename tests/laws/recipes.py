@@ -11,7 +11,11 @@ _ROWS = {
     "offsets that follow from messages of a queue that is made again are foretold": (
         "retry-533-clean",
         "rebuild all",
-        [{"op": "delete", "path": "consumequeue"}, {"op": "delete", "path": "config/consumerOffset.json"}],
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "delete", "path": "config/consumerOffset.json"},
+            {"op": "delete", "path": "config/consumerOffset.json.bak"},
+        ],
     ),
     "a queue that nobody has, of a message that nobody looked at, is told where that lies": (
         "mixed-533-clean",
