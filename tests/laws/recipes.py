@@ -5,6 +5,18 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "behind the damage at which a log is cut nothing is put back": (
+        "txn-533-kill",
+        "recover --abnormal --cut",
+        [
+            {
+                "op": "graft",
+                "base": "txn-533-clean",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000065536",
+            }
+        ],
+    ),
     "delay levels that are added from a queue that is made again are foretold": (
         "txn-497-clean", "rebuild all", [{"op": "delete", "path": "consumequeue"}]
     ),

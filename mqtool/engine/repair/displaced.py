@@ -92,11 +92,17 @@ class PatchedFile(MappedFile):
         super().__init__(segment.path, segment.start_offset, size)
         self.original = segment
 
+    @property
+    def on_disk(self) -> MappedFile:
+        """The segment as it is."""
+        file = self.original
+        while isinstance(file, PatchedFile):
+            file = file.original
+        return file
+
     def map(self) -> Bytes:
         """Return a private copy of the bytes, of which memory holds what was changed."""
-        on_disk = self.original
-        while isinstance(on_disk, PatchedFile):
-            on_disk = on_disk.original
+        on_disk = self.on_disk
         if on_disk.size == self.size:
             with reading(self.path), self.path.open("rb") as file:
                 view = np.frombuffer(mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY), np.uint8)
@@ -206,6 +212,22 @@ class PutBack:
             patches=[one for one in self.patches if one.segment_offset not in bases],
             created=[one for one in self.created if one.start_offset not in bases],
             told=[one for one in self.told if one[0].start_offset not in bases],
+        )
+
+    def before(self, end: int) -> "PutBack":
+        """Return what is left of this when the log is to end at an address."""
+        told = []
+        for segment, start, size, count in self.told:
+            room = end - segment.start_offset - start
+            if 0 < room < size:
+                inside = memoryview(self.log.read(segment.start_offset + start, room))
+                told.append((segment, start, room, len(scan.scan(inside, segment.start_offset + start).table)))
+            elif room > 0:
+                told.append((segment, start, size, count))
+        return dataclasses.replace(
+            self,
+            patches=[one._replace(data=one.data[: end - one.position]) for one in self.patches if one.position < end],
+            told=told,
         )
 
 

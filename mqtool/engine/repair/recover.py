@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from mqtool.engine.repair import left, older_brokers, verify_index
 from mqtool.engine.repair.bridges import Bridges, Hole
-from mqtool.engine.repair.displaced import PutBack, Unsound, put_back
+from mqtool.engine.repair.displaced import PatchedFile, PutBack, Unsound, put_back
 from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, survey
@@ -256,6 +256,8 @@ def _looked(
 def _recovery(looked: "_Looked", files_differ: "Future[bool] | None" = None) -> Recovery:
     seen, back, placement, first, batch_topics, behind = looked
     reader, plan = seen.reader, seen.plan
+    if plan.is_cut:
+        back = back.before(plan.end_offset)
     back.tell_left(plan)
     created = {segment.start_offset for segment in back.created}
     differs = files_differ.result() if files_differ else _index_files_differ(reader)
@@ -389,6 +391,8 @@ def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile,
     for segment in reader.commit_log.segments:
         if segment.start_offset <= plan.end_offset < segment.end_offset:
             at = plan.end_offset - segment.start_offset
+            if plan.is_cut and isinstance(segment, PatchedFile):
+                segment = segment.on_disk  # nothing is put back behind the end
             head = segment.read(at, layout.BLANK_SIZE)
             is_blank = len(head) == layout.BLANK_SIZE and plain.int32(head, 4) == layout.MAGIC_BLANK
             if is_blank and reader.commit_log.is_blank(segment, at):
