@@ -15,6 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
+import numpy as np
+
 from mqtool.engine.repair import left, older_brokers, verify_index
 from mqtool.engine.repair.bridges import Bridges, Hole
 from mqtool.engine.repair.displaced import PatchedFile, PutBack, Unsound, put_back
@@ -28,14 +30,14 @@ from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.planned_log import derive
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
 from mqtool.engine.repair.rebuild import batch_topics_of, build_index, build_queues
-from mqtool.engine.repair.rebuild_index import shape_of
+from mqtool.engine.repair.rebuild_index import IndexBuilder, shape_of
 from mqtool.engine.repair.rebuild_queues import Sizes
 from mqtool.engine.repair.rehearsal import rehearsed
 from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import Run
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.disk import allocated
-from mqtool.engine.store.dispatch import QueueKey, Units
+from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units
 from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -47,6 +49,47 @@ from mqtool.formats import kernels as plain
 _NORMAL_SEGMENTS = 3
 """A broker that was stopped cleanly looks at so many of its last segments."""
 _STEP = 16 << 20
+_MOST_ENTRIES = 64 << 20
+"""Bytes of index entries that a plan keeps in memory."""
+
+
+class _Keys(NamedTuple):
+    """What ``IndexBuilder`` takes of messages that follow each other."""
+
+    entries: IndexEntries
+    last_timestamp: int
+    more: bool
+
+
+class _KeptKeys:
+    """The index entries of all messages of a log, as long as they are few: then it is not read again for the index."""
+
+    def __init__(self) -> None:
+        self.all: list[_Keys] | None = []
+        self._size = 0
+
+    def take(self, units: Units, run: Run | None) -> None:
+        """Take the next messages; without a run they have no entries."""
+        if self.all is None:
+            return
+        if run is None:
+            last = int(units.store_timestamp[-1]) if len(units.store_timestamp) else 0
+            last = last or (self.all[-1].last_timestamp if self.all else 0)
+            self.all.append(_Keys(NO_ENTRIES, last, more=True))
+            return
+        of = run.entries
+        more = not len(of.rows) or int(of.rows[-1]) < run.count - 1
+        # Copied, as they are parts of something larger; of rows and tags only their number is asked.
+        kept = dataclasses.replace(of, rows=_none(of.rows), is_tag=_none(of.is_tag), key_hash=of.key_hash.copy())
+        self.all.append(_Keys(kept, run.last_timestamp, more))
+        self._size += kept.key_hash.nbytes + kept.physical_offset.nbytes + kept.store_timestamp.nbytes
+        if self._size > _MOST_ENTRIES:
+            self.all = None
+
+
+def _none(column: Any) -> Any:
+    """Return a column of the same length that takes no memory."""
+    return np.broadcast_to(column.dtype.type(0), column.shape)
 
 
 @dataclasses.dataclass
@@ -80,6 +123,7 @@ class _Follower:
     ) -> None:
         self.reader = reader
         self.index = index
+        self.keys: _KeptKeys | None = None  # where the index is to be made of them
         self.is_cut_short = False  # by damage: the log as it will be is another
         self.queues = None if reader.rocksdb_queues is not None else QueueMender(reader, sink, batch_topics)
 
@@ -89,6 +133,8 @@ class _Follower:
             self.queues.take(units)
         if self.index and run is not None:
             self.index.take(run)
+        if self.keys:
+            self.keys.take(units, run)
 
     def watch(self, pieces: Iterable[Piece | Gap]) -> Iterator[Piece | Gap]:
         """Take what a survey yields up to the first damaged record, and pass all of it on."""
@@ -129,6 +175,7 @@ class Recovery:
     of_wrong_type: list[Path]  # folders of topics whose queues are of the other type
     ends: dict[QueueKey, int] | None  # one past the last offset of each queue; None where they are not mended
     index: bool  # is to be made again
+    keys: list[_Keys] | None  # of which; None where the log is to be read for that
     entries: int  # that an index has then
     checkpoint: bytes | None  # None: it is right
     cleared: list[tuple[MappedFile, int, int]]  # segment, positions of what is left behind the end
@@ -185,7 +232,7 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
                 _Follower(reader, writer, None, found.batch_topics).walk(log, found.start_offset)
         _apply_batch_queues(reader, found.batch_queues, journal, jobs)
     if found.index:
-        _apply_index(reader, journal, jobs)
+        _apply_index(reader, found.keys, journal, jobs)
     _apply_rest(found, reader, journal)
 
 
@@ -275,6 +322,7 @@ def _recovery(looked: "_Looked", files_differ: "Future[bool] | None" = None) -> 
         list(_of_wrong_type(reader, batch_topics)) if seen.follower.queues else [],
         seen.follower.queues.ends() if seen.follower.queues else None,
         index,
+        seen.follower.keys.all if seen.follower.keys else None,
         seen.index.entries,
         _checkpoint(reader, plan, index or reader.paths.abort.exists()),
         list(_left_over(reader, plan)),
@@ -370,6 +418,8 @@ def _look(
         tally, index = Tally(), _IndexView.of(reader, start)
         index.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
         follower = _Follower(reader, tally, index, batch_topics)
+        if index.differs and start <= reader.commit_log.min_offset:
+            follower.keys = _KeptKeys()
         follower.walk(plan, start, tags)
     return _Seen(reader, start, plan, unsound, tally, index, follower)
 
@@ -707,9 +757,17 @@ def _apply_rest(found: Recovery, reader: StoreReader, journal: Journal) -> None:
         journal.remove(reader.paths.abort)
 
 
-def _apply_index(reader: StoreReader, journal: Journal, jobs: int) -> None:
+def _apply_index(reader: StoreReader, keys: list[_Keys] | None, journal: Journal, jobs: int) -> None:
     into = journal.workspace / "new"
-    build_index(reader, into, journal.disk, None, jobs)
+    if keys is None:
+        build_index(reader, into, journal.disk, None, jobs)
+    else:
+        kernels = scan.kernels_for(reader.commit_log.total_size)
+        journal.disk.make_folder(into)
+        builder = IndexBuilder(into / "index", journal.disk, shape_of(reader), kernels)
+        for some in keys:
+            builder.add(*some)
+        builder.finish()
     if (into / "index").exists():
         journal.move_in(into / "index", reader.paths.index)
     elif reader.paths.index.exists():

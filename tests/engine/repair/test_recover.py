@@ -11,6 +11,7 @@ import pytest
 
 from mqtool.engine.repair import journal, log_plan
 from mqtool.engine.repair.plan import Plan, carry_out, plan_mend
+from mqtool.engine.repair.rebuild import build_index
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.disk import Disk
@@ -74,6 +75,25 @@ def test_a_sound_store_stays_as_it_is(name: str, tmp_path: Path) -> None:
     assert {name for name in before if before[name] != after.get(name)} <= {"abort", "checkpoint"}
     assert not (store / "abort").exists()
     assert not wrong_in(store)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mixed-533-clean/middle-segment-missing", "mixed-533-clean/body-byte-first-segment-no-checkpoint-abort"],
+)
+def test_the_index_that_is_made_of_what_the_plan_knows_is_that_of_another_walk_over_the_log(
+    name: str, tmp_path: Path
+) -> None:
+    store = CASES[name].store(tmp_path)
+    plan = plan_of(store, mode="abnormal")
+    assert plan.found.keys is not None
+
+    carry_out(store, StoreConfig(), plan, Disk())
+
+    build_index(StoreReader(store), tmp_path / "new", Disk())
+    made, expected = (sorted((root / "index").iterdir()) for root in (store, tmp_path / "new"))
+    assert [path.name for path in made] == [path.name for path in expected] != []
+    assert [path.read_bytes() for path in made] == [path.read_bytes() for path in expected]
 
 
 @pytest.mark.parametrize("name", CASES)
