@@ -343,7 +343,8 @@ EXTRAS: dict[str, Column] = {
 """What only layouts have, and ``raw_properties`` for those who want to write messages back byte for byte."""
 
 LAYOUTS: dict[str, dict[str, str]] = {
-    "mqtool": {name: name for name in BUILDERS},
+    "heads": {name: name for name in BUILDERS if name not in ("body", "properties")},
+    "all": {name: name for name in BUILDERS},
     # (Spark's documentation, "Structured Streaming + Kafka Integration Guide".)
     "kafka": {
         "key": "key_bytes",

@@ -30,15 +30,25 @@ from pyspark.sql.types import (
 )
 
 from mqtool.errors import MqtoolError, UsageError
-from mqtool.spark import messages
 from mqtool.spark.bounds import Bounds
-from mqtool.spark.messages import COLUMNS, LAYOUTS
+from mqtool.spark.messages import BUILDERS, COLUMNS, LAYOUTS
 from mqtool.spark.options import FLAGS, SIZES, Options, choose
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.tables import TABLES, Ask, Part
 
 NAME = "rocketmq_store"
+HEADS = "heads"
+"""The columns of messages where none are asked for: all but bodies and properties."""
+OWN_LAYOUTS = (HEADS, "all")
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: Any) -> None:
+    """Tell a session of the format, and have it push filters down to it."""
+    spark.dataSource.register(RocketMQStore)
+    spark.conf.set(_PUSHDOWN, "true")
+
 
 _TYPES: dict[str, DataType] = {
     one.simpleString(): one
@@ -72,10 +82,11 @@ class RocketMQStore(DataSource):
 
     Options:
         table: ``messages``, ``consume_queue``, ``index``, ``findings``, ``segments``, ``config`` or ``timer``.
-        columns: of messages ``kafka`` or ``rocketmq-spark`` for the names of those connectors; or a list of columns.
+        columns: a list of columns; of messages also ``heads`` (default: all but body and properties), ``all``, and
+            ``kafka`` or ``rocketmq-spark`` for the names of those connectors.
         mode: of damaged messages ``PERMISSIVE`` (rows that say so), ``DROPMALFORMED`` or ``FAILFAST``.
         maxPartitionBytes: bytes of a partition.
-        includeBody: ``false`` leaves bodies out.
+        includeBody: ``true`` adds bodies to the columns, ``false`` leaves them out.
         decompressBody: ``false`` gives bodies as they are stored.
         config: the broker's configuration file; ``set.KEY`` sets one key.
         startingOffsets: of a stream, ``earliest`` or ``latest``.
@@ -152,26 +163,33 @@ def _columns(options: Options) -> dict[str, tuple[str, str]]:
     Raises:
         UsageError: there is no such table, layout or column.
     """
-    table = choose("table", options.table, TABLES)
-    if table != "messages":
-        known = {name: (name, kind) for name, kind in TABLES[table].columns.items()}
-        names = _names(options.columns, known)
+    if choose("table", options.table, TABLES) != "messages":
+        table = TABLES[choose("table", options.table, TABLES)]
+        known = {name: (name, kind) for name, kind in table.columns.items()}
+        return {name: known[name] for name in _names(options.columns or "", known, {})} or known
+    names = (options.columns or HEADS).strip()
+    foreign = [layout for layout in LAYOUTS if layout not in OWN_LAYOUTS and layout == names.lower()]
+    if foreign:
+        chosen = {name: (held, COLUMNS[held].type) for name, held in LAYOUTS[foreign[0]].items()}
     else:
-        layout = options.columns if options.columns in LAYOUTS else "mqtool"
-        known = {name: (held, COLUMNS[held].type) for name, held in LAYOUTS[layout].items()}
-        names = list(known)
-        if options.columns and options.columns not in LAYOUTS:
-            known |= {"raw_properties": ("raw_properties", COLUMNS["raw_properties"].type)}
-            names = _names(options.columns, known)
+        known = {name: (name, COLUMNS[name].type) for name in (*BUILDERS, "raw_properties")}
+        own = {layout: tuple(LAYOUTS[layout]) for layout in OWN_LAYOUTS}
+        chosen = {name: known[name] for name in _names(names, known, own)}
+        if options.flag("includeBody", False):
+            chosen.setdefault("body", known["body"])
     if not options.flag("includeBody", True):
-        names = [name for name in names if known[name][0] != "body"]
-    return {name: known[name] for name in names}
+        chosen = {name: held for name, held in chosen.items() if held[0] != "body"}
+    return chosen
 
 
-def _names(text: str | None, known: Mapping[str, Any]) -> list[str]:
-    if not text:
-        return list(known)
-    return [choose("column", name.strip(), (*known, *LAYOUTS)) for name in text.split(",") if name.strip()]
+def _names(text: str, known: Mapping[str, Any], layouts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the columns of a list, in which a layout stands for all of its own."""
+    others = (*LAYOUTS,) if layouts else ()
+    names = [choose("column", name.strip(), (*known, *others)) for name in text.split(",") if name.strip()]
+    wrong = [name for name in names if name not in known and name not in layouts]
+    if wrong:
+        raise UsageError(f"columns={wrong[0]} stands alone: its columns have names of their own")
+    return [column for name in names for column in layouts.get(name, (name,))]
 
 
 def ask_for(options: Options, schema: StructType) -> Ask:
@@ -182,7 +200,7 @@ def ask_for(options: Options, schema: StructType) -> Ask:
     """
     known = _columns(options)
     if choose("table", options.table, TABLES) == "messages":
-        known = {name: (name, column.type) for name, column in messages.BUILDERS.items()} | known
+        known = {name: (name, column.type) for name, column in COLUMNS.items()} | known
     held = []
     for field in schema.fields:
         name = choose("column", field.name, known)

@@ -12,8 +12,10 @@ from mqtool.spark.source import RocketMQStore, arrow_schema
 
 
 def reader(store: Path | str, filters: list[Any] | None = None, **options: Any) -> DataSourceReader:
-    """Return what reads a table; of an option's name ``_`` stands for a dot."""
+    """Return what reads a table, all columns of messages; of an option's name ``_`` stands for a dot."""
     given = {name.replace("_", "."): str(value) for name, value in options.items()}
+    if not {"table", "columns"} & {name.lower() for name in given}:
+        given["columns"] = "all"
     source = RocketMQStore(CaseInsensitiveDict({"path": str(store), **given}))
     one = source.reader(source.schema())
     if filters is not None:

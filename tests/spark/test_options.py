@@ -106,6 +106,23 @@ def test_the_parts_of_a_table_together_are_the_table() -> None:
 # Columns.
 
 
+def columns_of(**options: str) -> list[str]:
+    return list(RocketMQStore({"path": str(golden_store(MIXED)), **options}).schema().names)
+
+
+def test_bodies_and_properties_are_read_only_where_they_are_asked_for() -> None:
+    heads = columns_of()
+    every = columns_of(columns="all")
+
+    assert {*every} - {*heads} == {"body", "properties"}
+    assert heads == columns_of(columns="heads")
+    assert columns_of(includeBody="true") == columns_of(columns="heads,body") == [*heads, "body"]
+    assert columns_of(columns="ALL", includeBody="false") == [name for name in every if name != "body"]
+    assert columns_of(columns="kafka", includeBody="false") == [n for n in columns_of(columns="Kafka") if n != "value"]
+    with pytest.raises(UsageError, match="columns=kafka stands alone"):
+        columns_of(columns="topic,kafka")
+
+
 def test_columns_are_chosen_by_name_in_any_order() -> None:
     rows = read(golden_store(MIXED), columns="queue_offset, topic,raw_properties")
 

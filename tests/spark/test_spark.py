@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.reader import StoreReader
+from mqtool.spark.source import register
 from tests.golden import copy_of, golden_store, manifest
 from tests.spark.reading import read
 from tests.spark.session import pushdown, session
@@ -56,7 +57,7 @@ def test_spark_has_the_rows_that_its_workers_read(spark: SparkSession, name: str
 
 def test_layouts_and_columns(spark: SparkSession) -> None:
     root = golden_store(MIXED)
-    for columns in ("kafka", "rocketmq-spark", "store_time, raw_properties,topic"):
+    for columns in ("kafka", "rocketmq-spark", "store_time, raw_properties,topic", "heads,body"):
         found = load(spark, root, columns=columns)
         assert [*read(root, columns=columns)[0]] == found.columns
         assert found.count() == len(manifest(MIXED)["messages"])
@@ -84,6 +85,15 @@ def test_filters_give_the_same_pushed_down_or_not(spark: SparkSession, query: st
     assert found[0] == found[1]
 
 
+def test_a_session_that_is_told_of_the_source_pushes_filters_down(spark: SparkSession) -> None:
+    with pushdown(spark, False):
+        register(spark)
+        assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+        assert load(spark, golden_store(MIXED)).where("physical_offset >= 65536").rdd.getNumPartitions() < (
+            load(spark, golden_store(MIXED)).rdd.getNumPartitions()
+        )
+
+
 def test_what_is_misspelt_and_what_is_damaged_is_said_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
     for options, told in (
         ({"tabel": "index"}, "Failed to create Python data source instance: {}there is no option tabel: did you mean"),
@@ -100,9 +110,9 @@ def test_what_is_misspelt_and_what_is_damaged_is_said_in_a_sentence(spark: Spark
     data[100:103] = b"???"
     file.write_bytes(data)
     with pytest.raises(PythonException, match="LOG-CRC commitlog/00000000000000000000@0: the body does not match"):
-        load(spark, root, mode="FAILFAST").collect()
-    assert load(spark, root, mode="DROPMALFORMED").count() == len(manifest(MIXED)["messages"]) - 1
-    assert load(spark, root).where("_corrupt_record.code = 'LOG-CRC'").count() == 1
+        load(spark, root, mode="FAILFAST", includeBody="true").collect()
+    assert load(spark, root, mode="DROPMALFORMED", includeBody="true").count() == len(manifest(MIXED)["messages"]) - 1
+    assert load(spark, root, includeBody="true").where("_corrupt_record.code = 'LOG-CRC'").count() == 1
 
 
 def test_a_stream_that_cannot_be_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
@@ -126,14 +136,14 @@ def test_a_stream_that_cannot_be_is_refused_in_a_sentence(spark: SparkSession, t
 
 def test_a_frame_becomes_a_store(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "copy"
-    frame = load(spark, golden_store(MIXED), maxPartitionBytes=40_000)
+    frame = load(spark, golden_store(MIXED), maxPartitionBytes=40_000, columns="all")
 
     options = {"set.mappedFileSizeCommitLog": "65536", "set.maxHashSlotNum": "100", "set.maxIndexNum": "250"}
     frame.write.format("rocketmq_store").options(**options).mode("append").save(str(target))
 
     assert [one.code for one in verify_store(StoreReader(target)) if one.severity != "note"] == []
     same = ("topic", "queue_id", "queue_offset", "body", "store_timestamp", "keys")
-    assert load(spark, target).select(*same).collect() == frame.select(*same).collect()
+    assert load(spark, target, columns="all").select(*same).collect() == frame.select(*same).collect()
     with pytest.raises(Exception, match="holds something already"):
         frame.write.format("rocketmq_store").mode("append").save(str(target))
 

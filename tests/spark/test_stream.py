@@ -26,7 +26,7 @@ DRAFTS = [Draft(topic=f"T{n % 3}", queue_id=n % 2, body=b"x" * (7 * n % 400)) fo
 
 def stream(path: Path | str, **options: object) -> StoreStreamReader:
     given = {name: str(value) for name, value in options.items()}
-    source = RocketMQStore(CaseInsensitiveDict({"path": str(path), **given}))
+    source = RocketMQStore(CaseInsensitiveDict({"path": str(path), "includeBody": "true", **given}))
     reader = source.streamReader(source.schema())
     assert isinstance(reader, StoreStreamReader)
     return reader
