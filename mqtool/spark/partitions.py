@@ -189,6 +189,10 @@ class RangeReader:
         at, is_lost = self._begin()
         while at < part.stop:
             if is_lost:
+                data = self.segment.data_from(at, part.stop)
+                if data is None:
+                    break
+                at = max(at, data - _SIZE_BYTES)
                 stop = min(at + self._step, part.stop)
                 self.segment.load(at, stop + SLACK)
                 again = scan.resync(self._buffer, part.start_offset, at, stop, self.log.envelope)

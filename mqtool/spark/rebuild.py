@@ -33,7 +33,7 @@ from mqtool.engine.store.index_file import Shape, index_name
 from mqtool.errors import WriteError
 from mqtool.formats import batch_consume_queue, consume_queue, scan
 from mqtool.spark import run_as_program
-from mqtool.spark.spread import spread
+from mqtool.spark.spread import Common, spread
 from mqtool.spark.stores import Store
 
 _REPORT, _UNITS, _ENTRIES, _VERDICT = range(4)
@@ -55,7 +55,7 @@ _NEW = ".new"  # where in the target what is unfinished lies
 
 
 @dataclasses.dataclass(frozen=True)
-class Scope:
+class Scope(Common):
     """What is to be made of which store, as the store was when the job began."""
 
     job: str
@@ -88,7 +88,7 @@ class Item(NamedTuple):
     """What one task walks over."""
 
     scope: Scope
-    stretches: list[Stretch]
+    stretch: Stretch
 
 
 def run(
@@ -150,9 +150,9 @@ def plan(
         rules.with_tags,
         tuple(rules.delay_levels),
     )
-    parts = rebuild.parts_to_walk(reader, rules.kernels, part_size(PART, 1))
-    groups = itertools.groupby(parts, key=lambda part: (id(part.segment), part.start // partition_size))
-    items = [Item(scope, [Stretch.of(part) for part in group]) for _, group in groups]
+    part = part_size(PART, 1)
+    parts = rebuild.parts_to_walk(reader, rules.kernels, max(part, partition_size // part * part))
+    items = [Item(scope, Stretch.of(part)) for part in parts]
     return scope, items, Sizes.of(reader), shape_of(reader) if index else None
 
 
@@ -179,7 +179,7 @@ def _made(spark: Any, scope: Scope, items: list[Item], sizes: Sizes, shape: Shap
         # Only the log tells that these topics hold inner batches, and it told too late.
         known = scope.batch_topics | late
         again = dataclasses.replace(scope, index=False, topics=frozenset(late), batch_topics=known)
-        built.add(_made(spark, again, [Item(again, one.stretches) for one in items], sizes, None, into))
+        built.add(_made(spark, again, [Item(again, one.stretch) for one in items], sizes, None, into))
     return built
 
 
@@ -193,9 +193,9 @@ def _disk_only() -> Any:
 
 
 def walk(item: Item) -> Iterator[pa.RecordBatch]:
-    """Walk over some stretches; yields reports, units and entries as ``_ROWS`` has them."""
+    """Walk over a stretch; yields reports, units and entries as ``_ROWS`` has them."""
     rules = item.scope.rules()
-    for stretch in item.stretches:
+    for stretch in item.stretch.cut(part_size(PART, 1)):
         found = walk_far(rules, stretch)
         begin = stretch.segment + stretch.start
         yield pa.record_batch([[_REPORT], [None], [None], [begin], [None], [None], [found.report]], schema=_ROWS)

@@ -1,47 +1,61 @@
 """Work that is spread over the executors: one task for each of some items, whose results are Arrow batches.
 
-Nothing but ``mapInArrow`` is used, so it runs on Spark Connect too. Items go along with the work, packed; a worker
-process unpacks them once, however many of its tasks there are.
+Nothing but ``mapInArrow`` is used, so it runs on Spark Connect too. Items are rows of a DataFrame, so a task gets
+its own and no other; what they have in common goes along with the work, once.
 """
 
 import functools
 import gc
+import io
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import zstandard
 
 Item = TypeVar("Item")
 
 
-class Shared(Generic[Item]):
-    """A value that all tasks share."""
+class Common:
+    """What many items hold: it does not travel with each of them. To be hashable."""
 
-    def __init__(self, value: Item) -> None:
+
+class _Packer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, common: dict[Common, int]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._common = common
+
+    def persistent_id(self, value: object) -> int | None:
+        return self._common.setdefault(value, len(self._common)) if isinstance(value, Common) else None
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, data: bytes, common: tuple[Common, ...]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._common = common
+
+    def persistent_load(self, number: int) -> Common:
+        return self._common[number]
+
+
+class _Shared:
+    """What items have in common, as it travels."""
+
+    def __init__(self, common: Iterable[Common]) -> None:
         self._token = uuid.uuid4().hex
-        self._packed = zstandard.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
-
-    def get(self) -> Item:
-        """Return it, unpacked once for each process."""
-        value: Item = _unpacked(self)
-        return value
+        self._packed = zstandard.compress(pickle.dumps(tuple(common), pickle.HIGHEST_PROTOCOL))
 
     def __hash__(self) -> int:
         return hash(self._token)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shared) and self._token == other._token
+        return isinstance(other, _Shared) and self._token == other._token
 
-    def unpack(self) -> Any:
-        """Return a new copy."""
-        return pickle.loads(zstandard.decompress(self._packed))
-
-
-@functools.lru_cache(maxsize=4)
-def _unpacked(shared: Shared[Any]) -> Any:
-    return shared.unpack()
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - once for each process, however many of its tasks there are
+    def get(self) -> tuple[Common, ...]:
+        common: tuple[Common, ...] = pickle.loads(zstandard.decompress(self._packed))
+        return common
 
 
 @functools.cache
@@ -53,8 +67,10 @@ def spare_the_loaded() -> None:
     gc.freeze()
 
 
-def spread(spark: Any, items: Sequence[Item], work: Callable[[Item], Iterable[Any]], schema: Any) -> Any:
+def spread(spark: Any, items: Iterable[Item], work: Callable[[Item], Iterable[Any]], schema: Any) -> Any:
     """Return the DataFrame of what ``work`` makes of all items.
+
+    Cost: some tens of bytes on the driver for each item, beside what ``Common`` it holds.
 
     Args:
         spark: the session.
@@ -62,13 +78,20 @@ def spread(spark: Any, items: Sequence[Item], work: Callable[[Item], Iterable[An
         work: makes ``pyarrow.RecordBatch`` of an item.
         schema: the columns of these, as Spark takes them.
     """
-    shared = Shared(list(items))
+    common: dict[Common, int] = {}
+    rows = []
+    for item in items:
+        file = io.BytesIO()
+        _Packer(file, common).dump(item)
+        rows.append((file.getvalue(),))
+    shared = _Shared(common)
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from work(shared.get()[number])
+            for data in batch.column(0).to_pylist():
+                yield from work(_Unpacker(data, shared.get()).load())
                 spare_the_loaded()
 
-    count = len(shared.get())
-    return spark.range(0, count, 1, max(1, count)).mapInArrow(run, schema)
+    # Of one partition, rows go to others in turn: one to each.
+    frame = spark.createDataFrame(rows, "item binary", verifySchema=False).coalesce(1).repartition(max(1, len(rows)))
+    return frame.mapInArrow(run, schema)

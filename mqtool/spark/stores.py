@@ -11,12 +11,13 @@ import orjson
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, UsageError
+from mqtool.spark.spread import Common
 
 _WILD = "*?["
 
 
 @dataclasses.dataclass(frozen=True)
-class Store:
+class Store(Common):
     """One store: where it lies, on every machine that reads it, and settings of its broker."""
 
     path: str

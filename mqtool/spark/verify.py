@@ -14,6 +14,7 @@ import pickle
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,11 +27,12 @@ from mqtool.engine.repair.verify_far import Stretch, judge_far, report_of
 from mqtool.engine.repair.verify_index import IndexJudge, check_chains
 from mqtool.engine.repair.verify_log import MOST_LISTED, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
+from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import scan
 from mqtool.spark import run_as_program
 from mqtool.spark.source import arrow_schema, spark_schema
-from mqtool.spark.spread import spread
+from mqtool.spark.spread import Common, spread
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, finding_row
 
@@ -44,7 +46,7 @@ _NUMBER = re.compile(r"-?[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True)
-class Scope:
+class Scope(Common):
     """What of a store is judged, as it was when the job began."""
 
     job: str
@@ -54,14 +56,24 @@ class Scope:
     delay_levels: tuple[int, ...]
     tags_in_index: bool
     size: int  # bytes of log
+    left_out: tuple[str, ...]  # what cannot be read
+
+    def open(self) -> StoreReader:
+        """Open the store, for work that needs few of its queues at a time."""
+        reader = self.store.open()
+        for path in self.left_out:
+            reader.leave_out(Path(path))
+        if not self.live:
+            reader.open_queues_on_demand()
+        return reader
 
 
 class Item(NamedTuple):
-    """What one task judges: stretches of a log, or an index file, or nothing."""
+    """What one task judges: a stretch of a log, or an index file, or nothing."""
 
     number: int  # of the store
     scope: Scope
-    stretches: list[Stretch]
+    stretch: Stretch | None
     index_file: str | None
 
 
@@ -91,17 +103,18 @@ def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[li
     items: list[Item] = []
     for number, store in enumerate(stores):
         reader = store.open()
+        leave_out_unread(reader)
         checks = Verification(reader, level, reader.is_live)
-        parts = checks.parts(PART)
+        parts = checks.parts(max(PART, partition_size // PART * PART))
         total = sum(part.stop - part.start for part in parts)
         rules = checks.rules(None)
         levels = tuple(rules.delay_levels)
-        scope = Scope(job, store, level, checks.live, levels, rules.tags_in_index, total)
+        left_out = tuple(map(str, reader.left_out))
+        scope = Scope(job, store, level, checks.live, levels, rules.tags_in_index, total, left_out)
         scopes.append(scope)
-        items.append(Item(number, scope, [], None))  # or nobody would join a store of which there is nothing to judge
-        items += [Item(number, scope, [], file.path.name) for file in (checks.chained if checks.whole else ())]
-        for _, group in itertools.groupby(parts, key=lambda part: (id(part.segment), part.start // partition_size)):
-            items.append(Item(number, scope, [Stretch.of(part) for part in group], None))
+        items.append(Item(number, scope, None, None))  # or nobody would join a store of which there is nothing to judge
+        items += [Item(number, scope, None, file.path.name) for file in (checks.chained if checks.whole else ())]
+        items += [Item(number, scope, Stretch.of(part), None) for part in parts]
     return scopes, items
 
 
@@ -109,8 +122,7 @@ class _Judge:
     """What a process needs to judge stretches of a store; it is kept for the next ones."""
 
     def __init__(self, scope: Scope) -> None:
-        self.reader = scope.store.open()
-        leave_out_unread(self.reader)
+        self.reader = scope.open()
         self.kernels = scan.kernels_for(scope.size)
         queues = QueueChecker(self.reader, scope.live)
         self.index = IndexJudge(self.reader, live=False)
@@ -129,7 +141,7 @@ _judge_of = functools.lru_cache(maxsize=4)(_Judge)
 def judge(item: Item) -> Iterator[pa.RecordBatch]:
     """Judge what one task is to judge; yields reports as ``_REPORTS`` has them."""
     scope = item.scope
-    if not item.stretches and item.index_file is None:
+    if item.stretch is None and item.index_file is None:
         yield _reports(item.number, _FIRST, pickle.dumps(None))
         return
     judge = _judge_of(scope)
@@ -137,7 +149,7 @@ def judge(item: Item) -> Iterator[pa.RecordBatch]:
         with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
             found = judge.chains(item.index_file, scope.live)
             yield _reports(item.number, _FIRST, pickle.dumps((item.index_file, found)))
-    for stretch in item.stretches:
+    for stretch in item.stretch.cut(PART) if item.stretch else ():
         try:
             report = judge_far(judge.rules, judge.index, stretch)
         except (NotFoundError, StoreChangedError):
@@ -167,7 +179,7 @@ def join(scope: Scope, reports: Iterable[tuple[int, bytes]]) -> Iterator[Finding
         scope: what of it is judged.
         reports: what ``judge`` made of all items, by place.
     """
-    reader = scope.store.open()
+    reader = scope.open()
     checks = Verification(reader, scope.level, scope.live)
     rules = Rules(
         reader, scan.kernels_for(scope.size), list(scope.delay_levels), scope.tags_in_index, checks.queues.compare

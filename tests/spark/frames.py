@@ -17,10 +17,8 @@ class Frames:
 
     conf = Conf()
 
-    def range(self, start: int, stop: int, step: int, _count: int) -> "Frame":
-        rows = [{"id": number} for number in range(start, stop, step)]
-        random.Random(1).shuffle(rows)
-        return Frame([[row] for row in rows], pa.schema([("id", pa.int64())]))
+    def createDataFrame(self, rows: list[tuple[bytes]], _schema: str, **_: bool) -> "Frame":  # noqa: N802
+        return Frame([[{"item": item} for (item,) in rows]], pa.schema([("item", pa.binary())]))
 
 
 class Frame:
@@ -47,11 +45,16 @@ class Frame:
     def repartition(self, count: int, *names: str) -> "Frame":
         made: list[list[dict[str, Any]]] = [[] for _ in range(count)]
         for rows in self.partitions:
-            for row in rows:
-                made[hash(tuple(row[name] for name in names)) % count].append(row)
+            for turn, row in enumerate(rows):
+                made[(hash(tuple(row[name] for name in names)) if names else turn) % count].append(row)
         for rows in made:
             random.Random(2).shuffle(rows)
         return Frame(made, self.schema)
+
+    def coalesce(self, _one: int) -> "Frame":
+        rows = self.collect()
+        random.Random(1).shuffle(rows)
+        return Frame([rows], self.schema)
 
     def sortWithinPartitions(self, *names: str) -> "Frame":  # noqa: N802
         return self._map(lambda rows: sorted(rows, key=lambda row: tuple(row[name] for name in names)))

@@ -376,7 +376,7 @@ class NewStore:
         built = build(reader, self.root, self.disk, version=version, jobs=jobs, progress=progress)
         self._write(self.root / "checkpoint", self._checkpoint(built))
         reader = StoreReader(self.root, self.config)
-        queues = reader.consume_queues | reader.batch_consume_queues
+        queues: dict[tuple[str, int], Any] = {**reader.consume_queues, **reader.batch_consume_queues}
         for one in rebuild_config.tables(reader, ends={key: queue.max_offset() for key, queue in queues.items()}):
             path = self.root / "config" / one.name
             if not path.parent.exists():

@@ -100,8 +100,7 @@ def walk_part(
     if start is None:
         if not log.is_there(segment, kernels):
             return PartReport(part, None, segment.size, [])
-        buffer, _ = log.buffer_of(segment, kernels, part.start, part.stop if part.start else 0)
-        start = 0 if part.start == 0 else scan.resync(buffer, segment.start_offset, part.start, part.stop, log.envelope)
+        start = 0 if part.start == 0 else log.resync(segment, part.start, part.stop, kernels)
         if start is None:
             segment.release(part.start, part.stop)
             return PartReport(part, None, part.start, [])

@@ -6,7 +6,7 @@ goes along, ``Claim``, and who joins the reports makes them again in the rare ca
 
 import dataclasses
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mqtool.engine.repair.parts import Part, PartReport
@@ -38,6 +38,11 @@ class Stretch(NamedTuple):
     def of(cls, part: Part) -> "Stretch":
         """Return the stretch that a part is."""
         return cls(part.segment.start_offset, part.start, part.stop)
+
+    def cut(self, size: int) -> "Iterator[Stretch]":
+        """Yield it in stretches of so many bytes at most."""
+        for start in range(self.start, self.stop, size):
+            yield Stretch(self.segment, start, min(start + size, self.stop))
 
 
 class FarReport(NamedTuple):

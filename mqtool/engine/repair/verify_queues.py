@@ -3,7 +3,7 @@
 import bisect
 import collections
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,8 +74,8 @@ class QueueChecker:
     def __init__(self, reader: StoreReader, live: bool) -> None:
         self.reader = reader
         self.live = live
-        self.queues: dict[QueueKey, ConsumeQueue] = reader.consume_queues
-        self.batch_queues: dict[QueueKey, BatchConsumeQueue] = reader.batch_consume_queues
+        self.queues: Mapping[QueueKey, ConsumeQueue] = reader.consume_queues
+        self.batch_queues: Mapping[QueueKey, BatchConsumeQueue] = reader.batch_consume_queues
         self._claimed: dict[QueueKey, Ranges] = collections.defaultdict(Ranges)  # places of batch queues
         self._wrong: list[QueueStretch] = []
         self._listed: collections.Counter[str] = collections.Counter()
@@ -441,7 +441,7 @@ def _place(reader: StoreReader, queue: FileQueue, address: int) -> tuple[str, in
 
 def check_files(reader: StoreReader) -> Iterator[Finding]:
     """Judge names, lengths and gaps of the files of all queues."""
-    kinds: list[tuple[dict[QueueKey, Any], int]] = [
+    kinds: list[tuple[Mapping[QueueKey, Any], int]] = [
         (reader.consume_queues, consume_queue.UNIT_SIZE),
         (reader.batch_consume_queues, batch_consume_queue.UNIT_SIZE),
         (reader.consume_queue_exts, 1),
@@ -453,7 +453,7 @@ def check_files(reader: StoreReader) -> Iterator[Finding]:
             yield from _check_queue_files(reader, queue, unit_size, common, live)
 
 
-def _common_size(queues: dict[QueueKey, Any]) -> int:
+def _common_size(queues: Mapping[QueueKey, Any]) -> int:
     """Return the length that most queues' files have: one setting holds for all of them."""
     sizes = [queue.file_size for queue in queues.values() if queue.file_size]
     return max(set(sizes), key=sizes.count) if sizes else 0

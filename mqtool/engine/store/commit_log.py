@@ -13,6 +13,7 @@ from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 
 STEP = 32 << 20
+_SIZE_BYTES = 8
 ROWS = 60_000
 """A table holds the messages of so many bytes, and no more than so many: its columns stay in the processor's cache.
 
@@ -126,13 +127,20 @@ class CommitLog(FileQueue):
 
     def resync(self, segment: MappedFile, start: int, stop: int, kernels: Any) -> int | None:
         """Return the first position of a stretch where a walk can begin (again), None when there is none."""
-        for low in range(start, stop, STEP):
+        at = start
+        while at < stop:
+            data = segment.data_from(at, stop)
+            if data is None:
+                return None
+            # A record begins with its size, whose first bytes may be zero and so lie in a hole.
+            low = max(at, data - _SIZE_BYTES)
             high = min(low + STEP, stop)
             buffer, _ = self.buffer_of(segment, kernels, low, high)
             found = scan.resync(buffer, segment.start_offset, low, high, self.envelope)
             if found is not None:
                 return found
             segment.let_go(low, high)
+            at = high
         return None
 
     def _settle(self, segment: MappedFile, at: int, stop: int, kernels: Any) -> int | None:

@@ -2,7 +2,6 @@
 
 import builtins
 import contextlib
-import errno
 import functools
 import mmap
 import os
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mqtool.engine.store.mapped_file import Bytes, MappedFile, reading
+from mqtool.engine.store.mapped_file import Bytes, MappedFile, data_of, reading
 from mqtool.engine.store.remote import RemotePath
 
 if TYPE_CHECKING:
@@ -125,15 +124,18 @@ class LoadedFile(MappedFile):
             raise self._shrunk()
         return data
 
+    def data_from(self, start: int, stop: int) -> int | None:
+        """Return where the first data of a stretch may begin, None where all of it is a hole of the file."""
+        return start if self.spool else data_of(self._descriptor, start, stop)
+
     def first_content(self, start: int, stop: int) -> int | None:
         """Return the position of the first byte of a stretch that is not zero; holes of the file are not read."""
         at = start
         while at < min(stop, self.size):
-            try:
-                at = at if self.spool else max(at, os.lseek(self._descriptor, at, os.SEEK_DATA))
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
-                    return None
+            data_at = self.data_from(at, stop)
+            if data_at is None:
+                return None
+            at = data_at
             data = np.frombuffer(self.read(at, min(_STEP, stop - at)), np.uint8)
             content = np.flatnonzero(data)
             if len(content):

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -75,6 +76,15 @@ def give_back_memory() -> None:
     """Return what was freed to the system, after work that took much more than what follows (glibc keeps it)."""
     with contextlib.suppress(AttributeError):  # another C library
         _C.malloc_trim(0)
+
+
+def data_of(descriptor: int, start: int, stop: int) -> int | None:
+    """Return where data follows in a file from a position on, None where nothing but a hole does up to ``stop``."""
+    try:
+        at = os.lseek(descriptor, start, os.SEEK_DATA)
+    except OSError as error:
+        return None if error.errno == errno.ENXIO else start  # a file system that knows no holes
+    return at if at < stop else None
 
 
 class MappedFile:
@@ -163,6 +173,14 @@ class MappedFile:
     def stretch(self, start: int, stop: int) -> Bytes:
         """Return a part of ``bytes``: of remote files no more than that is fetched."""
         return self.reach(start, stop)[0][start:stop]
+
+    def data_from(self, start: int, stop: int) -> int | None:
+        """Return where the first data of a stretch may begin, None where all of it is a hole of the file."""
+        if isinstance(self.path, RemotePath):
+            return start
+        with contextlib.suppress(OSError), self.path.open("rb", buffering=0) as file:  # its name may be gone
+            return data_of(file.fileno(), start, stop)
+        return start
 
     @property
     def is_mapped(self) -> bool:

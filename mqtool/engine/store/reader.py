@@ -5,7 +5,7 @@ import contextlib
 import copy
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -19,15 +19,21 @@ from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
 from mqtool.engine.store.locks import is_locked
 from mqtool.engine.store.mapped_file import read_file, reading
 from mqtool.engine.store.paths import StoreConfig, StorePaths
+from mqtool.engine.store.queues_on_demand import QueuesOnDemand
 from mqtool.engine.store.remote import RemotePath, place, scandir
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.message import Message, message_of
-from mqtool.formats.topics import SCHEDULE_TOPIC
+from mqtool.formats.topics import SCHEDULE_TOPIC, has_folder
 
 QueueKey = tuple[str, int]
 _Queue = TypeVar("_Queue", bound=FileQueue)
+_SIZE_KEYS: dict[type[FileQueue], str] = {
+    ConsumeQueue: "mappedFileSizeConsumeQueue",
+    BatchConsumeQueue: "mapperFileSizeBatchConsumeQueue",
+    ConsumeQueueExt: "mappedFileSizeConsumeQueueExt",
+}
 CLOCK_STEP_MS = 600_000
 """Store timestamps follow the log but for steps of the broker's clock up to this."""
 
@@ -61,6 +67,19 @@ class StoreReader:
         self._names_left_out.add(str(path))
         for name in ("consume_queues", "batch_consume_queues", "consume_queue_exts", "index_files", "timer_log"):
             vars(self).pop(name, None)
+
+    @property
+    def left_out(self) -> list[Path]:
+        """What was left out."""
+        return sorted(self._left_out)
+
+    def open_queues_on_demand(self) -> None:
+        """Hold few queues at a time, of those that are asked for: for work on parts of a store with very many.
+
+        A queue that is asked for again much later is opened again, so the store is not to change.
+        """
+        vars(self)["consume_queues"] = self._on_demand(ConsumeQueue, self.paths.consume_queue)
+        vars(self)["batch_consume_queues"] = self._on_demand(BatchConsumeQueue, self.paths.batch_consume_queue)
 
     def is_left_out(self, path: Path) -> bool:
         """Tell whether ``path``, or a folder that it lies in, was left out."""
@@ -165,19 +184,19 @@ class StoreReader:
     # Queues
 
     @functools.cached_property
-    def consume_queues(self) -> dict[QueueKey, ConsumeQueue]:
+    def consume_queues(self) -> Mapping[QueueKey, ConsumeQueue]:
         """The ordinary queues by topic and queue id."""
-        return self._queues(ConsumeQueue, self.paths.consume_queue, "mappedFileSizeConsumeQueue")
+        return self._queues(ConsumeQueue, self.paths.consume_queue)
 
     @functools.cached_property
-    def batch_consume_queues(self) -> dict[QueueKey, BatchConsumeQueue]:
+    def batch_consume_queues(self) -> Mapping[QueueKey, BatchConsumeQueue]:
         """The queues of inner batches by topic and queue id."""
-        return self._queues(BatchConsumeQueue, self.paths.batch_consume_queue, "mapperFileSizeBatchConsumeQueue")
+        return self._queues(BatchConsumeQueue, self.paths.batch_consume_queue)
 
     @functools.cached_property
     def consume_queue_exts(self) -> dict[QueueKey, ConsumeQueueExt]:
         """The extensions of queues by topic and queue id."""
-        return self._queues(ConsumeQueueExt, self.paths.consume_queue_ext, "mappedFileSizeConsumeQueueExt")
+        return self._queues(ConsumeQueueExt, self.paths.consume_queue_ext)
 
     @functools.cached_property
     def delay_levels(self) -> list[int]:
@@ -223,14 +242,30 @@ class StoreReader:
         places = [folder / key[0] / str(key[1]) for folder in folders]
         return any(map(self.is_left_out, (*places, self.paths.consume_queue_rocksdb)))
 
-    def _queues(self, kind: Callable[..., _Queue], folder: Path, size_key: str) -> dict[QueueKey, _Queue]:
+    def _queues(self, kind: type[_Queue], folder: Path) -> dict[QueueKey, _Queue]:
         found: dict[QueueKey, _Queue] = {}
-        size = self.config.size(size_key)
         for key, where in self._queue_folders(folder):
             with contextlib.suppress(NotFoundError):  # deleted just now
-                found[key] = kind(*key, where, size)
-                found[key].remarks = self.remarks
+                found[key] = self._open_queue(kind, key, where)
         return found
+
+    def _open_queue(self, kind: type[_Queue], key: QueueKey, folder: Path) -> _Queue:
+        make: Callable[..., _Queue] = kind
+        queue = make(*key, folder, self.config.size(_SIZE_KEYS[kind]))
+        queue.remarks = self.remarks
+        return queue
+
+    def _on_demand(self, kind: type[_Queue], folder: Path) -> QueuesOnDemand[_Queue]:
+        def folders_of(topic: str) -> dict[int, Path]:
+            is_name = topic not in ("", ".", "..") and "/" not in topic and has_folder(topic.encode(errors="replace"))
+            if not is_name or self.is_left_out(folder):  # it may be of a damaged record
+                return {}
+            return {key[1]: queue for key, queue in sorted(self._queue_folders_of(folder / topic))}
+
+        return QueuesOnDemand(
+            lambda: [key for key, _ in self._queue_folders(folder)], folders_of,
+            functools.partial(self._open_queue, kind),
+        )  # fmt: skip
 
     def _queue_folders(self, folder: Path) -> list[tuple[QueueKey, Path]]:
         """Return topic, queue id and folder of each queue under ``consumequeue`` or a sibling of it."""
@@ -239,16 +274,21 @@ class StoreReader:
             return found
         with reading(folder), scandir(folder) as topics:
             for topic in topics:
-                if topic.name == LOST_AND_FOUND or topic.path in self._names_left_out or not topic.is_dir():
-                    continue
-                gone = contextlib.suppress(NotFoundError)  # the topic was deleted just now
-                with gone, reading(folder / topic.name), scandir(folder / topic.name) as queues:
-                    found += [
-                        ((topic.name, int(queue.name)), folder / topic.name / queue.name)
-                        for queue in queues
-                        if _is_queue_id(queue.name) and queue.path not in self._names_left_out and queue.is_dir()
-                    ]
+                if topic.is_dir():
+                    found += self._queue_folders_of(folder / topic.name)
         return sorted(found)
+
+    def _queue_folders_of(self, topic: Path) -> list[tuple[QueueKey, Path]]:
+        """Return the same of one topic's folder, in no order; nothing where there is none."""
+        if topic.name == LOST_AND_FOUND or self.is_left_out(topic):
+            return []
+        with contextlib.suppress(NotFoundError), reading(topic), scandir(topic) as queues:
+            return [
+                ((topic.name, int(queue.name)), topic / queue.name)
+                for queue in queues
+                if _is_queue_id(queue.name) and queue.path not in self._names_left_out and queue.is_dir()
+            ]
+        return []
 
     # Index
 
