@@ -1,7 +1,9 @@
 """What all jobs of ``mqtool spark`` share: options, the session, progress, and what becomes of rows."""
 
 import contextlib
+import fnmatch
 import functools
+import glob
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +32,43 @@ class TaskFailedError(MqtoolError):
         super().__init__(sentence)
 
 
+class Finder:
+    """Finds stores, each with settings of its own: ``--set`` over ``--config-of``, ``-c`` or ``broker.conf`` beside."""
+
+    def __init__(
+        self, config: Path | None, config_of: tuple[tuple[str, Path], ...], settings: tuple[str, ...], output: Output
+    ) -> None:
+        self._given = load_config(None, settings).settings
+        self._config = config
+        self._config_of = config_of
+        self._output = output
+        self._unmatched = [pattern for pattern, _ in config_of]
+        for file in dict.fromkeys([*(file for _, file in config_of), *filter(None, [config])]):
+            load_config(file, ())  # remarks what has no effect
+
+    def find(self, paths: tuple[str, ...]) -> "list[Store]":
+        """Return the stores that paths and patterns name; raises what ``find_stores`` does."""
+        from mqtool.spark.stores import configs_beside, find_stores
+
+        config_of = [*self._config_of, *([("*", self._config)] if self._config else [])]
+        stores = find_stores(paths, self._given, config_of=config_of)
+        for pattern in list(self._unmatched):
+            if any(fnmatch.fnmatchcase(store.path, pattern) for store in stores):
+                self._unmatched.remove(pattern)
+        patterns = [pattern for pattern, _ in config_of]
+        without = [store for store in stores if not any(fnmatch.fnmatchcase(store.path, one) for one in patterns)]
+        beside = configs_beside(without)
+        for path, file in beside.items():
+            self._output.remark(f"{path}: settings are taken from {file}")
+        own = [(glob.escape(path), file) for path, file in beside.items()]
+        return find_stores(paths, self._given, config_of=[*config_of, *own]) if own else stores
+
+    def check(self) -> None:
+        """Raise ``UsageError`` where a pattern of ``--config-of`` matches none of the stores that were found."""
+        if self._unmatched:
+            raise UsageError(f"--config-of {self._unmatched[0]} matches none of the stores")
+
+
 class Job:
     """A job on its way: which stores, which session, where its rows go."""
 
@@ -43,6 +82,7 @@ class Job:
         output: Output,
         into: Path | None,
         form: str,
+        finder: Finder,
     ) -> None:
         self.name = name
         self.stores = stores
@@ -52,6 +92,7 @@ class Job:
         self._master = master
         self._conf = conf
         self._form = form
+        self.finder = finder
         self._started = 0.0
         self._segments = [segment for store in stores for segment in store.open().commit_log.segments]
         self.total = sum(segment.size for segment in self._segments)
@@ -61,6 +102,7 @@ class Job:
         """Yield the session; the bar shows how far it has come, and what Spark raises becomes a sentence."""
         from mqtool.spark.session import first_line, session, watched
 
+        self.finder.check()
         with session(self._master, self._conf, f"mqtool spark {self.name}") as spark:
             self._started = time.monotonic()
             with progress(self.total, self.name) as advance:
@@ -124,7 +166,7 @@ class Job:
             reader = store.open()
             assert reader.commit_log is not None
             for remark in reader.remarks:
-                self.output.remark(remark)
+                self.output.remark(remark if len(self.stores) == 1 else f"{store.path}: {remark}")
 
 
 def _task_error(text: str, first: str) -> TaskFailedError:
@@ -147,6 +189,18 @@ def _conf(_context: click.Context, _parameter: click.Parameter, values: tuple[st
     return pairs
 
 
+def _config_of(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, Path], ...]:
+    pairs = []
+    for value in values:
+        pattern, equals, file = value.rpartition("=")
+        if not equals or not pattern or not file:
+            raise click.BadParameter(f"{value}: give it as PATTERN=FILE, with a pattern of stores' paths")
+        pairs.append((pattern, Path(file)))
+    return tuple(pairs)
+
+
 def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-s``, which repeats."""
     return click.option(
@@ -159,7 +213,12 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add what every job takes; it receives a ``Job`` as ``job``."""
     options = (
         click.option(
-            "-c", "--config", type=click.Path(path_type=Path, readable=False), help="The broker's configuration file."
+            "-c", "--config", type=click.Path(path_type=Path, readable=False),
+            help="The broker's configuration file. Default: broker.conf beside each store.",
+        ),
+        click.option(
+            "--config-of", multiple=True, metavar="PATTERN=FILE", callback=_config_of,
+            help="The configuration file of the stores whose path the pattern matches; repeats.",
         ),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats."),
         click.option(
@@ -179,6 +238,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         paths: tuple[str, ...],
         config: Path | None,
+        config_of: tuple[tuple[str, Path], ...],
         settings: tuple[str, ...],
         master: str | None,
         conf: dict[str, str],
@@ -191,24 +251,18 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         from mqtool.spark.session import need_pyspark
 
         need_pyspark()
-        stores = _stores(paths, config, settings)
+        finder = Finder(config, config_of, settings, output)
+        stores = finder.find(paths or (str(default_store()),))
         if into is not None and into.exists():
             raise UsageError(f"{into} is there already: give another name")
         name = click.get_current_context().info_name or ""
         size = None if partition_size is None else max(1 << 20, partition_size)
-        job = Job(name, stores, master, conf, size, output, into, form)
+        job = Job(name, stores, master, conf, size, output, into, form, finder)
         return command(*args, job=job, **kwargs)
 
     for option in reversed(options):
         wrapped = option(wrapped)
     return wrapped
-
-
-def _stores(paths: tuple[str, ...], config: Path | None, settings: tuple[str, ...]) -> "list[Store]":
-    from mqtool.spark.stores import find_stores
-
-    known = load_config(config, settings)
-    return find_stores(paths or [str(default_store())], known.settings)
 
 
 def into_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -277,11 +277,10 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
     told too. Ends with status 3 when there are any, 4 when what cannot be read was not compared.
     """
     from mqtool.spark.compare import by_key, by_offset
-    from mqtool.spark.stores import find_stores
 
     if len(job.stores) != 1:
         raise UsageError("two stores are compared: give one with -s and the other one --with")
-    (second,) = find_stores([other], dict(job.stores[0].settings))
+    (second,) = job.finder.find((other,))
     stores = job.stores[0], second
     job.total += second.open().commit_log.total_size
     seen: dict[str, int] = {}

@@ -5,8 +5,8 @@ Damaged messages are left out.
 """
 
 import dataclasses
-import itertools
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,23 @@ def _date(milliseconds: Any) -> Any:
 
 
 def _messages(spark: Any, stores: Sequence[Store], partition_size: int) -> Any:
+    """Return the messages of all stores, of those with other settings by a source of their own."""
     spark.dataSource.register(RocketMQStore)
+    alike: dict[tuple[tuple[str, str], ...], list[Store]] = {}
+    for store in stores:
+        alike.setdefault(store.settings, []).append(store)
+    frames = [_messages_of(spark, group, dict(settings), partition_size) for settings, group in alike.items()]
+    return functools.reduce(lambda one, other: one.unionAll(other), frames)
+
+
+def _messages_of(spark: Any, stores: Sequence[Store], settings: Mapping[str, str], partition_size: int) -> Any:
     reader = spark.read.format(NAME).option("paths", orjson.dumps([store.path for store in stores]).decode())
     options = {
         "columns": ",".join((*_COLUMNS, CORRUPT)),
         "decompressBody": "false",
         "maxPartitionBytes": str(partition_size),
     }
-    for key, value in itertools.chain.from_iterable(store.settings for store in stores[:1]):
+    for key, value in settings.items():
         options[f"set.{key}"] = value
     return reader.options(**options).load()
 

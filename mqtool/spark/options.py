@@ -17,6 +17,7 @@ from mqtool.spark.stores import Store, find_stores, path_options
 
 OPTIONS = (
     "path", "paths", "table", "columns", "mode", "maxPartitionBytes", "includeBody", "decompressBody", "config",
+    "configOf",
     "startingOffsets", "maxBytesPerTrigger", "maxFilesPerTrigger", "failOnDataLoss", "storeNames", "renumber",
 )  # fmt: skip
 """Beside ``set.KEY``, for settings of the broker."""
@@ -136,7 +137,8 @@ class Options:
 
     def stores(self, is_gone_fine: bool = False) -> list[Store]:
         """Return the stores that are asked for; takes and raises what ``find_stores`` does."""
-        return find_stores(path_options(self.given), self.settings, is_gone_fine)
+        config_of = [(pattern, Path(str(file))) for pattern, file in self.table_of("configOf").items()]
+        return find_stores(path_options(self.given), self.settings, is_gone_fine, config_of)
 
     def names(self, stores: Iterable[Store]) -> dict[str, Store]:
         """Return stores by names that stay when their paths change: see ``name_stores``.

@@ -1,13 +1,15 @@
 """Which stores a path means: one, several, or all that a pattern matches; and the settings that they are read with."""
 
 import dataclasses
+import fnmatch
 import glob
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
 
+from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, UsageError
@@ -33,17 +35,22 @@ class Store(Common):
         return StoreReader(self.path, self.config)
 
 
-def find_stores(paths: Iterable[str], settings: Mapping[str, str], is_gone_fine: bool = False) -> list[Store]:
+ConfigOf = Sequence[tuple[str, Path]]
+"""Patterns of stores' paths, each with the ``broker.conf`` of those that it matches; the first that does counts."""
+
+
+def find_stores(
+    paths: Iterable[str], settings: Mapping[str, str], is_gone_fine: bool = False, config_of: ConfigOf = ()
+) -> list[Store]:
     """Return the stores that paths and patterns name, each once, in order.
 
     A name with commas in it is several, unless something is called so. What a pattern matches besides stores is left
-    out; with ``is_gone_fine`` also a path where no store is.
+    out; with ``is_gone_fine`` also a path where no store is. ``settings`` lie over those in the file of a store.
 
     Raises:
         NotFoundError: a path is no store, or a pattern matches none.
         UsageError: no path is given, or one that is no file's.
     """
-    given = tuple(sorted(settings.items()))
     found: dict[str, Store] = {}
     names = list(itertools.chain.from_iterable(_split(path) for path in paths))
     if not names:
@@ -51,7 +58,7 @@ def find_stores(paths: Iterable[str], settings: Mapping[str, str], is_gone_fine:
     for name in names:
         is_pattern = any(letter in name for letter in _WILD) and not Path(name).exists()
         matched = sorted(glob.glob(name)) if is_pattern else [name]  # noqa: PTH207 - a pattern may be absolute
-        stores = [Store(str(Path(match).absolute()), given) for match in matched]
+        stores = [_with_settings(str(Path(match).absolute()), settings, config_of) for match in matched]
         if is_pattern or is_gone_fine:
             stores = [store for store in stores if _is_store(store)]
             if not stores and not is_gone_fine:
@@ -60,6 +67,17 @@ def find_stores(paths: Iterable[str], settings: Mapping[str, str], is_gone_fine:
             store.open()
             found[store.path] = store
     return list(found.values())
+
+
+def configs_beside(stores: Iterable[Store]) -> dict[str, Path]:
+    """Return for each store that has one the file ``broker.conf`` in the folder that the store lies in."""
+    places = {store.path: Path(store.path).parent / "broker.conf" for store in stores if "://" not in store.path}
+    return {path: file for path, file in places.items() if file.is_file()}
+
+
+def _with_settings(path: str, settings: Mapping[str, str], config_of: ConfigOf) -> Store:
+    file = next((file for pattern, file in config_of if fnmatch.fnmatchcase(path, pattern)), None)
+    return Store(path, tuple(sorted(StoreConfig.load(file, settings).settings.items())))
 
 
 def path_options(options: Mapping[str, str]) -> list[str]:
@@ -91,6 +109,9 @@ def plain_path(name: str) -> str:
 
 
 def _is_store(store: Store) -> bool:
+    """Tell whether it is one, or a segment of a log alone; any other file beside stores is none."""
+    if Path(store.path).is_file() and not is_segment_name(Path(store.path).name):
+        return False
     try:
         store.open()
     except NotFoundError:

@@ -15,7 +15,7 @@ import pytest
 
 import mqtool
 from mqtool.commands._output import Output
-from mqtool.commands._spark import Job
+from mqtool.commands._spark import Finder, Job
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status
 from mqtool.spark.session import package_into
@@ -174,6 +174,29 @@ class TestOnSpark:
         assert two == one
 
 
+def test_each_store_has_the_settings_of_its_own_broker(tmp_path: Path) -> None:
+    one, two, three = (copy_of("multipath-533-clean", tmp_path / name) for name in ("one", "two", "three"))
+    for number, store in enumerate((one, two, three), 1):
+        (store.parent / "broker.conf").write_text(f"brokerName=broker-{number}\n")
+    (tmp_path / "other.conf").write_text("brokerName=other\n")
+    output = Output("jsonl")
+
+    finder = Finder(None, (("*/two/*", tmp_path / "other.conf"),), ("maxMessageSize=7",), output)
+    found = finder.find((str(tmp_path / "*/*"),))
+    with_one_file = Finder(tmp_path / "other.conf", (), (), output).find((str(one),))
+
+    assert [store.config.settings.get("brokerName") for store in found] == ["broker-1", "broker-3", "other"]
+    assert {store.config.settings["maxMessageSize"] for store in found} == {"7"}
+    assert [store.config.settings for store in with_one_file] == [{"brokerName": "other"}]
+
+
+def test_a_pattern_for_settings_that_matches_no_store_is_refused() -> None:
+    told = run("spark", "stats", "-s", golden_store(STORE), "--config-of", "*/nosuch=/dev/null")
+
+    assert told.status == Status.USAGE
+    assert "--config-of */nosuch matches none of the stores" in told.remarks
+
+
 def test_a_pyspark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.1.4")
 
@@ -206,7 +229,17 @@ def test_without_java_a_sentence_says_what_to_install(home: str) -> None:
 
 def test_segments_that_went_while_a_job_ran_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = copy_of(STORE, tmp_path)
-    job = Job("stats", [Store(str(store))], None, {}, None, Output("jsonl"), None, "parquet")
+    job = Job(
+        "stats",
+        [Store(str(store))],
+        None,
+        {},
+        None,
+        Output("jsonl"),
+        None,
+        "parquet",
+        Finder(None, (), (), Output("jsonl")),
+    )
     first = min((store / "commitlog").iterdir())
 
     first.unlink()
