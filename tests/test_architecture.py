@@ -300,14 +300,21 @@ def circles(sources: dict[str, str]) -> list[list[str]]:
     return sorted(sorted(circle) for circle in found)
 
 
-def test_the_modules_of_a_broker_import_each_other_one_way() -> None:
-    ours = {name: source for name, source in sources().items() if _below(name, ["mqtool.engine.broker"])}
+SERVERS = ("mqtool.engine.broker", "mqtool.engine.name_server")
+
+
+def test_the_modules_of_a_server_import_each_other_one_way() -> None:
+    ours = {name: source for name, source in sources().items() if _below(name, SERVERS)}
 
     assert circles(ours) == []
 
 
-DOORS = ("mqtool.engine.broker.processors", "mqtool.engine.broker.remoting_door")
-"""The modules of a broker that know the remoting protocol."""
+DOORS = (
+    "mqtool.engine.broker.processors",
+    "mqtool.engine.broker.remoting_door",
+    "mqtool.engine.name_server.remoting_door",
+)
+"""The modules of a broker, or a name server, that know the remoting protocol."""
 OPERATIONS = "mqtool.engine.broker.operations"
 WIRE = (
     "mqtool.formats.headers",
@@ -321,8 +328,8 @@ PLAIN_OF_STORE = ("append_result", "pull", "time_search")
 """The modules of the store from which a processor may have a value that an operation takes or returns."""
 
 
-def wrong_of_brokers(module: str, source: str) -> list[str]:
-    """Return what a module of a broker imports against the rules of doors, operations and parts."""
+def wrong_of_servers(module: str, source: str) -> list[str]:
+    """Return what a module of a broker or a name server imports against the rules of doors, operations and parts."""
     found = list(imports_of(module, ast.parse(source)))
     if _below(module, DOORS):
         plain = [f"mqtool.engine.store.{name}" for name in PLAIN_OF_STORE]
@@ -333,9 +340,9 @@ def wrong_of_brokers(module: str, source: str) -> list[str]:
     return [f"{module}:{one.line}: {one.target}" for one in wrong]
 
 
-def test_only_the_doors_of_a_broker_know_a_wire_and_operations_know_no_broker() -> None:
-    ours = {name: source for name, source in sources().items() if _below(name, ["mqtool.engine.broker"])}
-    found = [sentence for name, source in ours.items() for sentence in wrong_of_brokers(name, source)]
+def test_only_the_doors_of_a_server_know_a_wire_and_operations_know_no_broker() -> None:
+    ours = {name: source for name, source in sources().items() if _below(name, SERVERS)}
+    found = [sentence for name, source in ours.items() for sentence in wrong_of_servers(name, source)]
 
     assert not found, "\n".join(found)
     assert any(_below(name, [OPERATIONS]) for name in ours)
@@ -344,19 +351,21 @@ def test_only_the_doors_of_a_broker_know_a_wire_and_operations_know_no_broker() 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("operations.pull", "from mqtool.formats.remoting import RemotingCommand"),
-        ("operations.pull", "from mqtool.formats.headers import Pull"),
-        ("operations.pull", "from mqtool.formats.codes import Perm, ResponseCode"),
-        ("operations.pull", "from mqtool.engine.broker.processors.refusals import CODES"),
-        ("operations.pull", "from mqtool.engine.broker import remoting_door"),
-        ("operations.pull", "def f():\n    from mqtool.engine.broker.broker import Broker"),
-        ("pops", "from mqtool.formats.headers import Pop"),
-        ("metrics", "from mqtool.engine.broker.processors.admin import runtime_info"),
-        ("processors.query", "from mqtool.engine.store.live_log import LiveLog"),
+        ("broker.operations.pull", "from mqtool.formats.remoting import RemotingCommand"),
+        ("broker.operations.pull", "from mqtool.formats.headers import Pull"),
+        ("broker.operations.pull", "from mqtool.formats.codes import Perm, ResponseCode"),
+        ("broker.operations.pull", "from mqtool.engine.broker.processors.refusals import CODES"),
+        ("broker.operations.pull", "from mqtool.engine.broker import remoting_door"),
+        ("broker.operations.pull", "def f():\n    from mqtool.engine.broker.broker import Broker"),
+        ("broker.pops", "from mqtool.formats.headers import Pop"),
+        ("broker.metrics", "from mqtool.engine.broker.processors.admin import runtime_info"),
+        ("broker.processors.query", "from mqtool.engine.store.live_log import LiveLog"),
+        ("name_server.name_server", "from mqtool.formats.headers import RegisterBroker"),
+        ("name_server.kv_configs", "from mqtool.engine.name_server.remoting_door import PROCESSORS"),
     ],
 )
-def test_what_brokers_may_not_import_is_seen(module: str, source: str) -> None:
-    assert wrong_of_brokers(f"mqtool.engine.broker.{module}", source)
+def test_what_servers_may_not_import_is_seen(module: str, source: str) -> None:
+    assert wrong_of_servers(f"mqtool.engine.{module}", source)
 
 
 def test_a_circle_of_imports_is_seen() -> None:

@@ -20,7 +20,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.engine.name_server.name_server import NameServer
+from mqtool.engine.name_server.name_server import NameServer, Registering
+from mqtool.engine.name_server.refusal import RefusedError
+from mqtool.engine.name_server.remoting_door import NameServerDoor
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.client import RemotingClient, own_address
 from mqtool.engine.remoting.clock import wall_clock
@@ -107,7 +109,7 @@ class Cluster:
             if self._name_server is not None:
                 config = self._name_server
                 rules = NameServer(config.settings, self._clock())
-                server = RemotingServer(rules, config.tls, clock=self._clock)
+                server = RemotingServer(NameServerDoor(rules), config.tls, clock=self._clock)
                 port = await server.listen(config.host, config.port)
                 stack.push_async_callback(server.stop)
                 self.name_server_address = f"{config.host}:{port}"
@@ -354,7 +356,8 @@ class _RunningBroker:
         self._register_here(registration)
         if self._clients:
             body = build_registration(registration)
-            header = self._registering(zlib.crc32(body) & 0x7FFFFFFF)
+            name, address, cluster, broker_id = self._identity()
+            header = RegisterBroker(name, address, cluster, "", broker_id, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
             command = RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(header), body=body)
             for client in self._clients:
                 await self._tell(client, command)
@@ -367,7 +370,10 @@ class _RunningBroker:
 
     def _register_here(self, registration: Registration) -> None:
         if self._name_server is not None:
-            self._name_server.register(self._registering(), registration, self._peer, self._clock(), is_own=True)
+            name, address, cluster, broker_id = self._identity()
+            broker = Registering(name, address, cluster, broker_id)
+            with contextlib.suppress(RefusedError):  # it does not count: the next one may
+                self._name_server.register(broker, registration, self._peer, self._clock(), is_own=True)
 
     def _registration(self, configs: "Iterable[TopicConfig]") -> Registration:
         perm = self.rules.settings.perm | ~(Perm.READ | Perm.WRITE)
@@ -377,14 +383,11 @@ class _RunningBroker:
         }
         return Registration(self.rules.topics.version, topics)
 
-    def _registering(self, body_crc: int = 0) -> RegisterBroker:
-        name, address, cluster, broker_id = self._identity()
-        return RegisterBroker(name, address, cluster, "", broker_id, body_crc32=body_crc)
-
     async def _unregister(self) -> None:
-        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=build_header(self._identity()))
+        identity = self._identity()
         if self._name_server is not None:
-            self._name_server.handle(command, self._peer, self._clock())
+            self._name_server.routes.unregister(identity.cluster_name, identity.broker_addr, identity.broker_name)
+        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=build_header(identity))
         for client in self._clients:
             await self._tell(client, command)
             await client.close()

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from mqtool.engine.broker.processors.refused import REFUSED
 from mqtool.engine.broker.remoting_door import PROCESSORS
-from mqtool.engine.name_server.name_server import NameServer
-from mqtool.engine.name_server.settings import NameServerSettings
+from mqtool.engine.name_server.remoting_door import PROCESSORS as OF_NAME_SERVER
 from mqtool.formats.codes import RequestCode
 
 _HEAD = """\
@@ -27,7 +26,7 @@ In all: {summary}.
 
 def served() -> tuple[set[int], set[int]]:
     """Return the codes that a name server serves, and those of a broker."""
-    return {*NameServer(NameServerSettings(), 0).processors}, {*PROCESSORS}
+    return {*OF_NAME_SERVER}, {*PROCESSORS}
 
 
 def summary() -> str:

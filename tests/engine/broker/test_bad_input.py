@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from mqtool.engine.broker.topics import MOST_QUEUES
 from mqtool.engine.name_server.name_server import NameServer
+from mqtool.engine.name_server.remoting_door import NameServerDoor
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.connection import Connection
 from mqtool.engine.remoting.server import Handler
@@ -78,7 +79,7 @@ def test_nothing_that_comes_disturbs_a_broker(tmp_path_factory: pytest.TempPathF
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_nothing_that_comes_disturbs_a_name_server(seed: int) -> None:
-    rules = NameServer(NameServerSettings(), NOW)
+    rules = NameServerDoor(NameServer(NameServerSettings(), NOW))
     work(rules, random.Random(seed), 60)
 
     [(_, answer)] = rules.handle(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), PEERS[0], NOW)

@@ -6,6 +6,7 @@ import pytest
 
 from mqtool.engine.broker.processors.refused import REFUSED
 from mqtool.engine.name_server.name_server import NameServer
+from mqtool.engine.name_server.remoting_door import NameServerDoor
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.peer import Peer
@@ -68,7 +69,7 @@ def test_requests_that_a_recorded_broker_does_not_know_are_refused_alike(tmp_pat
     "code", [9999, RequestCode.SEND_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.GET_BROKER_HA_STATUS]
 )
 def test_a_name_server_refuses_what_is_for_brokers_and_what_nobody_knows(code: int) -> None:
-    rules = NameServer(NameServerSettings(), NOW)
+    rules = NameServerDoor(NameServer(NameServerSettings(), NOW))
     [(peer, answer)] = rules.handle(RemotingCommand(code, opaque=7), PEER, NOW)
     assert (peer, answer.code, answer.opaque) == (PEER, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, 7)
     assert answer.remark == f" request type {code} not supported"

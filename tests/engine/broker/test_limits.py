@@ -13,7 +13,7 @@ import pytest
 import mqtool
 from mqtool.engine.broker.operations.clients import MOST_GROUPS, MOST_SUBSCRIPTIONS
 from mqtool.engine.broker.operations.filters import MOST_OF_FILTER
-from mqtool.engine.name_server.name_server import MOST_KV, MOST_OF_KV
+from mqtool.engine.name_server.kv_configs import MOST_KV, MOST_OF_KV
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.formats.bodies import (
     Heartbeat,

@@ -4,6 +4,7 @@ import json
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import orjson
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtool.engine.name_server.name_server import NameServer
+from mqtool.engine.name_server.remoting_door import PROCESSORS, NameServerDoor
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.errors import FormatError, HeaderError, UsageError
 from mqtool.formats.bodies import (
@@ -38,7 +40,7 @@ class Asked:
     """A name server and the peers that ask it; time stands still until a test moves it."""
 
     def __init__(self, **settings: Any) -> None:
-        self.server = NameServer(NameServerSettings(**settings), START)
+        self.server = NameServerDoor(NameServer(NameServerSettings(**settings), START))
         self.now = START
         self.client = Peer(1, "192.0.2.1", 4000)
 
@@ -424,6 +426,17 @@ def test_kv_config_is_put_told_listed_and_deleted() -> None:
     assert asked.ask(RequestCode.GET_KV_CONFIG, key).code == ResponseCode.QUERY_NOT_FOUND
 
 
+def test_kv_configs_that_were_deleted_leave_room_and_nothing_behind(tmp_path: Path) -> None:
+    asked = Asked(kv_config_path=str(tmp_path / "kvConfig.json"))
+    with mock.patch("mqtool.engine.name_server.kv_configs.MOST_KV", 4):
+        for number in range(20):
+            key = {"namespace": f"N{number}", "key": "k"}
+            assert asked.ask(RequestCode.PUT_KV_CONFIG, key | {"value": "v"}).code == 0
+            asked.ask(RequestCode.DELETE_KV_CONFIG, key)
+
+    assert parse_body((tmp_path / "kvConfig.json").read_bytes()) == {"configTable": {}}
+
+
 def test_order_config_reaches_brokers_always_and_clients_where_it_is_enabled() -> None:
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
     for enabled in (False, True):
@@ -487,7 +500,7 @@ def test_a_server_that_waits_for_service_gives_no_routes_at_first() -> None:
     assert asked.route("T")
 
 
-KNOWN = {*NameServer(NameServerSettings(), START).processors}
+KNOWN = {*PROCESSORS}
 
 
 @given(
@@ -501,7 +514,7 @@ KNOWN = {*NameServer(NameServerSettings(), START).processors}
     | st.sampled_from([b"{}", b"[]", b"{:}", b'{"topicConfigSerializeWrapper":[]}', zlib.compress(bytes(8))]),
 )
 def test_every_request_is_answered_or_refused_by_name(code: int, ext_fields: dict[str, str], body: bytes) -> None:
-    server = NameServer(NameServerSettings(), START)
+    server = NameServerDoor(NameServer(NameServerSettings(), START))
     try:
         answers = [*server.handle(RemotingCommand(code, 0, 3, ext_fields, body), Peer(1, "h", 1), START)]
     except (HeaderError, FormatError):
@@ -514,5 +527,7 @@ def test_every_request_is_answered_or_refused_by_name(code: int, ext_fields: dic
 
 def test_answers_of_clients_are_not_answered() -> None:
     assert [
-        *NameServer(NameServerSettings(), START).handle(RemotingCommand(105, RESPONSE), Peer(1, "h", 1), START)
+        *NameServerDoor(NameServer(NameServerSettings(), START)).handle(
+            RemotingCommand(105, RESPONSE), Peer(1, "h", 1), START
+        )
     ] == []

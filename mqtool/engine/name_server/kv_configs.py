@@ -1,0 +1,94 @@
+"""Kv configs of a name server: names and values that administrators and clients keep there.
+
+(RocketMQ: ``KVConfigManager``.)
+"""
+
+import contextlib
+from pathlib import Path
+
+from mqtool.engine.name_server.refusal import Reason, RefusedError
+from mqtool.errors import FormatError
+from mqtool.formats.bodies import build_body
+from mqtool.formats.config_tables import parse_table
+
+MOST_KV, MOST_OF_KV, MOST_OF_ALL_KV = 10_000, 1 << 14, 1 << 22
+"""How many kv configs are kept, namespaces counted too, how long a name or value of one may be, and how many characters
+there are in all."""
+
+
+class KvConfigs:
+    """Names and values by namespace; a namespace is there as long as it has one."""
+
+    def __init__(self, path: str) -> None:
+        """Read the file that keeps them, if one does.
+
+        Raises:
+            FormatError: the file is no kv config.
+        """
+        self._path = Path(path) if path else None
+        self._table = _load(self._path) if self._path else {}
+        self._size = sum(
+            len(namespace) + len(key) + len(value)
+            for namespace, pairs in self._table.items()
+            for key, value in pairs.items()
+        )
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Keep a value.
+
+        Raises:
+            RefusedError: there are too many, or it is too long.
+        """
+        before = self.get(namespace, key)
+        size = len(namespace) + len(key) + len(value)
+        growth = size if before is None else len(value) - len(before)
+        if (
+            max(len(namespace), len(key), len(value)) > MOST_OF_KV
+            or (before is None and sum(1 + len(pairs) for pairs in self._table.values()) >= MOST_KV)
+            or self._size + max(growth, 0) > MOST_OF_ALL_KV
+        ):
+            sizes = f"{MOST_OF_KV:,} characters each and {MOST_OF_ALL_KV:,} in all"
+            raise RefusedError(Reason.BAD_ARGUMENT, f"at most {MOST_KV:,} kv configs are kept, of {sizes}")
+        self._size += growth
+        self._table.setdefault(namespace, {})[key] = value
+        self._keep()
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return a value, None where there is none."""
+        return self._table.get(namespace, {}).get(key)
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Forget a value, if there is one, and with its last one the namespace: else its name were kept for good."""
+        pairs = self._table.get(namespace, {})
+        value = pairs.pop(key, None)
+        if value is None:
+            return
+        self._size -= len(namespace) + len(key) + len(value)
+        if not pairs:
+            del self._table[namespace]
+        self._keep()
+
+    def of(self, namespace: str) -> dict[str, str] | None:
+        """Return all values of a namespace by name, None where it has none."""
+        return self._table.get(namespace)
+
+    def _keep(self) -> None:
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            beside = self._path.with_name(f"{self._path.name}.tmp")
+            beside.write_bytes(build_body({"configTable": self._table}))
+            beside.replace(self._path)
+
+
+def _load(path: Path) -> dict[str, dict[str, str]]:
+    with contextlib.suppress(FileNotFoundError):
+        table = parse_table(path.read_bytes()).get("configTable") or {}
+        try:
+            return {
+                str(namespace): {str(key): str(value) for key, value in pairs.items()}
+                for namespace, pairs in table.items()
+                if pairs
+            }
+        except AttributeError as error:
+            raise FormatError(f"{path} is no kv config", offset=0) from error
+    return {}
