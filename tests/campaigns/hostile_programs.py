@@ -1,6 +1,8 @@
 """Programs that do to their clients what no program should, with a broker that is killed, stopped and mute meanwhile.
 
-Listeners raise everything there is, exit, fork, block, and return nonsense; two threads send all the time. The broker
+Listeners raise everything there is, exit, fork, block, and return nonsense; two threads send all the time; others poll,
+pop, pull by offset and read assigned queues, and raise in the middle; clients of ``mqtool.aio`` do the same in a loop
+of their own, where they are started and closed again and again, and cancelled in the middle. The broker
 is killed and started again, and stopped so that it holds its connections and says nothing; a name server that never
 answers stands before the real one. In the end
 
@@ -32,7 +34,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,23 +122,42 @@ class Program:
         self._name_servers = name_servers
         self.producer = mqtool.Producer("hostile", name_servers, send_msg_timeout=SEND_MS)
         self.consumers: list[Any] = []
+        self._assigned: list[mqtool.LitePullConsumer] = []
         for name, orderly, is_coroutine in (("shared", False, False), ("loop", False, True), ("ordered", True, False)):
             listen = self._coroutine(name) if is_coroutine else self._function(name)
             self._add(name, mqtool.PushConsumer(name, listen, name_servers, orderly=orderly, **_CONSUMING))
         lite = mqtool.LitePullConsumer("lite", name_servers, consume_from_where=ConsumeFrom.FIRST_OFFSET)
         self._add("lite", lite)
+        pop = mqtool.PopConsumer("pop", name_servers, pop_invisible_time=10_000, poll_timeout_millis=500)
+        self._add("pop", pop)
+        assigned = mqtool.LitePullConsumer("assigned", name_servers, consume_from_where=ConsumeFrom.FIRST_OFFSET)
+        self._add("assigned", assigned, subscribes=False)
+        self._assigned.append(assigned)
+        pull = mqtool.PullConsumer("pull", name_servers, consumer_pull_timeout_millis=SEND_MS)
+        self._add("pull", pull, subscribes=False)
+        self.consumed |= {name: set() for name in ("aio_push", "aio_pop", "aio_lite")}
         self._threads = [threading.Thread(target=self._send_on, args=(which,)) for which in range(2)]
-        self._threads.append(threading.Thread(target=self._poll_on, args=(lite,)))
+        for work, client in (
+            (self._poll_on, ("lite", lite)),
+            (self._poll_on, ("assigned", assigned)),
+            (self._pop_on, (pop,)),
+            (self._pull_on, (pull,)),
+            (self._run_loop, ()),
+        ):
+            self._threads.append(threading.Thread(target=work, args=client, name=work.__name__))
 
-    def _add(self, name: str, consumer: Any) -> None:
+    def _add(self, name: str, consumer: Any, *, subscribes: bool = True) -> None:
         self.consumed[name] = set()
-        consumer.subscribe(TOPIC)
+        if subscribes:
+            consumer.subscribe(TOPIC)
         self.consumers.append(consumer)
 
     def start(self) -> None:
         """Begin."""
         for client in (self.producer, *self.consumers):
             client.start()
+            if client in self._assigned:
+                client.assign(client.fetch_message_queues(TOPIC))
         for thread in self._threads:
             thread.start()
 
@@ -168,12 +189,91 @@ class Program:
             self.outcome.longest_send_s = max(self.outcome.longest_send_s, time.monotonic() - begun)
             self.is_over.wait(0.02)
 
-    def _poll_on(self, lite: mqtool.LitePullConsumer) -> None:
+    def _poll_on(self, name: str, lite: mqtool.LitePullConsumer) -> None:
         while not self.is_over.is_set():
             with contextlib.suppress(ListenerError, MqtoolError), lite.batch(500) as messages:
-                if self._chance.random() < 0.1:
-                    raise ListenerError
-                self.consumed["lite"] |= {one.body for one in messages}
+                self._take(name, messages)
+
+    def _pop_on(self, pop: mqtool.PopConsumer) -> None:
+        while not self.is_over.is_set():
+            with contextlib.suppress(ListenerError, MqtoolError):
+                if self._chance.random() < 0.5:
+                    with pop.batch(500) as messages:
+                        self._take("pop", messages)
+                else:
+                    for message in pop.pop(500):
+                        self._take("pop", [message])
+                        pop.ack(message)
+
+    def _pull_on(self, pull: mqtool.PullConsumer) -> None:
+        offsets: dict[mqtool.MessageQueue, int] = {}
+        while not self.is_over.is_set():
+            with contextlib.suppress(ListenerError, MqtoolError):
+                for queue in pull.fetch_message_queues(TOPIC):
+                    pulled = pull.pull(queue, offsets.get(queue, 0))
+                    self._take("pull", pulled.messages)
+                    offsets[queue] = pulled.next_offset
+                    pull.commit(queue, pulled.next_offset)
+            self.is_over.wait(0.05)
+
+    def _take(self, name: str, messages: Sequence[ConsumerMessage]) -> None:
+        if self._chance.random() < 0.1:
+            raise ListenerError
+        self.consumed[name] |= {one.body for one in messages}
+
+    # In a loop of the program's own
+
+    def _run_loop(self) -> None:
+        asyncio.run(self._live_in_loop())
+
+    async def _live_in_loop(self) -> None:
+        works = self._aio_lite, self._aio_pop, self._aio_send
+        tasks = [asyncio.create_task(self._begin_again(work)) for work in works]
+        listener = self._coroutine("aio_push", asks=False)
+        push = mqtool.aio.PushConsumer("aio_push", listener, self._name_servers, **_CONSUMING)
+        push.subscribe(TOPIC)
+        async with push:
+            while not self.is_over.is_set():
+                await asyncio.sleep(0.1)
+            await asyncio.gather(*tasks)
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            self.outcome.violations.append(f"{len(left)} tasks are left in the loop of the program: {left}")
+
+    async def _begin_again(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have work with a client of its own begin again and again, now and then cancelled in the middle."""
+        while not self.is_over.is_set():
+            task = asyncio.create_task(work())
+            await asyncio.wait([task], timeout=self._chance.uniform(0.5, 8.0))
+            self.outcome.did["client of a loop ended"] += 1
+            task.cancel()
+            begun = time.monotonic()
+            await asyncio.wait([task])
+            self.outcome.longest_shutdown_s = max(self.outcome.longest_shutdown_s, time.monotonic() - begun)
+            error = None if task.cancelled() else task.exception()
+            if error and not isinstance(error, MqtoolError | ListenerError):
+                self.outcome.violations.append(f"{work.__name__} ended with {error!r}")
+
+    async def _aio_lite(self) -> None:
+        lite = mqtool.aio.LitePullConsumer(
+            "aio_lite", self._name_servers, consume_from_where=ConsumeFrom.FIRST_OFFSET, auto_commit_interval_millis=200
+        )
+        lite.subscribe(TOPIC)
+        async with lite:
+            async for message in lite:
+                self._take("aio_lite", [message])
+
+    async def _aio_pop(self) -> None:
+        pop = mqtool.aio.PopConsumer("aio_pop", self._name_servers, pop_invisible_time=10_000)
+        pop.subscribe(TOPIC)
+        async with pop:
+            async for message in pop:
+                self._take("aio_pop", [message])
+
+    async def _aio_send(self) -> None:
+        async with mqtool.aio.Producer("aio", self._name_servers, send_msg_timeout=SEND_MS, trace=True) as producer:
+            while True:
+                await asyncio.gather(*(producer.send(ProducerMessage(TOPIC, b"of a loop")) for _ in range(3)))
+                await asyncio.sleep(0.05)
 
     # Listeners
 
@@ -186,9 +286,9 @@ class Program:
 
         return listen
 
-    def _coroutine(self, name: str) -> Callable[..., Any]:
+    def _coroutine(self, name: str, *, asks: bool = True) -> Callable[..., Any]:
         async def listen(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
-            if self._chance.random() < 0.02:
+            if asks and self._chance.random() < 0.02:
                 self.outcome.did["blocking call in the loop"] += 1
                 with contextlib.suppress(UsageError):
                     self.producer.queues(TOPIC)

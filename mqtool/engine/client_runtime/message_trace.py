@@ -99,9 +99,11 @@ class MessageTrace(Hook):
     async def stop(self) -> None:
         """Send what there is, and end."""
         if self._producer:
-            await self._send()
-            with contextlib.suppress(MqtoolError):
-                await self._producer.shutdown()
+            try:
+                await self._send()
+            finally:
+                with contextlib.suppress(MqtoolError):
+                    await self._producer.shutdown()
 
     async def _send_on(self) -> None:
         while True:

@@ -172,11 +172,12 @@ class PopConsumer(Subscriber):
                 del self._under_way[place]
                 try:
                     popped = task.result()
-                except MqtoolError as error:  # the others go on
-                    log.warning("nothing is popped of %s on %s: %s", *place, error)
+                except MqtoolError as error:
                     errors[place] = error
                     continue
                 has_answer = True
+                for failed, error in errors.items():  # this one answers: that is no reason to end
+                    log.warning("nothing is popped of %s on %s: %s", *failed, error)
                 if popped.messages and self._clock() < popped.hidden_until:  # else others may have them by now
                     return popped._replace(messages=self._shown(popped.messages))
             if loop.time() >= end and (has_answer or self._under_way):

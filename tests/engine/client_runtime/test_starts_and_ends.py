@@ -282,3 +282,23 @@ def test_what_was_popped_beside_is_not_given_when_others_may_have_it(
             return sorted([found[0].body, again[0].body]), await one.pop(0)
 
     assert asyncio.run(run()) == ([b"Orders", b"Others"], [])
+
+
+def test_an_end_that_is_given_up_while_traces_are_sent_leaves_no_task(broker: mqtool.Broker) -> None:
+    async def run() -> None:
+        before = asyncio.all_tasks()
+        producer = aio.Producer("P", broker.name_server_address, trace=True)
+        await producer.start()
+        await producer.send(ProducerMessage("Orders", b"x"))
+        ending = asyncio.create_task(producer.shutdown())
+        while producer.is_running:
+            await asyncio.sleep(0)
+        assert producer._trace is not None
+        while producer._trace._waiting:  # which are sent in the turn after this
+            await asyncio.sleep(0)
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        assert asyncio.all_tasks() == before
+
+    asyncio.run(run())
