@@ -217,7 +217,7 @@ class Program:
             self.is_over.wait(0.05)
 
     def _take(self, name: str, messages: Sequence[ConsumerMessage]) -> None:
-        if self._chance.random() < 0.1:
+        if self._chance.random() < 0.01 * len(messages):
             raise ListenerError
         self.consumed[name] |= {one.body for one in messages}
 

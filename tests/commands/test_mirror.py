@@ -1,11 +1,14 @@
 """``mqtool mirror`` between brokers of ours: what a copy keeps, kills, loops, groups, and what cannot be mirrored."""
 
+import collections
 import contextlib
 import itertools
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from mqtool.engine.client_runtime import mirror
 from mqtool.errors import Status
 from tests.commands.running import Ran, run
 from tests.engine.client_runtime.test_push_consumer import until
+from tests.engine.remoting.test_tls import settings, with_certificate
 
 PATIENCE = 60.0
 
@@ -136,11 +140,11 @@ def bodies_or_none(broker: mqtool.Broker, name: str) -> dict[int, list[object]]:
 
 
 @contextlib.contextmanager
-def running(source: mqtool.Broker, target: mqtool.Broker) -> Iterator[subprocess.Popen[bytes]]:
+def running(source: mqtool.Broker, target: mqtool.Broker, *words: object) -> Iterator[subprocess.Popen[bytes]]:
     """Have a process mirror until the end of the block, and kill it then."""
     command = [
         sys.executable, "-m", "mqtool", "mirror", "--from", source.name_server_address, "--to",
-        target.name_server_address, "--topic", "Ord*", "--yes",
+        target.name_server_address, "--topic", "Ord*", "--yes", *map(str, words),
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -272,3 +276,61 @@ def test_one_mirror_at_a_time_copies(
 
 def online(broker: mqtool.Broker) -> set[str]:
     return {row["group"] for row in run("group", "list", "-n", broker.name_server_address).rows if row["members"]}
+
+
+# Clusters as they are: who may ask, over what, and several brokers
+
+ACL = """
+accounts:
+- accessKey: administrator
+  secretKey: 12345678
+  admin: true
+"""
+
+
+def test_clusters_of_several_brokers_that_want_keys_and_tls_lose_nothing_by_a_kill_or_a_broker_that_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_LOOK_S", 0.2)
+    (tmp_path / "plain_acl.yml").write_text(ACL)
+    secured: dict[str, Any] = {"aclEnable": True, "rocketmq.acl.plain.file": str(tmp_path / "plain_acl.yml")}
+    secured |= settings(with_certificate(tmp_path))
+    known: dict[str, Any] = {"access_key": "administrator", "secret_key": "12345678"}
+    known |= {"tls": True, "authorities": tmp_path / "cert.pem"}
+    words = ("--access-key", "administrator", "--secret-key", "12345678", "--ca", tmp_path / "cert.pem")
+
+    def found(name_server: str) -> collections.Counter[str]:
+        rows = run("find", "-n", name_server, "--topic", "Orders", "--limit", "100000", *words).rows
+        return collections.Counter(str(row["body"]) for row in rows)
+
+    with contextlib.ExitStack() as stack:
+
+        def broker(cluster: str, name: str, *name_servers: str) -> mqtool.Broker:
+            named = {"brokerClusterName": cluster, "brokerName": name, **secured}
+            return stack.enter_context(mqtool.Broker(settings=named, name_servers=name_servers))
+
+        source, target = broker("A", "broker-a"), broker("B", "broker-a")
+        source_names, target_names = source.name_server_address, target.name_server_address
+        broker("B", "broker-b", target_names)
+        admin = stack.enter_context(mqtool.AdminClient(source_names, **known))
+        admin.create_topic("Orders", queues=2)
+        sending = stack.enter_context(mqtool.Producer("P", source_names, poll_name_server_interval_ms=100, **known))
+        bodies = itertools.count()
+        sent = [f"{next(bodies)}" for _ in range(60)]
+        for body in sent:
+            sending.send(ProducerMessage("Orders", body))
+        with running(source, target, *words):
+            until(lambda: len(found(target_names)) > 20)
+
+        ended = stack.enter_context(ThreadPoolExecutor(1)).submit(mirrored, source, target, "--idle", "1s", *words)
+        broker("A", "broker-0", source_names)  # the first by name: what is copied goes to other brokers now
+        admin.create_topic("Orders", queues=2)
+        until(lambda: len(sending.queues("Orders")) == 4)
+        for queue in sending.queues("Orders"):
+            for _ in range(10):
+                sent.append(f"{next(bodies)}")
+                sending.send(ProducerMessage("Orders", sent[-1]), queue)
+        ended.result()
+        mirrored(source, target, *words)
+
+        assert found(source_names) == found(target_names) == collections.Counter(sent)

@@ -103,6 +103,8 @@ class _Lane:
     last_timestamp: int = 0  # store time at the source of what was copied last
     target: MessageQueue | None = None
     target_address: str = ""
+    others: list[tuple[MessageQueue, str]] = field(default_factory=list)
+    """Where copies may have gone before a broker was added to either cluster, or left it, with their addresses."""
     is_waiting: bool = False  # for a server
     offsets: OffsetMap = field(default_factory=OffsetMap)
 
@@ -436,7 +438,8 @@ class Mirror:
                 hop.store_timestamp,
             ):
                 lane.at = hop.queue_offset + 1
-                lane.offsets.add(hop.queue_offset, target_offset)
+                if target_offset is not None:
+                    lane.offsets.add(hop.queue_offset, target_offset)
 
     async def _target_of(self, lane: _Lane) -> tuple[MessageQueue, str]:
         topic = lane.queue.topic
@@ -447,6 +450,9 @@ class Mirror:
             writable = [one for one in writable_queues(route, topic) if one.broker_name in addresses] if route else []
             if writable:
                 queue = mirroring.target_queue(lane.queue, lane.brokers, writable)
+                of_brokers = [[one for one in writable if one.broker_name == name] for name in addresses]
+                elsewhere = [mirroring.target_queue(lane.queue, lane.brokers, some) for some in of_brokers if some]
+                lane.others = [(one, addresses[one.broker_name]) for one in elsewhere if one != queue]
                 return queue, addresses[queue.broker_name]
             if asyncio.get_running_loop().time() >= end:
                 if route and not masters(route):
@@ -466,18 +472,32 @@ class Mirror:
                 return None
             offset = pulled.next_offset
 
-    async def _last_copy(self, lane: _Lane, since: int) -> tuple[Hop, int] | None:
-        """Return the last copy of a queue and its offset at the target, looked for from the end back to a time (ms)."""
+    async def _last_copy(self, lane: _Lane, since: int) -> tuple[Hop, int | None] | None:
+        """Return the last copy of a queue, and its offset if it is where copies go now.
+
+        Elsewhere it is looked for only where the last one that was committed is not there.
+        """
         assert lane.target
-        await self._until_dispatched(lane.target_address)
-        topic, queue_id = lane.target.topic, lane.target.queue_id
-        ends = (await self._target.ask(lane.target_address, questions.topic_queues(topic))).get(queue_id)
+        best: tuple[Hop, int | None] | None = await self._last_copy_in(lane.target, lane.target_address, lane, since)
+        if best is None or best[0].queue_offset < lane.at - 1:
+            for queue, address in lane.others:
+                found = await self._last_copy_in(queue, address, lane, since)
+                if found and (best is None or found[0].queue_offset > best[0].queue_offset):
+                    best = found[0], None
+        return best
+
+    async def _last_copy_in(
+        self, target: MessageQueue, address: str, lane: _Lane, since: int
+    ) -> tuple[Hop, int] | None:
+        """Return the last copy in one queue of the target, and its offset; looks from the end back to a time (ms)."""
+        await self._until_dispatched(address)
+        ends = (await self._target.ask(address, questions.topic_queues(target.topic))).get(target.queue_id)
         best: tuple[Hop, int] | None = None
         looked_at = 0
         high = ends.max_offset if ends else 0
         while ends and high > ends.min_offset:
             low = max(high - _AT_ONCE, ends.min_offset)
-            for message in await self._stretch(lane.target, lane.target_address, low, high):
+            for message in await self._stretch(target, address, low, high):
                 hop = mirroring.last_hop(message.properties)
                 if hop and self._is_of(hop, lane) and (best is None or hop.queue_offset > best[0].queue_offset):
                     best = hop, message.queue_offset

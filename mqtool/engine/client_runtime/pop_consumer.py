@@ -176,8 +176,8 @@ class PopConsumer(Subscriber):
                     errors[place] = error
                     continue
                 has_answer = True
-                for failed, error in errors.items():  # this one answers: that is no reason to end
-                    log.warning("nothing is popped of %s on %s: %s", *failed, error)
+                for failed, why in errors.items():  # this one answers: that is no reason to end
+                    log.warning("nothing is popped of %s on %s: %s", *failed, why)
                 if popped.messages and self._clock() < popped.hidden_until:  # else others may have them by now
                     return popped._replace(messages=self._shown(popped.messages))
             if loop.time() >= end and (has_answer or self._under_way):
