@@ -16,7 +16,7 @@ from mqtool.engine.repair.transfer import NUMBERS, RAW, SAID, TEXTS
 from mqtool.spark import run_as_program
 from mqtool.spark.messages import CORRUPT, FIRST_MS, LAST_MS
 from mqtool.spark.session import setting
-from mqtool.spark.source import NAME, RocketMQStore
+from mqtool.spark.source import NAME, RocketMQStore, metrics
 from mqtool.spark.stores import Store
 
 _COLUMNS = (*NUMBERS, *TEXTS, *RAW, "properties", *SAID)
@@ -60,18 +60,13 @@ def run(spark: Any, stores: Sequence[Store], into: Path, chosen: Chosen, partiti
     messages = _selected(_messages(spark, stores, partition_size), chosen)
     is_sound = functions.col(CORRUPT).isNull()
     observed = Observation("export")
-    counted = messages.observe(
-        observed,
-        functions.count_if(is_sound).alias("messages"),
-        functions.sum(functions.when(is_sound, functions.col("size"))).alias("size"),
-        functions.count_if(~is_sound).alias("damaged"),
-    )
+    counted = messages.observe(observed, *metrics())
     folders = {"export_topic": functions.col("topic"), "store_date": _date(functions.col("store_timestamp"))}
     rows = counted.where(is_sound).drop(CORRUPT).withColumns(folders)
     with setting(spark, "spark.sql.python.filterPushdown.enabled", "true"):
         rows.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
     found = observed.get
-    return Exported(found["messages"] or 0, found["size"] or 0, found["damaged"] or 0)
+    return Exported(found["messages"] or 0, found["bytes"] or 0, found["damaged"] or 0)
 
 
 def _date(milliseconds: Any) -> Any:

@@ -1,6 +1,7 @@
 """The options of the source: a table of names, each read once; what nobody knows is refused with near names."""
 
 import dataclasses
+import datetime
 import difflib
 import re
 from collections.abc import Iterable, Mapping
@@ -11,21 +12,23 @@ import orjson
 
 from mqtool.engine.store.paths import STORE_SETTINGS, StoreConfig
 from mqtool.errors import UsageError
+from mqtool.spark.bounds import Bounds
 from mqtool.spark.names import name_stores
 from mqtool.spark.partitions import MAX_PARTITION
 from mqtool.spark.stores import Store, find_stores, path_options
 
 OPTIONS = (
     "path", "paths", "table", "columns", "mode", "maxPartitionBytes", "includeBody", "decompressBody", "config",
-    "configOf",
-    "startingOffsets", "maxBytesPerTrigger", "maxFilesPerTrigger", "failOnDataLoss", "storeNames", "renumber",
+    "configOf", "topic", "subscribe", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+    "maxBytesPerTrigger", "maxFilesPerTrigger", "failOnDataLoss", "storeNames", "renumber",
 )  # fmt: skip
 """Beside ``set.KEY``, for settings of the broker."""
 
 FLAGS = ("includeBody", "decompressBody", "failOnDataLoss", "renumber")
 SIZES = ("maxPartitionBytes", "maxBytesPerTrigger")
+OF_MESSAGES = ("topic", "subscribe", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-STARTS = ("earliest", "latest")
+EARLIEST, LATEST = "earliest", "latest"
 
 _SET = "set."
 _SETTINGS = {name.lower(): name for name in (*STORE_SETTINGS, "mapedFileSizeCommitLog", "brokerName")}
@@ -161,9 +164,52 @@ class Options:
         return given
 
     @property
-    def start(self) -> str:
-        """Where a stream begins; raises like ``text``."""
-        return self.text("startingOffsets", STARTS[0], STARTS)
+    def bounds(self) -> Bounds:
+        """The topics and times that are asked for.
+
+        Raises:
+            UsageError: one is none, or topics are given twice.
+        """
+        if "topic" in self.given and "subscribe" in self.given:
+            raise UsageError("topic and subscribe mean the same: give one of them")
+        text = self.given.get("topic", self.given.get("subscribe"))
+        topics = None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
+        if topics == frozenset():
+            raise UsageError("no topic is given: topic or subscribe is a name, or several with commas")
+        since, until = self._moment("startingTimestamp"), self._moment("endingTimestamp")
+        return Bounds(since=since, until=until, topics=topics)
+
+    def _moment(self, name: str) -> int | None:
+        """Return a time in milliseconds since 1970, which is how it is given, or by ISO 8601."""
+        text = self.given.get(name.lower())
+        if text is None:
+            return None
+        if re.fullmatch(r"[0-9]{1,15}", text.strip()):
+            return int(text)
+        try:
+            moment = datetime.datetime.fromisoformat(text.strip())
+        except ValueError as error:
+            raise UsageError(
+                f"{name}={text} is no time: give milliseconds since 1970, or one like 2026-11-21T01:00:00Z"
+            ) from error
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+
+    def places(self, name: str) -> dict[str, str | int] | str | None:
+        """Return the addresses that ``startingOffsets`` or ``endingOffsets`` gives, by the name of the store.
+
+        In place of an address, or of all, there may be ``earliest`` or ``latest``.
+
+        Raises:
+            UsageError: it gives something else.
+        """
+        text = self.given.get(name.lower())
+        if text is None or not text.strip().startswith("{"):
+            return None if text is None else choose(name, text.strip(), (EARLIEST, LATEST, "{STORE: ADDRESS}"))
+        found = self.table_of(name)
+        for store, place in found.items():
+            if place not in (EARLIEST, LATEST) and (type(place) is not int or place < 0):
+                raise UsageError(f"{name}: {place} of {store} is no address: give a number, {EARLIEST} or {LATEST}")
+        return found
 
 
 def choose(what: str, word: str, choices: Iterable[str]) -> str:

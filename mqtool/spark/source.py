@@ -31,10 +31,12 @@ from pyspark.sql.types import (
 
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.spark.bounds import Bounds
-from mqtool.spark.messages import BUILDERS, COLUMNS, LAYOUTS
-from mqtool.spark.options import FLAGS, SIZES, Options, choose
+from mqtool.spark.ends import end_of_log
+from mqtool.spark.messages import BUILDERS, COLUMNS, CORRUPT, LAYOUTS
+from mqtool.spark.options import FLAGS, LATEST, OF_MESSAGES, SIZES, Options, choose
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
+from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, Ask, Part
 
 NAME = "rocketmq_store"
@@ -42,6 +44,22 @@ HEADS = "heads"
 """The columns of messages where none are asked for: all but bodies and properties."""
 OWN_LAYOUTS = (HEADS, "all")
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def metrics() -> list[Any]:
+    """Return what ``frame.observe(name, *metrics())`` counts: ``messages``, their ``bytes``, what is ``damaged``.
+
+    The frame has the columns ``size`` and ``_corrupt_record``.
+    """
+    from pyspark.sql import functions
+
+    is_sound = functions.col(CORRUPT).isNull()
+    size = functions.sum(functions.when(is_sound, functions.col("size")))
+    return [
+        functions.count_if(is_sound).alias("messages"),
+        functions.coalesce(size, functions.lit(0)).alias("bytes"),
+        functions.count_if(~is_sound).alias("damaged"),
+    ]
 
 
 def register(spark: Any) -> None:
@@ -89,7 +107,9 @@ class RocketMQStore(DataSource):
         includeBody: ``true`` adds bodies to the columns, ``false`` leaves them out.
         decompressBody: ``false`` gives bodies as they are stored.
         config: the broker's configuration file; ``set.KEY`` sets one key.
-        startingOffsets: of a stream, ``earliest`` or ``latest``.
+        topic, subscribe: topics whose messages are read, with commas.
+        startingOffsets, endingOffsets: ``earliest``, ``latest``, or a JSON object of addresses by the store's name.
+        startingTimestamp, endingTimestamp: messages stored from, and before, a time: milliseconds, or by ISO 8601.
         maxBytesPerTrigger: of a stream, bytes of the log that a micro-batch reads.
         maxFilesPerTrigger: of a stream, segments that a micro-batch reads.
         failOnDataLoss: of a stream, ``false`` goes on where a log was cut or replaced, or a store is gone.
@@ -153,7 +173,8 @@ def _check(options: Options) -> None:
         options.flag(flag, True)
     for size in SIZES:
         options.size(size, None)
-    _ = options.mode, options.start, options.settings, options.store_names
+    _ = options.mode, options.settings, options.store_names
+    _ = options.bounds, options.places("startingOffsets"), options.places("endingOffsets")
     options.count("maxFilesPerTrigger")
 
 
@@ -210,7 +231,11 @@ def ask_for(options: Options, schema: StructType) -> Ask:
             )
         held.append(known[name][0])
     is_plain = options.flag("decompressBody", True)
-    return Ask(tuple(schema.names), tuple(held), options.mode, options.max_partition, is_plain)
+    if choose("table", options.table, TABLES) != "messages":
+        for name in OF_MESSAGES:
+            if name.lower() in options.given:
+                raise UsageError(f"{name} is an option of the table messages, not of {options.table}")
+    return Ask(tuple(schema.names), tuple(held), options.mode, options.max_partition, is_plain, options.bounds)
 
 
 @dataclasses.dataclass
@@ -245,6 +270,7 @@ class StoreTableReader(DataSourceReader):
         self.table = choose("table", options.table, TABLES)
         self.stores = options.stores()
         self.ask = ask_for(options, schema)
+        self._starts, self._stops = places(options, self.stores)
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     @sentences()
@@ -258,8 +284,20 @@ class StoreTableReader(DataSourceReader):
     @sentences()
     def partitions(self) -> Sequence[InputPartition]:
         """Return the parts of all stores."""
-        parts = [part for store in self.stores for part in TABLES[self.table].parts(store, store.open(), self.ask)]
+        parts = [
+            part for store in self.stores for part in TABLES[self.table].parts(store, store.open(), self._of(store))
+        ]
         return [StorePartition(part) for part in parts] or [StorePartition(None)]
+
+    def _of(self, store: Store) -> Ask:
+        """Return what is asked of one store, between the addresses that options give."""
+        bounds = self.ask.bounds
+        start, stop = self._starts.get(store.path), self._stops.get(store.path)
+        low = max(_least(bounds.start), _least(start))
+        highs = [one for one in (bounds.stop, stop) if one is not None]
+        return dataclasses.replace(
+            self.ask, bounds=dataclasses.replace(bounds, start=max(0, low), stop=min(highs, default=None))
+        )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a part."""
@@ -269,6 +307,28 @@ class StoreTableReader(DataSourceReader):
         with sentences():
             yield from TABLES[self.table].read(partition.part, self.ask, arrow_schema(self.schema))
         spare_the_loaded()
+
+
+def places(options: Options, stores: Sequence[Store]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the addresses from and up to which options have stores read, by their paths, where they are given.
+
+    Raises:
+        UsageError: one is of no store.
+    """
+    found: list[dict[str, int]] = []
+    for name in ("startingOffsets", "endingOffsets"):
+        given = options.places(name)
+        named = options.names(stores) if given is not None else {}
+        by_name = dict.fromkeys(named, given) if isinstance(given, str) else given or {}
+        addresses = {}
+        for key, place in by_name.items():
+            store = named[choose(f"store of {name}", key, named)]
+            if place == LATEST:
+                addresses[store.path] = end_of_log(store, store.open()).offset
+            else:
+                addresses[store.path] = 0 if isinstance(place, str) else place
+        found.append(addresses)
+    return found[0], found[1]
 
 
 def arrow_schema(schema: StructType) -> Any:

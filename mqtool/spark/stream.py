@@ -26,10 +26,10 @@ from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds, thinned
-from mqtool.spark.options import Options, choose
+from mqtool.spark.options import EARLIEST, LATEST, Options, choose
 from mqtool.spark.partitions import log_ranges
 from mqtool.spark.sentences import sentences
-from mqtool.spark.source import StorePartition, arrow_schema, ask_for
+from mqtool.spark.source import StorePartition, arrow_schema, ask_for, places
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, read_lost, read_messages
@@ -65,7 +65,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.schema = schema
         self.fails = options.flag("failOnDataLoss", True)
         self.ask = dataclasses.replace(ask_for(options, schema), fails_on_loss=self.fails)
-        self.start = options.start
+        for name in ("endingOffsets", "endingTimestamp"):
+            if name.lower() in options.given:
+                raise UsageError(f"{name} is of spark.read: a stream has no end; stop the query where it is to end")
         self.most = options.size("maxBytesPerTrigger", None)
         self.most_files = options.count("maxFilesPerTrigger")
         self._ends: dict[str, LogEnd] = {}  # where the logs ended when they were last looked at
@@ -76,9 +78,20 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Return where a new query begins."""
         stores = self.options.names(self.options.stores())
-        if self.start == "latest":
+        if self.options.given.get("startingoffsets", EARLIEST).strip().lower() == LATEST:
             return {name: _place(end, []) for name, end in self._latest(stores).items()}
-        return {name: _place(LogEnd(store.open().commit_log.min_offset, None), []) for name, store in stores.items()}
+        given, _ = places(self.options, list(stores.values()))
+        return {name: self._first(name, store, given.get(store.path, 0)) for name, store in stores.items()}
+
+    def _first(self, name: str, store: Store, address: int) -> Place:
+        """Return the place at an address, or behind what is too old."""
+        reader = store.open()
+        end = end_of_log(store, reader).offset if address else 0
+        if address > end:
+            raise UsageError(f"startingOffsets: the log of {name} ends at {end:,}, before {address:,}")
+        first = reader.commit_log.min_offset
+        since = self.ask.bounds.since
+        return {"offset": address or (first if since is None else reader.range_of_time(since, None)[0]), "marks": []}
 
     @sentences()
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802

@@ -67,6 +67,48 @@ def test_what_is_misspelt_is_named(options: dict[str, Any], sentence: str) -> No
     assert sentence in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"topic": "a", "subscribe": "b"}, "topic and subscribe mean the same"),
+        ({"topic": " , "}, "no topic is given"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp=yesterday is no time: give milliseconds since 1970"),
+        (
+            {"startingOffsets": '{"broker-b": 5}'},
+            "there is no store of startingOffsets broker-b: did you mean broker-a?",
+        ),
+        ({"startingOffsets": '{"broker-a": "5"}'}, "5 of broker-a is no address"),
+        ({"startingOffsets": '{"broker-a"'}, "startingOffsets is no JSON"),
+        ({"endingOffsets": "lates"}, "there is no endingOffsets lates: did you mean latest"),
+        ({"table": "index", "topic": "a"}, "topic is an option of the table messages, not of index"),
+    ],
+)
+def test_a_part_that_cannot_be_is_named(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read(golden_store(MIXED), **options)
+
+    assert sentence in str(raised.value)
+
+
+def test_topics_times_and_addresses_choose_what_is_read_without_a_filter() -> None:
+    root = golden_store(MIXED)
+    middle = TIMES[len(TIMES) // 2]
+    ms = int(middle.timestamp() * 1000)
+
+    for name in ("topic", "subscribe"):
+        rows = read(root, None, **{name: "log-x, pay_events"})
+        assert rows == [row for row in ROWS if row["topic"] in ("log-x", "pay_events")]
+    rows = read(root, startingTimestamp=middle.isoformat(), endingTimestamp=ms + 500)
+    assert rows == [row for row in ROWS if ms <= row["store_timestamp"] < ms + 500]
+    rows = read(root, startingOffsets='{"broker-a": 70000}', endingOffsets='{"broker-a": 90000}')
+    assert rows == [row for row in ROWS if 70_000 <= row["physical_offset"] < 90_000]
+    assert rows
+    rows = read(root, [LessThan(("physical_offset",), 80_000)], startingOffsets='{"broker-a": 70000}')
+    assert rows == [row for row in ROWS if 70_000 <= row["physical_offset"] < 80_000]
+    assert read(root, startingOffsets="earliest", endingOffsets="latest") == ROWS
+    assert read(root, startingOffsets="latest") == []
+
+
 def test_options_are_read_in_any_case() -> None:
     assert len(read(golden_store(MIXED), TABLE="Segments", MAXPARTITIONBYTES="1MiB", SET_MAXHASHSLOTNUM=100)) == 5
 

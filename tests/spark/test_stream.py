@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from mqtool.errors import NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.source import RocketMQStore
 from mqtool.spark.stream import StoreStreamReader
-from tests.builders import Draft, Sizes, Stored, write_store
+from tests.builders import STORED, Draft, Sizes, Stored, write_store
 from tests.golden import golden_store
 
 SEGMENT = 4096
@@ -169,6 +169,26 @@ def test_a_query_may_begin_at_the_end(growing: Growing) -> None:
 
     before = [one.physical_offset for one in growing.stored if one.physical_offset + len(one.record) <= 9000]
     assert query.offsets_read() == growing.offsets()[len(before) :]
+
+
+def test_a_query_may_begin_at_an_address_or_a_time_and_read_one_topic(tmp_path: Path) -> None:
+    drafts = [dataclasses.replace(one, store_timestamp=STORED + 1000 * n) for n, one in enumerate(DRAFTS)]
+    stored = write_store(tmp_path / "store", drafts, Sizes(segment=SEGMENT))
+    places = [one.physical_offset for one in stored]
+
+    def read(**options: object) -> list[int]:
+        query = Query(tmp_path / "store", maxBytesPerTrigger=2000, **options)
+        while query.trigger():
+            pass
+        return query.offsets_read()
+
+    name = str(tmp_path / "store")
+    assert read(startingOffsets=json.dumps({name: places[20]})) == places[20:]
+    assert read(startingOffsets=json.dumps({name: "latest"})) == []
+    assert read(startingTimestamp=STORED + 33_000) == places[33:]
+    assert read(startingTimestamp=STORED + 33_000, subscribe="T1") == places[34::3]
+    with pytest.raises(UsageError, match=r"ends at .*, before 99,999,999"):
+        read(startingOffsets=json.dumps({name: 99_999_999}))
 
 
 def test_segments_deleted_before_they_were_read_are_told_of_and_the_stream_goes_on(growing: Growing) -> None:
