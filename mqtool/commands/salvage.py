@@ -107,9 +107,8 @@ def _tell_merge(merged: "Merge", roots: tuple[Path, Path], output: Output) -> No
 def _tell(plan: "Salvage", output: Output) -> None:
     relative = plan.reader.paths.relative
     for one in plan.skipped[:_LISTED]:
-        place = f"{one.physical_offset:,}"
-        if one.segment:
-            place += f" ({relative(one.segment.path)}@{one.physical_offset - one.segment.start_offset})"
+        file = f"{relative(one.segment.path)}@{one.offset}" if one.segment else ""
+        place = file if one.position is not None else f"{one.physical_offset:,}" + f" ({file})" * bool(file)
         output.remark(f"{one.size:,} bytes at {place} are skipped: {one.reason}")
     if len(plan.skipped) > _LISTED:
         output.remark(f"{len(plan.skipped) - _LISTED:,} more byte ranges are skipped")

@@ -487,7 +487,7 @@ class _Check:
         ):  # none was moved
             self.broken("conservation", "changed", f"another message than it was: {_some(changed)}")
         offsets = existed(self.case.base, before, before.min_offset)
-        missing = {key for key in offsets if key not in new.reachable() and key not in lost}
+        missing = {key for key in offsets if key not in new.reachable() and key not in lost} - new.inside_batches()
         if self.case.mend == "salvage" and (untold := told.lacks({*missing, *lost})):
             new_ones = [key for key in untold if key in missing]
             if new_ones:

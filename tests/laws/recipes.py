@@ -726,6 +726,23 @@ _ROWS = {
         "recover --abnormal",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 20, "hex": "0000000000000001"}],
     ),
+    "a first segment over which a later one of another store was copied is no segment that has gone by age": (
+        "special-497-clean",
+        "salvage",
+        [
+            {
+                "op": "graft",
+                "base": "special-550-kill",
+                "path": "commitlog/00000000000000065536",
+                "to": "commitlog/00000000000000000000",
+            }
+        ],
+    ),
+    "a folder of tables in RocksDB that cannot be read is moved away as a whole": (
+        "rocksdb-550-clean",
+        "doctor",
+        [{"op": "delete", "path": "config/topics/MANIFEST-000005"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

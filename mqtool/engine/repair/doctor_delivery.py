@@ -39,7 +39,7 @@ def unreadable_tables(case: Case) -> Iterator[Sign]:
         backup = path.with_name(f"{path.name}.bak")
         stops = backup.is_file() and backup.stat().st_size > 0
         end = "a broker does not start" if stops else "a broker starts without it, and 5.5 deletes it"
-        there = [name for name, one in (("{path}", path), ("{path}.bak", backup)) if one.is_file()]
+        there = [name for name, one in (("{path}", path), ("{path}.bak", backup)) if one.exists()]
         move = f"mkdir -p {{aside}} && mv --backup=numbered -- {' '.join(there)} {{aside}}/"
         sign = Sign.of(
             found,

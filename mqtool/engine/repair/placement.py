@@ -18,9 +18,10 @@ import numpy.typing as npt
 from mqtool.engine.store.commit_log import ROWS, CommitLog, heads_in
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotPermittedError
+from mqtool.formats import consume_queue, scan
 from mqtool.formats import kernels as plain
-from mqtool.formats import scan
 from mqtool.formats.scan import MessageTable
 
 _SAMPLE = 8
@@ -97,6 +98,13 @@ class Placement:
         targets = {one.path: one.target for one in self.renamed}
         for segment in {*self.log.segments, *self.too_long, *log.segments}:
             segment.path = targets.get(segment.path, segment.path)
+
+
+def first_addresses(reader: StoreReader) -> list[int]:
+    """Return where the first unit of each queue leads to."""
+    queues = [*reader.consume_queues.values()]
+    firsts = [unit for queue in queues for unit in queue.units(queue.first_offset, queue.first_offset + 1)]
+    return [int(unit["physical_offset"]) for unit in firsts if 0 < unit["size"] < consume_queue.PRE_BLANK_SIZE]
 
 
 @dataclasses.dataclass

@@ -25,7 +25,7 @@ from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, survey
 from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.parts import Progress
-from mqtool.engine.repair.placement import Placement, place
+from mqtool.engine.repair.placement import Placement, first_addresses, place
 from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.planned_log import derive
 from mqtool.engine.repair.queue_plan import QueueMender, QueueWriter, Sink, Tally
@@ -268,7 +268,7 @@ def _looked(
 ) -> "_Looked":
     """Return what the log holds; ``of_log``: what that means for queues and index only where the log stays as it is."""
     placement = place(reader.commit_log)
-    placement.keep_beginning(_first_addresses(reader))
+    placement.keep_beginning(first_addresses(reader))
     log = placement.log
     mode = options.get("mode") or ("abnormal" if reader.paths.abort.exists() else "normal")
     is_normal = mode == "normal" and not placement.is_whole_in_doubt
@@ -328,13 +328,6 @@ def _recovery(looked: "_Looked", files_differ: "Future[bool] | None" = None) -> 
         list(_left_over(reader, plan)),
         [segment for segment in behind if segment.start_offset not in created],
     )
-
-
-def _first_addresses(reader: StoreReader) -> list[int]:
-    """Return where the first unit of each queue leads to."""
-    queues = [*reader.consume_queues.values()]
-    firsts = [unit for queue in queues for unit in queue.units(queue.first_offset, queue.first_offset + 1)]
-    return [int(unit["physical_offset"]) for unit in firsts if 0 < unit["size"] < consume_queue.PRE_BLANK_SIZE]
 
 
 def _of_wrong_type(reader: StoreReader, batch_topics: Collection[str]) -> Iterator[Path]:

@@ -21,7 +21,7 @@ from mqtool.engine.repair.log_plan import Bad, Piece, known_of, survey
 from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.parts import Progress
-from mqtool.engine.repair.placement import Placement, place
+from mqtool.engine.repair.placement import Placement, first_addresses, place
 from mqtool.engine.repair.queue_order import Missing, Order, Run, arrange
 from mqtool.engine.repair.rebuild import VERSIONS, batch_topics_of, has_tags
 from mqtool.engine.repair.rebuild_index import shape_of
@@ -56,6 +56,15 @@ class Skipped:
     size: int
     reason: str
     known: Known | None = None
+    position: int | None = None
+    """In a file that is none of the log; ``physical_offset`` is -1 then: its bytes have no address."""
+
+    @property
+    def offset(self) -> int | None:
+        """Where the bytes begin in their file, None where that is missing."""
+        if self.position is not None or self.segment is None:
+            return self.position
+        return self.physical_offset - self.segment.start_offset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +135,7 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     """
     refuse_live_or_empty(reader)
     placement = place(reader.commit_log)
+    placement.keep_beginning(first_addresses(reader))
     reader = reader.with_log(placement.log)
     if not reader.commit_log.segments:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
@@ -404,10 +414,12 @@ class Survey:
         """Tell of sound records, each by itself, that lie elsewhere and cannot be put back, unless they are taken."""
         for one in left:
             file, at = one.source.file, int(one.table.starts[0])
-            if file.start_offset + at not in self.misplaced:
+            is_outside = file.start_offset < 0
+            address = -1 if is_outside else file.start_offset + at
+            if address not in self.misplaced:
                 known = known_of(one.table, 0, misplaced=True)
                 size = int(one.table.column("size")[0])
-                self.skipped.append(Skipped(file, file.start_offset + at, size, OF_ANOTHER, known))
+                self.skipped.append(Skipped(file, address, size, OF_ANOTHER, known, at if is_outside else None))
 
     def _take_misplaced(self, order: Order) -> None:
         for address, skipped in self.misplaced.items():
@@ -627,15 +639,14 @@ def manifest(plan: Salvage) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``salvage.jsonl``: what was skipped, missing, moved, left out, and the counts by topic."""
     relative = plan.reader.paths.relative
     for one in plan.skipped:
-        row: dict[str, Any] = {"kind": "skipped", "file": None, "offset": None}
-        if one.segment:
-            row |= {"file": relative(one.segment.path), "offset": one.physical_offset - one.segment.start_offset}
-        row |= {"physical_offset": one.physical_offset, "size": one.size, "reason": one.reason}
+        file = relative(one.segment.path) if one.segment else None
+        address = one.physical_offset if one.position is None else None
+        row: dict[str, Any] = {"kind": "skipped", "file": file, "offset": one.offset, "physical_offset": address}
+        row |= {"size": one.size, "reason": one.reason}
         if one.known:
             known = one.known
             row |= {"topic": known.topic, "queue_id": known.queue_id, "queue_offset": known.queue_offset}
-        start = row["offset"] if one.segment else 0
-        row["hex"] = one.segment.read(start, min(one.size, _HEX_SIZE)).hex() if one.segment else ""
+        row["hex"] = one.segment.read(one.offset or 0, min(one.size, _HEX_SIZE)).hex() if one.segment else ""
         yield row
     for missing in plan.order.missing.values():
         for gap in missing:

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import re
+import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,23 @@ def counted_by_survey(store: Path) -> int:
 def manifest_of(store: Path, kind: str) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (store / MANIFEST).read_text().splitlines()]
     return [row for row in rows if row["kind"] == kind]
+
+
+def test_messages_in_a_file_that_is_none_of_the_log_are_listed_by_file_and_byte_without_an_address(
+    tmp_path: Path,
+) -> None:
+    store = copy_of("multipath-497-kill", tmp_path)
+    stray = store / "commitlog-a" / f"{262144:020}"
+    shutil.copyfile(golden_store("multipath-533-clean") / "commitlog-b" / f"{196608:020}", stray)
+
+    salvaged(store, tmp_path / "new")
+
+    listed = [row for row in manifest_of(tmp_path / "new", "skipped") if row["file"] == f"commitlog-a/{stray.name}"]
+    assert listed
+    for row in listed:
+        size, magic = struct.unpack_from(">II", stray.read_bytes(), row["offset"])
+        assert (row["physical_offset"], row["size"], hex(magic)) == (None, size, "0xdaa320a7")
+        assert stray.read_bytes().startswith(bytes.fromhex(row["hex"]), row["offset"])
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
