@@ -743,6 +743,11 @@ _ROWS = {
         "doctor",
         [{"op": "delete", "path": "config/topics/MANIFEST-000005"}],
     ),
+    "a batch with a negative queue id is salvaged into the queue that lacks it": (
+        "batchcq-533-kill",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 25305, "hex": "80000000"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

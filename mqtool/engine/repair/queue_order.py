@@ -88,7 +88,7 @@ def arrange(
     chains: dict[QueueKey, list[Run]] = {}  # what has a place, in the order of the log and of the queue
     left: list[tuple[Run, QueueKey]] = []
     for queue, runs in queues.items():
-        if queue[1] < 0 and not is_fixed(queue):
+        if queue[1] < 0:
             # No broker has such a queue: they are of another one, if it lacks them.
             left += [(run, queue) for run in runs]
             continue
@@ -100,7 +100,7 @@ def arrange(
     placed: dict[tuple[QueueKey, int], tuple[QueueKey, int]] = {}
     late: list[tuple[Run, QueueKey]] = []
     for run, queue in sorted(left):
-        if run.misplaced or is_fixed(queue):
+        if run.misplaced or (is_fixed(queue) and queue[1] >= 0):
             continue
         target = _place(chains, lacking.at(queue[0], run.position), queue, run)
         if target is None and queue[1] < 0:
@@ -189,9 +189,9 @@ def _place(
     of its queue.
     """
     for other in siblings:
-        if other != queue and run.length == 1:
+        if other != queue and (run.length == 1 or queue[1] < 0):
             number, start, stop = _gap(chains[other], run)
-            if start <= run.start < stop:
+            if start <= run.start and run.stop <= stop:
                 chains[other].insert(number, run)
                 return other, run.start
     if queue[1] < 0:
