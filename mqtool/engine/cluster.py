@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.name_server.kv_configs import write_kv
 from mqtool.engine.name_server.name_server import NameServer, Registering
 from mqtool.engine.name_server.refusal import RefusedError
 from mqtool.engine.name_server.remoting_door import NameServerDoor
@@ -109,9 +110,12 @@ class Cluster:
             if self._name_server is not None:
                 config = self._name_server
                 rules = NameServer(config.settings, self._clock())
-                server = RemotingServer(NameServerDoor(rules), config.tls, clock=self._clock)
+                door = NameServerDoor(rules)
+                server = RemotingServer(door, config.tls, clock=self._clock)
                 port = await server.listen(config.host, config.port)
                 stack.push_async_callback(server.stop)
+                keeper = _KvKeeper(door, server, self._clock)
+                stack.push_async_callback(keeper.stop)
                 self.name_server_address = f"{config.host}:{port}"
                 self._catching_up += [rules.routes.heard_all, server.catch_up]
             for one in self._brokers:
@@ -147,6 +151,40 @@ class Cluster:
         now = self._clock()
         for catch_up in self._catching_up:
             catch_up(now)
+
+
+class _KvKeeper:
+    """Has the kv config of a name server written in a thread."""
+
+    def __init__(self, door: NameServerDoor, server: RemotingServer, clock: Clock) -> None:
+        self._door = door
+        self._kv = door.rules.kv
+        self._server = server
+        self._clock = clock
+        self._wanted = asyncio.Event()
+        self._is_stopping = False
+        self._kv.on_wanted = self._wanted.set
+        self._task = asyncio.create_task(self._keep_on())
+
+    async def stop(self) -> None:
+        """Return when all is written and answered."""
+        self._is_stopping = True
+        self._wanted.set()
+        await self._task
+        self._kv.on_wanted = None
+
+    async def _keep_on(self) -> None:
+        while not self._is_stopping:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while (taken := self._kv.take()) is not None:
+                changes, failure = self._kv.changes, ""
+                try:
+                    await asyncio.to_thread(write_kv, *taken)
+                except MqtoolError as error:
+                    failure = str(error)
+                self._server.send(self._door.kept_kv(changes, failure))
+                self._server.turn(self._clock())
 
 
 class _RunningBroker:

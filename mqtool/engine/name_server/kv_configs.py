@@ -4,10 +4,11 @@
 """
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from mqtool.engine.name_server.refusal import Reason, RefusedError
-from mqtool.errors import FormatError
+from mqtool.errors import FormatError, WriteError
 from mqtool.formats.bodies import build_body
 from mqtool.formats.config_tables import parse_table
 
@@ -17,7 +18,11 @@ there are in all."""
 
 
 class KvConfigs:
-    """Names and values by namespace; a namespace is there as long as it has one."""
+    """Names and values by namespace; a namespace is there as long as it has one.
+
+    Whoever runs the name server takes the text of its file when that has changed (``take``), and writes it in a thread
+    (``write_kv``). Where nobody does so (``on_wanted`` is None) it is written when it changes.
+    """
 
     def __init__(self, path: str) -> None:
         """Read the file that keeps them, if one does.
@@ -25,6 +30,11 @@ class KvConfigs:
         Raises:
             FormatError: the file is no kv config.
         """
+        self.on_wanted: Callable[[], None] | None = None
+        """Is called when there is something to take."""
+        self.changes = 0
+        """How many there have been that are written by somebody else."""
+        self._taken = 0
         self._path = Path(path) if path else None
         self._table = _load(self._path) if self._path else {}
         self._size = sum(
@@ -73,11 +83,38 @@ class KvConfigs:
         return self._table.get(namespace)
 
     def _keep(self) -> None:
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._path.with_name(f"{self._path.name}.tmp")
-            beside.write_bytes(build_body({"configTable": self._table}))
-            beside.replace(self._path)
+        if self._path is None:
+            return
+        if self.on_wanted is None:
+            write_kv(self._path, self._text())
+            return
+        self.changes += 1
+        self.on_wanted()
+
+    def _text(self) -> bytes:
+        return build_body({"configTable": self._table})
+
+    def take(self) -> tuple[Path, bytes] | None:
+        """Return the file and its text, None where that has not changed since it was taken."""
+        if self._path is None or self._taken == self.changes:
+            return None
+        self._taken = self.changes
+        return self._path, self._text()
+
+
+def write_kv(path: Path, text: bytes) -> None:
+    """Put a text in the place of a file, in any thread.
+
+    Raises:
+        WriteError: the disk is full, or fails, or this user may not.
+    """
+    beside = path.with_name(f"{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(text)
+        beside.replace(path)
+    except OSError as error:
+        raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _load(path: Path) -> dict[str, dict[str, str]]:

@@ -4,6 +4,7 @@
 """
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -67,10 +68,29 @@ class NameServerDoor:
 
     def __init__(self, rules: NameServer) -> None:
         self.rules = rules
+        self._waiting: deque[tuple[int, Outgoing]] = deque()  # answers, by changes of the kv config
 
     def handle(self, command: RemotingCommand, peer: Peer, now: int) -> Iterable[Outgoing]:
         """Return the answer to a request."""
-        return () if command.is_response else ((peer, self._answer(Request(command, peer, now))),)
+        if command.is_response:
+            return ()
+        changes = self.rules.kv.changes
+        answer = self._answer(Request(command, peer, now))
+        if self.rules.kv.changes == changes:
+            return ((peer, answer),)
+        if not command.is_oneway:
+            self._waiting.append((self.rules.kv.changes, (peer, answer)))
+        return ()
+
+    def kept_kv(self, changes: int, failure: str) -> Iterable[Outgoing]:
+        """Return the answers to the first changes of the kv config, which are written; or why they are not."""
+        answers: list[Outgoing] = []
+        while self._waiting and self._waiting[0][0] <= changes:
+            peer, answer = self._waiting.popleft()[1]
+            if failure:
+                answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, failure
+            answers.append((peer, answer))
+        return answers
 
     def _answer(self, request: Request) -> RemotingCommand:
         command = request.command

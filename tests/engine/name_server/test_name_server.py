@@ -1,6 +1,8 @@
 """The rules of a name server, held against what recorded ones of 4.9.7 and 5.3.3 answered."""
 
+import asyncio
 import json
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.remoting_door import PROCESSORS, NameServerDoor
 from mqtool.engine.name_server.settings import NameServerSettings
+from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import FormatError, HeaderError, UsageError
 from mqtool.formats.bodies import (
     QueueData,
@@ -26,7 +30,7 @@ from mqtool.formats.bodies import (
     parse_route,
 )
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.config_tables import DataVersion, TopicConfig
+from mqtool.formats.config_tables import DataVersion, TopicConfig, parse_table
 from mqtool.formats.peer import Peer
 from mqtool.formats.remoting import RESPONSE, RemotingCommand
 from mqtool.formats.settings import build_settings, parse_settings
@@ -459,6 +463,44 @@ def test_kv_config_outlives_the_server_where_it_has_a_file(tmp_path: Path) -> No
 
     assert again.ask(RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "k"}).ext_fields == {"value": "ü"}
     assert [file.name for file in (tmp_path / "namesrv").iterdir()] == ["kvConfig.json"]
+
+
+def test_nobody_waits_for_the_file_of_kv_config_but_who_has_changed_it(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv" / "kvConfig.json"
+    reached, let_go = threading.Event(), threading.Event()
+    real = Path.replace
+
+    def held(source: Path, target: Path) -> Path:
+        if target == path:
+            reached.set()
+            assert let_go.wait(10), "nobody was served meanwhile"
+        return real(source, target)
+
+    async def test() -> None:
+        config = NameServerConfig(settings=NameServerSettings(kv_config_path=str(path)))
+        async with asyncio.timeout(60), Cluster(config) as cluster:
+            changing, honest = (RemotingClient([cluster.name_server_address]) for _ in range(2))
+            fields = {"namespace": "N", "key": "k", "value": "v"}
+            change = asyncio.ensure_future(
+                changing.invoke(RemotingCommand(RequestCode.PUT_KV_CONFIG, ext_fields=fields), timeout_ms=20_000)
+            )
+            await asyncio.to_thread(reached.wait, 10)
+            answer = await honest.invoke(RemotingCommand(RequestCode.GET_KV_CONFIG, ext_fields=fields))
+            assert (answer.code, answer.ext_fields["value"]) == (0, "v")
+            assert not change.done()
+            let_go.set()
+            assert (await change).code == 0
+            assert parse_table(path.read_bytes()) == {"configTable": {"N": {"k": "v"}}}
+            path.unlink()
+            path.mkdir()  # a file cannot take its place
+            answer = await changing.invoke(RemotingCommand(RequestCode.DELETE_KV_CONFIG, ext_fields=fields))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert str(path) in (answer.remark or "")
+            await changing.close()
+            await honest.close()
+
+    with mock.patch.object(Path, "replace", held):
+        asyncio.run(test())
 
 
 def test_a_file_that_is_no_kv_config_is_said(tmp_path: Path) -> None:
