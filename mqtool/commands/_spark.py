@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool import errors
-from mqtool.commands._options import OFFSET, default_store, load_config
+from mqtool.commands._options import OFFSET, NewPath, default_store, load_config
 from mqtool.commands._output import Output, progress
 from mqtool.errors import MqtoolError, Status, UsageError
 
@@ -21,7 +21,19 @@ if TYPE_CHECKING:
     from mqtool.spark.stores import Store
 
 FORMS = ("parquet", "jsonl")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://+")
+_NO_FILE_SYSTEM = re.compile(r'Class (\S+) not found|No FileSystem for scheme "?(\w+)')
 _RAISED = re.compile(r"mqtool\.errors\.(\w+): (.+)")
+
+
+class Into(NewPath):
+    """Where executors write: a new folder that all of them see, or a URL that Spark's own libraries write to."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path, or the URL as it was given."""
+        if isinstance(value, str) and (scheme := _SCHEME.match(value)):
+            return Path("/" + value[scheme.end() :]) if scheme[1].lower() == "file" else value
+        return super().convert(value, param, ctx)
 
 
 class TaskFailedError(MqtoolError):
@@ -80,7 +92,7 @@ class Job:
         conf: dict[str, str],
         partition_size: int | None,
         output: Output,
-        into: Path | None,
+        into: Path | str | None,
         form: str,
         finder: Finder,
     ) -> None:
@@ -176,6 +188,13 @@ def _task_error(text: str, first: str) -> TaskFailedError:
         return TaskFailedError(raised[-1][1].strip(), kind.exit_code)
     if "PATH_ALREADY_EXISTS" in text:
         return TaskFailedError("there is something in the folder of --into already: give another", Status.USAGE)
+    missing = _NO_FILE_SYSTEM.search(text)
+    if missing:
+        return TaskFailedError(
+            f"Spark has no library for this file system ({missing[1] or missing[2]} is missing): name it, for s3a:// "
+            f"by --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, with the version of its Hadoop",
+            Status.UNAVAILABLE,
+        )
     return TaskFailedError(f"Spark gave up: {first}", Status.FAULT)
 
 
@@ -244,7 +263,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         conf: dict[str, str],
         partition_size: int | None,
         output: Output,
-        into: Path | None = None,
+        into: Path | str | None = None,
         form: str = "parquet",
         **kwargs: Any,
     ) -> Any:
@@ -253,7 +272,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         need_pyspark()
         finder = Finder(config, config_of, settings, output)
         stores = finder.find(paths or (str(default_store()),))
-        if into is not None and into.exists():
+        if isinstance(into, Path) and into.exists():
             raise UsageError(f"{into} is there already: give another name")
         name = click.get_current_context().info_name or ""
         size = None if partition_size is None else max(1 << 20, partition_size)
@@ -271,6 +290,6 @@ def into_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--form", type=click.Choice(FORMS), default="parquet", show_default=True, help="Of what --into makes."
     )(command)
     return click.option(
-        "--into", type=click.Path(path_type=Path, readable=False), metavar="DIR",
-        help="Have the executors write the rows into this new folder.",
+        "--into", type=Into(), metavar="DIR",
+        help="Have the executors write the rows into this new folder, or URL of Spark's.",
     )(command)  # fmt: skip

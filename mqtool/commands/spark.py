@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from mqtool.commands._options import (
+    NewPath,
     body_option,
     matching,
     output_option,
@@ -19,7 +20,7 @@ from mqtool.commands._options import (
 )
 from mqtool.commands._query import topics_of
 from mqtool.commands._rows import message_columns, message_row
-from mqtool.commands._spark import Job, into_options, job_options
+from mqtool.commands._spark import Into, Job, into_options, job_options
 from mqtool.commands._streams import outlast_readers
 from mqtool.commands.find import query_of, query_options
 from mqtool.commands.rebuild import tell_built
@@ -199,8 +200,8 @@ def stats(
 @range_options
 @time_options
 @click.option(
-    "--into", type=click.Path(path_type=Path, readable=False), metavar="DIR", required=True,
-    help="The new folder to make, which all executors see.",
+    "--into", type=Into(), metavar="DIR", required=True,
+    help="The new folder to make, which all executors see, or a URL that Spark writes to.",
 )  # fmt: skip
 @output_option
 @job_options
@@ -316,7 +317,7 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
 @click.argument("target", type=click.Choice(["queues", "index", "all"]))
 @topic_filter
 @click.option(
-    "--into", type=click.Path(path_type=Path, readable=False), metavar="DIR", required=True,
+    "--into", type=NewPath(), metavar="DIR", required=True,
     help="The new folder to make, which all executors see.",
 )  # fmt: skip
 @click.option(
@@ -337,7 +338,7 @@ def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job)
         raise UsageError("--topic goes with `rebuild queues`: all else is of the whole store")
     (store,) = job.stores
     chosen = topics_of(store.open(), topics)
-    assert job.into is not None
+    assert isinstance(job.into, Path)
     with job.session() as spark:
         built = run(
             spark, store, job.into, queues=target != "index", index=target != "queues",

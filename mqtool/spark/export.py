@@ -45,13 +45,13 @@ class Exported:
     damaged: int
 
 
-def run(spark: Any, stores: Sequence[Store], into: Path, chosen: Chosen, partition_size: int) -> Exported:
+def run(spark: Any, stores: Sequence[Store], into: Path | str, chosen: Chosen, partition_size: int) -> Exported:
     """Write messages below ``into``, a folder that is not there yet.
 
     Args:
         spark: the session.
         stores: which.
-        into: a path that all executors see.
+        into: a path that all executors see, or a URL that Spark writes to.
         chosen: which messages.
         partition_size: bytes of log for one task.
     """

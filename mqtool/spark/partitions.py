@@ -8,13 +8,13 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import Bytes, MappedFile
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
+from mqtool.engine.store.remote import is_remote, place, stamp_of
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import commit_log, scan
 from mqtool.formats.scan import MessageTable
@@ -54,6 +54,7 @@ class LogRange:
     following: bool
     is_live: bool
     total_size: int  # bytes of all ranges that are read together
+    stamp: str = ""  # of a remote segment, as it was listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ def log_ranges(
     return [
         LogRange(
             store, reader.paths.relative(segment.path), str(segment.path.absolute()), segment.start_offset,
-            segment.size, start, stop, log.envelope is not scan.BARE, following, is_live, total,
+            segment.size, start, stop, log.envelope is not scan.BARE, following, is_live, total, stamp_of(segment.path),
         )
         for segment, start, stop, following in chosen
     ]  # fmt: skip
@@ -126,7 +127,7 @@ def segment_range(store: Store, reader: StoreReader, segment: MappedFile, stop: 
     """Return the range of a segment up to a position, in which a broker may be writing."""
     return LogRange(
         store, reader.paths.relative(segment.path), str(segment.path.absolute()), segment.start_offset, segment.size,
-        0, stop, reader.commit_log.envelope is not scan.BARE, False, True, stop,
+        0, stop, reader.commit_log.envelope is not scan.BARE, False, True, stop, stamp_of(segment.path),
     )  # fmt: skip
 
 
@@ -164,9 +165,14 @@ class RangeReader:
 
     def __init__(self, part: LogRange, is_mapped: bool = False) -> None:
         self.part = part
+        path = place(part.path)
+        is_mapped = is_mapped and not is_remote(path)
         kind = MappedSegment if is_mapped else LoadedFile
         self._step = MAPPED_STEP if is_mapped else STEP
-        self.segment = kind(Path(part.path), part.start_offset, part.size)
+        self.segment = kind(path, part.start_offset, part.size)
+        if self.segment.spool:
+            self.segment.spool.end_ahead = part.stop
+            self.segment.spool.expect(part.stamp)
         self.log = CommitLog([])
         if part.is_dledger:
             self.log.envelope = scan.DLEDGER

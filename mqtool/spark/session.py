@@ -176,6 +176,10 @@ def _connected(factory: Any, url: str, conf: Conf) -> Any:
 def first_line(error: BaseException) -> str:
     """Return what an error of Spark says first: the rest is a stack of the JVM's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):  # py4j, of what the JVM raised
+        lines = [lines[1].removeprefix(": "), *(line for line in lines if line.startswith("Caused by: "))]
+        cause = lines[-1].removeprefix("Caused by: ")
+        return lines[0] if cause in lines[0] else f"{lines[0]}: {cause}"
     return lines[0] if lines else type(error).__name__
 
 

@@ -12,6 +12,7 @@ import orjson
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.remote import is_remote, matches, place
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.spark.spread import Common
 
@@ -57,8 +58,8 @@ def find_stores(
         raise UsageError("no store is given: .load(PATH), with the directory that holds commitlog and the rest")
     for name in names:
         is_pattern = any(letter in name for letter in _WILD) and not Path(name).exists()
-        matched = sorted(glob.glob(name)) if is_pattern else [name]  # noqa: PTH207 - a pattern may be absolute
-        stores = [_with_settings(str(Path(match).absolute()), settings, config_of) for match in matched]
+        matched = _matches(name) if is_pattern else [name]
+        stores = [_with_settings(str(place(match).absolute()), settings, config_of) for match in matched]
         if is_pattern or is_gone_fine:
             stores = [store for store in stores if _is_store(store)]
             if not stores and not is_gone_fine:
@@ -80,6 +81,12 @@ def _with_settings(path: str, settings: Mapping[str, str], config_of: ConfigOf) 
     return Store(path, tuple(sorted(StoreConfig.load(file, settings).settings.items())))
 
 
+def _matches(pattern: str) -> list[str]:
+    if is_remote(pattern):
+        return matches(pattern)
+    return sorted(glob.glob(str(place(pattern))))  # noqa: PTH207 - a pattern may be absolute
+
+
 def path_options(options: Mapping[str, str]) -> list[str]:
     """Return the paths that Spark's options hold: ``path`` is one, ``paths`` a JSON list of several."""
     paths = [options["path"]] if options.get("path") else []
@@ -87,8 +94,7 @@ def path_options(options: Mapping[str, str]) -> list[str]:
 
 
 def _split(path: str) -> list[str]:
-    names = [path] if Path(path).exists() else [name.strip() for name in path.split(",") if name.strip()]
-    return [plain_path(name) for name in names]
+    return [path] if Path(path).exists() else [name.strip() for name in path.split(",") if name.strip()]
 
 
 def plain_path(name: str) -> str:
@@ -97,20 +103,18 @@ def plain_path(name: str) -> str:
     Raises:
         UsageError: it is of another file system than the executors see.
     """
-    scheme, colon, rest = name.partition(":")
-    if not colon or len(scheme) < 2 or not scheme.isalnum() or not rest.startswith("/"):
-        return name
-    if scheme == "file":
-        return "/" + rest.lstrip("/")
-    raise UsageError(
-        f"{name}: a store is read as files, so give a path that is the same on every executor (a local disk, or a "
-        f"file system that is mounted), not one with {scheme}:"
-    )
+    if is_remote(name):
+        raise UsageError(
+            f"{name}: a store is written as files, so give a path that is the same on every executor (a local disk, "
+            f"or a file system that is mounted)"
+        )
+    return str(place(name))
 
 
 def _is_store(store: Store) -> bool:
     """Tell whether it is one, or a segment of a log alone; any other file beside stores is none."""
-    if Path(store.path).is_file() and not is_segment_name(Path(store.path).name):
+    path = place(store.path)
+    if path.is_file() and not is_segment_name(path.name):
         return False
     try:
         store.open()

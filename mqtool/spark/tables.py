@@ -8,7 +8,6 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from mqtool.engine.store import rocksdb
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.remote import place
 from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreChangedError
 from mqtool.formats import config_tables, consume_queue, index_file, timer
 from mqtool.spark import messages
@@ -173,7 +173,7 @@ def _read_pieces(
 ) -> Iterator[RecordBatch]:
     for piece in part.files:
         try:
-            with LoadedFile(Path(piece.path), 0, piece.stop) as file:
+            with LoadedFile(place(piece.path), 0, piece.stop) as file:
                 raw = np.frombuffer(file.read(piece.start, piece.stop - piece.start), dtype)
         except GONE as error:
             ask.gone(error)
@@ -289,7 +289,7 @@ def _timer_parts(store: Store, reader: StoreReader, ask: Ask) -> list[FilePart]:
 def _read_timer(part: FilePart, ask: Ask, schema: Schema) -> Iterator[RecordBatch]:
     for piece in part.files:
         try:
-            with LoadedFile(Path(piece.path), 0, piece.stop) as file:
+            with LoadedFile(place(piece.path), 0, piece.stop) as file:
                 data = file.read(0, piece.stop)
         except GONE as error:
             ask.gone(error)

@@ -14,7 +14,6 @@ import pickle
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ from mqtool.engine.repair.verify_far import Stretch, judge_far, report_of
 from mqtool.engine.repair.verify_index import IndexJudge, check_chains
 from mqtool.engine.repair.verify_log import MOST_LISTED, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
+from mqtool.engine.store import remote
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import scan
@@ -62,7 +62,7 @@ class Scope(Common):
         """Open the store, for work that needs few of its queues at a time."""
         reader = self.store.open()
         for path in self.left_out:
-            reader.leave_out(Path(path))
+            reader.leave_out(remote.place(path))
         if not self.live:
             reader.open_queues_on_demand()
         return reader

@@ -5,6 +5,7 @@ import functools
 import os
 import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent.parent
+AWS_CONFIG = str(Path(tempfile.gettempdir(), f"mqtool-tests-aws-{os.getpid()}"))
+"""What tests write there leads workers to an S3 server."""
 REQUIRED = "CI" in os.environ or "MQTOOL_REQUIRE_JAVA" in os.environ
 
 
@@ -30,6 +33,7 @@ def session() -> SparkSession:
     """Return the session; ``need_java``."""
     need_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["AWS_CONFIG_FILE"] = AWS_CONFIG  # workers have the environment that the session began with
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {
         "spark.ui.enabled": "false",

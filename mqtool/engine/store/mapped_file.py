@@ -109,9 +109,9 @@ class MappedFile:
 
     def read(self, at: int, size: int) -> bytes:
         """Return ``size`` bytes at position ``at`` of the file, fewer at its end."""
-        if self.spool:
-            self.spool.have(at, at + size)
-            return self.spool.array[at : at + max(0, size)].tobytes()
+        if spool := self.spool:
+            spool.have(at, at + size)
+            return spool.array[at : at + max(0, size)].tobytes()
         mapped: Bytes | None = vars(self).get("bytes")
         if mapped is not None:  # it may have gone by its name
             return mapped[at : at + max(0, size)].tobytes()
@@ -129,9 +129,9 @@ class MappedFile:
         """Return the whole file as bytes in memory."""
         if not self.size:
             return np.empty(0, np.uint8)
-        if self.spool:
-            self.spool.have(0, self.size)
-            return self.spool.array
+        if spool := self.spool:
+            spool.have(0, self.size)
+            return spool.array
         with reading(self.path):
             descriptor = os.open(self.path, os.O_RDONLY)
             try:
@@ -159,15 +159,16 @@ class MappedFile:
 
     def reach(self, start: int, stop: int) -> tuple[Bytes, int]:
         """Return ``bytes``, of which at least a stretch can be looked at, and up to where it can: of remote files."""
-        if self.spool:
-            return self.spool.array, self.spool.have(start, stop)
+        if spool := self.spool:  # which another thread may drop meanwhile
+            until = spool.have(start, stop)
+            return spool.array, until
         return self.bytes, self.size
 
     def reach_all(self, starts: Sequence[int], sizes: Sequence[int]) -> Bytes:
         """Return ``bytes``, of which at least these stretches can be looked at."""
-        if self.spool:
-            self.spool.have_all((start, start + size) for start, size in zip(starts, sizes, strict=True))
-            return self.spool.array
+        if spool := self.spool:
+            spool.have_all((start, start + size) for start, size in zip(starts, sizes, strict=True))
+            return spool.array
         return self.bytes
 
     def stretch(self, start: int, stop: int) -> Bytes:

@@ -15,6 +15,7 @@ import fnmatch
 import io
 import os
 import re
+import socket
 import stat
 import threading
 import time
@@ -73,6 +74,18 @@ def place(name: "str | os.PathLike[str]") -> Path:
     raise UsageError(f"{text}: stores are not read from {scheme}://: give {known}, or a path")
 
 
+def matches(pattern: str) -> list[str]:
+    """Return the URLs that a URL with ``*``, ``?`` or ``[`` matches, folder by folder, in order; raises like ``place``.
+
+    The storage itself is no part of the pattern.
+    """
+    first, _, rest = str(place(pattern)).partition("://")[2].partition("/")
+    scheme = pattern.partition(":")[0].lower()
+    root = RemotePath(f"{scheme}://{first}")
+    root.tree.forget_lists()
+    return sorted(str(path) for path in root.glob(rest))
+
+
 def is_remote(path: "str | os.PathLike[str]") -> bool:
     """Tell whether a path is a URL of another file system than the one that is mounted here."""
     if isinstance(path, RemotePath):
@@ -124,6 +137,11 @@ class RemoteEntry:
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as os.DirEntry has it
         """Return size and time."""
         return _status(self._entry)
+
+
+def stamp_of(path: Path) -> str:
+    """Return what is another when a remote file is, as it was listed; of other files nothing."""
+    return path.entry().stamp if isinstance(path, RemotePath) else ""
 
 
 @contextlib.contextmanager
@@ -296,6 +314,11 @@ class RemoteFile:
         if (found.stamp, found.size) != (self._entry.stamp, self._entry.size):
             raise self._changed()
 
+    def expect(self, stamp: str) -> None:
+        """Raise ``StoreChangedError`` where the object has another stamp."""
+        if stamp != self._entry.stamp:
+            raise self._changed()
+
     def read_all(self) -> bytes:
         """Return all of it."""
         data = self.fetch(0, self.size) if self.size else b""
@@ -353,6 +376,12 @@ class _Tree:
                 for key in [key for key in known if key == root or key.startswith(f"{root}/")]:
                     del known[key]
             self._deep = {key for key in self._deep if not key.startswith(f"{root}/")}
+
+    def forget_lists(self) -> None:
+        """Have every folder listed again, for itself."""
+        with self._lock:
+            for known in (self._folders, self._entries, self._roots, self._deep):
+                known.clear()
 
     def entry(self, key: str) -> Entry | None:
         """Return what a listing says of a path, None where nothing is there."""
@@ -441,6 +470,8 @@ def _opened(scheme: str, url: str) -> tuple[Any, str]:
             from hdfs_native.fsspec import HdfsFileSystem
 
             host, _, port = url.partition("://")[2].partition(":")
+            if port:  # the library would try for minutes
+                socket.create_connection((host, int(port)), _TIMEOUT).close()
             return HdfsFileSystem(host=host, port=int(port) if port else None), "/"
         if extra == "s3":
             options["config_kwargs"] = {
@@ -453,6 +484,8 @@ def _opened(scheme: str, url: str) -> tuple[Any, str]:
         return storage, ""
     except ImportError as error:
         raise MissingExtraError(url, extra) from error
+    except (OSError, ValueError) as error:
+        raise UnavailableError(f"{url} cannot be reached: {_cause(error)}") from error
     except Exception as error:
         raise ReadError(f"{url} cannot be opened: {_cause(error)}") from error
 

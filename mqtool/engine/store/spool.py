@@ -53,7 +53,13 @@ class Spool:
         self._waiting: dict[int, Future[None]] = {}
         self._lock = threading.Lock()
         self._reached = -1
+        self.end_ahead = size
+        """Up to where bytes are fetched before they are asked for."""
         self._drop = drop
+
+    def expect(self, stamp: str) -> None:
+        """Raise ``StoreChangedError`` where the file has another stamp than it had elsewhere."""
+        self._file.expect(stamp)
 
     def have(self, start: int, stop: int) -> int:
         """Make sure that a stretch of ``array`` can be looked at; return up to where it can.
@@ -87,15 +93,13 @@ class Spool:
             waiting = [future for first, last in runs for future in self._begin(first, last)]
             if ahead:
                 last = runs[-1][1]
-                self._begin(last, min(last + _AHEAD, len(self._states)))
+                self._begin(last, min(last + _AHEAD, -(-self.end_ahead // BLOCK)))
         for future in waiting:
             future.result()
-        unchecked = [
-            number for first, last in runs for number in range(first, last) if self._states[number] != _CHECKED
-        ]
-        if unchecked:
-            self._file.check()
-            for number in unchecked:
+        if any(self._states.find(_FETCHED, first, last) >= 0 for first, last in runs):
+            fetched = [number for number, state in enumerate(self._states) if state == _FETCHED]
+            self._file.check()  # it holds for all that was fetched before
+            for number in fetched:
                 self._states[number] = _CHECKED
         if self._drop:
             _used(self)

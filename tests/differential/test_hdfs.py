@@ -1,0 +1,70 @@
+"""Stores in an HDFS of Hadoop's own: each command says of one what it says of the same files on a disk."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hdfs_native.fsspec import HdfsFileSystem
+
+from mqtool.engine.store import remote
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.remote import RemotePath, place
+from mqtool.errors import Status, StoreChangedError
+from tests.commands.running import run
+from tests.differential.conftest import jars
+from tests.golden import golden_store
+
+pytestmark = pytest.mark.java
+_HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run an HDFS; its address."""
+    command = ["java", "-Xmx512m", "-cp", jars("hadoop", "hadoop_pom.xml"), str(_HERE / "MiniHdfs.java")]
+    folder = tmp_path_factory.mktemp("hdfs")
+    with subprocess.Popen(
+        [*command, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout
+        port = process.stdout.readline().strip()
+        yield f"127.0.0.1:{port}"
+        remote.forget_on_fork()  # a client whose name node is gone waits for it
+        process.kill()
+
+
+def test_a_store_in_hdfs_is_told_as_the_same_files_on_a_disk(hdfs: str, tmp_path: Path) -> None:
+    store, url = golden_store("mixed-533-clean"), f"hdfs://{hdfs}/brokers/a/store"
+    host, _, port = hdfs.partition(":")
+    HdfsFileSystem(host=host, port=int(port)).put(f"{store}/", "/brokers/a/store", recursive=True)
+
+    for command in (
+        "verify",
+        "stats --by queue",
+        "dump commitlog",
+        "dump consumequeue",
+        "find --key *1*",
+        "get 0",
+    ):
+        ran = [run(*command.split(), "-s", where) for where in (store, url)]
+        assert ran[0].output == ran[1].output
+        assert ran[0].status == ran[1].status
+    assert run("salvage", "-s", url, "--into", tmp_path / "made").status == Status.OK
+    assert run("recover", "--yes", "-s", url).status == Status.USAGE
+    assert run("info", "-s", f"hdfs://{hdfs}/brokers/b").status == Status.NO_INPUT
+    assert run("info", "-s", "hdfs://127.0.0.1:1/brokers").status == Status.UNAVAILABLE
+
+
+def test_a_file_that_has_grown_in_hdfs_is_noticed(hdfs: str) -> None:
+    host, _, port = hdfs.partition(":")
+    storage = HdfsFileSystem(host=host, port=int(port))
+    storage.pipe_file("/grown/0", bytes(5000))
+    path = place(f"hdfs://{hdfs}/grown/0")
+    assert isinstance(path, RemotePath)
+    file = MappedFile(path, 0, path.stat().st_size)
+    _ = file.spool
+    storage.pipe_file("/grown/0", bytes(6000))
+
+    with pytest.raises(StoreChangedError, match="was replaced or has grown"):
+        file.read(0, 100)
