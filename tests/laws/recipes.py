@@ -5,6 +5,20 @@ import json
 from tests.laws.cases import Case
 
 _ROWS = {
+    "a record that reads well stays as it is beside one that comes back": (
+        "mixed-497-clean",
+        "recover",
+        [
+            {
+                "op": "swap bytes",
+                "file": "commitlog/00000000000000000000",
+                "at": 715,
+                "len": 338,
+                "to": "commitlog/00000000000000131072",
+                "to_at": 32868,
+            }
+        ],
+    ),
     "behind the damage at which a log is cut nothing is put back": (
         "txn-533-kill",
         "recover --abnormal --cut",

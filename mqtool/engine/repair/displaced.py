@@ -259,6 +259,10 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
     moves = _moves(log, found, heads, unsound)
     for number in sorted({*wanted, *(one for one in moves if one >= 0)}):
         start = _start_of_unreadable(log, unsound, number)
+        end_before = unsound.starts[number] - 1
+        sources = [*(one.source for one in wanted.get(number, [])), *(source for _, source in moves.get(number, []))]
+        if start <= end_before and not any(_is_free(log, unsound, end_before, source) for source in sources):
+            start = unsound.starts[number]
         pieces += _Joiner(log, start, unsound.ends[number], wanted.get(number, []), moves.get(number, [])).join()
     back = _written(log, pieces)
     back.left = [record for one in left for record in _not_there(back.log, one)]
@@ -368,10 +372,7 @@ def _moves(log: CommitLog, found: Sequence[Found], heads: Sequence[_Move], unsou
 
 
 def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
-    """Return where a stretch starts, with the record before it if that cannot be read beyond its body.
-
-    Or if it ends in the sector in which the stretch starts: what that held may be elsewhere with all the rest of it.
-    """
+    """Return where a stretch starts, with the record before it if that cannot be read beyond its body."""
     start = unsound.starts[number]
     segment = log.segment_at(start)
     if segment is None:
@@ -381,12 +382,21 @@ def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
     for table in log.walk(segment, begin, start - segment.start_offset, plain):
         if not isinstance(table, Gap) and len(table):
             last = table.where(slice(len(table) - 1, None))
-    if last is None or last.faults[0]:
+    if last is None or last.faults[0] or _reads_well(last):
         return start
     before = int(last.column("position")[0])
-    ends_in_sector = before // _GRIDS[-1] < start // _GRIDS[-1] and start % _GRIDS[-1] > 0
-    is_in_doubt = ends_in_sector or not _reads_well(last)
-    return before if is_in_doubt and before + int(last.column("size")[0]) == start else start
+    return before if before + int(last.column("size")[0]) == start else start
+
+
+def _is_free(log: CommitLog, unsound: Unsound, address: int, source: Source) -> bool:
+    """Tell whether what a source has for an address is no part of a record that is whole where it lies."""
+    if source.file.start_offset == _OUTSIDE:
+        return True
+    place = address - source.shift + source.file.start_offset
+    number = bisect.bisect_right(unsound.starts, place) - 1
+    if number >= 0 and place < unsound.ends[number]:
+        return True
+    return number + 1 < len(unsound.starts) and _start_of_unreadable(log, unsound, number + 1) <= place
 
 
 class _Records(NamedTuple):
@@ -559,7 +569,10 @@ def _is_sound(record: bytes, at: int) -> bool:
 
 
 def _reads_well(table: MessageTable) -> bool:
-    """Tell whether topic and properties of one record, which the CRC of the body leaves out, are such text."""
+    """Tell whether topic and properties of one record, which the CRC of the body leaves out, are such text.
+
+    And whether the properties say of an inner batch, and of no other record, how many messages it holds.
+    """
     try:
         topic = table.bytes_of(plain.TOPIC, 0).decode()
         text = table.bytes_of(plain.PROPERTIES, 0).decode()
@@ -567,8 +580,10 @@ def _reads_well(table: MessageTable) -> bool:
         return False
     pairs = [pair.split("\1") for pair in text.split("\2") if pair]
     names = {pair[0] for pair in pairs}
+    is_batch = bool(table.column("sys_flag")[0] & layout.INNER_BATCH)
     return (
-        not _CONTROLS.intersection(topic, *map("".join, pairs))
+        is_batch == ("INNER_NUM" in names)
+        and not _CONTROLS.intersection(topic, *map("".join, pairs))
         and all(len(pair) == 2 and pair[0] for pair in pairs)
         and len(names) == len(pairs)
     )
