@@ -103,11 +103,11 @@ def growing(tmp_path: Path) -> Growing:
 
 @given(
     cuts=st.lists(st.integers(0, 1 << 15), max_size=6),
-    most=st.none() | st.integers(100, 5000),
+    most=st.none() | st.integers(400, 5000),
     restarts=st.lists(st.booleans(), min_size=7, max_size=7),
     max_partition=st.integers(300, 5000),
 )
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_each_message_of_a_growing_log_comes_once(
     tmp_path_factory: pytest.TempPathFactory,
     cuts: list[int],
