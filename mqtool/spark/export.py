@@ -15,6 +15,7 @@ import orjson
 from mqtool.engine.repair.transfer import NUMBERS, RAW, SAID, TEXTS
 from mqtool.spark import run_as_program
 from mqtool.spark.messages import CORRUPT, FIRST_MS, LAST_MS
+from mqtool.spark.options import SETTINGS
 from mqtool.spark.session import setting
 from mqtool.spark.source import NAME, RocketMQStore, metrics
 from mqtool.spark.stores import Store
@@ -95,8 +96,7 @@ def _messages_of(spark: Any, stores: Sequence[Store], settings: Mapping[str, str
         "decompressBody": "false",
         "maxPartitionBytes": str(partition_size),
     }
-    for key, value in settings.items():
-        options[f"set.{key}"] = value
+    options |= {f"set.{key}": value for key, value in settings.items() if key in SETTINGS}
     return reader.options(**options).load()
 
 

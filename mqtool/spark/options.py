@@ -30,8 +30,10 @@ OF_MESSAGES = ("topic", "subscribe", "startingOffsets", "endingOffsets", "starti
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 EARLIEST, LATEST = "earliest", "latest"
 
+SETTINGS = (*STORE_SETTINGS, "mapedFileSizeCommitLog", "brokerName")
+"""What a source takes of a broker's settings."""
 _SET = "set."
-_SETTINGS = {name.lower(): name for name in (*STORE_SETTINGS, "mapedFileSizeCommitLog", "brokerName")}
+_SETTINGS = {name.lower(): name for name in SETTINGS}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
