@@ -762,6 +762,41 @@ _ROWS = {
         "salvage",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 25305, "hex": "80000000"}],
     ),
+    "queue offsets between what a queue had and what a rebuild makes of it are told": (
+        "mixed-550-clean",
+        "rebuild queues",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 0, "len": 4246},
+            {"op": "zero", "file": "consumequeue/pay_events/1/00000000000000000000", "at": 20, "len": 380},
+            {"op": "delete", "path": "consumequeue/pay_events/1/00000000000000000400"},
+            {"op": "delete", "path": "consumequeue/pay_events/1/00000000000000000800"},
+        ],
+    ),
+    "queue offsets between what a rebuild makes of a queue and what that had behind it are told": (
+        "mixed-550-clean",
+        "rebuild all",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 27755, "len": 37781},
+            {"op": "zero", "file": "commitlog/00000000000000065536", "at": 0, "len": 65536},
+            {"op": "zero", "file": "commitlog/00000000000000131072", "at": 0, "len": 65536},
+            {"op": "zero", "file": "commitlog/00000000000000196608", "at": 0, "len": 65536},
+            {"op": "zero", "file": "commitlog/00000000000000262144", "at": 0, "len": 65536},
+            {"op": "delete", "path": "consumequeue/pay_events/1/00000000000000000000"},
+        ],
+    ),
+    "queue offsets between what a batch queue had and what a rebuild makes of it are told": (
+        "batchcq-533-kill",
+        "rebuild queues",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 0, "len": 9291},
+            {"op": "zero", "file": "batchconsumequeue/Inner/0/00000000000000000000", "at": 46, "len": 200},
+        ],
+    ),
+    "a message with the greatest queue offset that there is is salvaged": (
+        "retry-497-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 12612, "hex": "7fffffffffffffff"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

@@ -184,7 +184,7 @@ def spans_of(units: Units) -> list[Span]:
         Span(
             queue,
             int(units.queue_offset[first]),
-            int((units.queue_offset[last - 1 : last] + units.batch_size[last - 1 : last])[0]),  # no warning
+            int(units.queue_offset[last - 1]) + int(units.batch_size[last - 1]),  # one past what 8 bytes hold, at most
             int(units.physical_offset[first]),
             int(units.physical_offset[last - 1]),
         )

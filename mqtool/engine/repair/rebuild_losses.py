@@ -5,17 +5,18 @@ their places by placeholders. (Cost: linear in the units that go.)
 """
 
 import bisect
+import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from mqtool.engine.repair.plan import Loss
 from mqtool.engine.repair.rebuild_queues import QueueRange
-from mqtool.engine.store.consume_queue import ConsumeQueue
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log as layout
-from mqtool.formats import consume_queue
+from mqtool.formats import consume_queue, placeholder
 
 _UNITS_AT_ONCE = 1 << 18
 _NO_END = (1 << 63) - 1
@@ -38,58 +39,73 @@ def given_up(
         topics: whose queues are made again; None for all.
         log_end: what lies behind it a broker is just writing.
     """
-    end = log_end or _NO_END
+    log = reader.commit_log.min_offset, log_end or _NO_END
+    length = reader.commit_log.end_offset - log[0]
     for key in sorted({*reader.consume_queues, *gaps} - reader.batch_consume_queues.keys()):
-        queue = reader.consume_queues.get(key)
         if topics is None or key[0] in topics:
-            first, last = (queue.first_offset, queue.max_offset()) if queue else (0, 0)
-            yield from _without_units(key, gaps.get(key, ()), first, last)
-            if queue is None:
-                continue
-            for start, stop in _outside(first, last, made.get(key), gaps.get(key, ())):
-                yield from _lost_of(key, queue, start, stop, made.get(key), (reader.commit_log.min_offset, end))
+            queue, new, lacking = reader.consume_queues.get(key), made.get(key), gaps.get(key, ())
+            outside = _outside(queue.first_offset, queue.max_offset(), new, lacking) if queue else ()
+            told = [loss for start, stop in outside if queue for loss in _told_by(key, queue, start, stop, log)]
+            yield from _with_holes(key, told, new, lacking, length // layout.MIN_SIZE)
     for key, batch_queue in sorted(reader.batch_consume_queues.items()):
         if topics is None or key[0] in topics:
-            for low in range(0, batch_queue.unit_count, _UNITS_AT_ONCE):
-                units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.unit_count))
-                for unit in units:
-                    address, length = int(unit["physical_offset"]), int(unit["size"])
-                    start, stop = int(unit["queue_offset"]), int(unit["queue_offset"]) + int(unit["batch_size"])
-                    if reader.commit_log.min_offset <= address <= end - length and length >= layout.MIN_SIZE:
-                        for first, last in _outside(start, stop, made.get(key), gaps.get(key, ())):
-                            yield Loss(key[0], last - first, length, _REASON, key[1], first, last)
+            new, lacking = made.get(key), gaps.get(key, ())
+            told = sorted(_told_by_batches(key, batch_queue, new, lacking, log), key=_place)
+            yield from _with_holes(key, told, new, lacking, length // placeholder.ELEMENT_SIZE)
 
 
-def _without_units(key: QueueKey, gaps: Sequence[tuple[int, int]], first: int, last: int) -> Iterator[Loss]:
-    """Yield the parts of gaps of which the old queue, from its first offset to its last, has no units."""
-    for start, stop in gaps:
-        for low, high in ((start, min(stop, first)), (max(start, last), stop)):
-            if low < high:
-                yield Loss(key[0], high - low, 0, _REASON, key[1], low, high)
-
-
-def _lost_of(
-    key: QueueKey, queue: ConsumeQueue, start: int, stop: int, made: QueueRange | None, log: tuple[int, int]
+def _with_holes(
+    key: QueueKey, told: Sequence[Loss], made: QueueRange | None, gaps: Sequence[tuple[int, int]], most: int
 ) -> Iterator[Loss]:
-    """Yield the messages of a range of units; of empty ones where messages are in front of them and behind them."""
-    is_between = made is not None and start >= made.first
-    empty: list[Loss] = []
+    """Yield what units tell, and what lies between that and the new queue: its messages were in the log, too.
+
+    Args:
+        key: of the queue.
+        told: what units tell, in order.
+        made: the new queue.
+        gaps: queue offsets that it lacks, in order.
+        most: messages that the log has room for: a longer hole is none, but a wrong number.
+    """
+    edges = [] if made is None else [made.first, *(edge for gap in gaps for edge in gap), made.next]
+    kept = [(start, stop, None) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+    at: int | None = None
+    for start, stop, loss in heapq.merge(kept, ((*_place(one), one) for one in told), key=lambda one: one[0]):
+        if at is not None and 0 < start - at <= most:
+            yield Loss(key[0], start - at, 0, _REASON, key[1], at, start)
+        if loss:
+            yield loss
+        at = stop if at is None else max(at, stop)
+
+
+def _place(loss: Loss) -> tuple[int, int]:
+    return loss.queue_offset or 0, loss.end_queue_offset or 0
+
+
+def _told_by(key: QueueKey, queue: ConsumeQueue, start: int, stop: int, log: tuple[int, int]) -> Iterator[Loss]:
+    """Yield what units of a range tell of messages of the log."""
     for low, units in queue.windows(start, stop):
         at, size = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         told = (
             (size >= layout.MIN_SIZE) & (size < consume_queue.PRE_BLANK_SIZE) & (at >= log[0]) & (at <= log[1] - size)
         )
-        lost = [(loss, True) for loss in _runs(key, np.flatnonzero(told) + low, size[told])]
-        lost += [(loss, False) for loss in _runs(key, np.flatnonzero(size == 0) + low, size[size == 0])]
-        for loss, is_told in sorted(lost, key=lambda one: one[0].queue_offset or 0):
-            if is_told:
-                yield from empty
-                yield loss
-                empty, is_between = [], True
-            elif is_between:
-                empty.append(loss)
-    if made is not None and is_between and stop < made.next:
-        yield from empty
+        yield from _runs(key, np.flatnonzero(told) + low, size[told])
+
+
+def _told_by_batches(
+    key: QueueKey,
+    queue: BatchConsumeQueue,
+    made: QueueRange | None,
+    gaps: Sequence[tuple[int, int]],
+    log: tuple[int, int],
+) -> Iterator[Loss]:
+    """Yield what units of a batch queue tell of messages of the log that the new one lacks."""
+    for low in range(0, queue.unit_count, _UNITS_AT_ONCE):
+        for unit in queue.units(low, min(low + _UNITS_AT_ONCE, queue.unit_count)):
+            address, size = int(unit["physical_offset"]), int(unit["size"])
+            start, stop = int(unit["queue_offset"]), int(unit["queue_offset"]) + int(unit["batch_size"])
+            if log[0] <= address <= log[1] - size and size >= layout.MIN_SIZE:
+                for first, last in _outside(start, stop, made, gaps):
+                    yield Loss(key[0], last - first, size, _REASON, key[1], first, last)
 
 
 def _outside(
