@@ -235,6 +235,7 @@ class _RunningBroker:
         self._removal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._removal.set_result(None)
         self._making = self._removal
+        self.store.log.on_little_room = self._make_files
         self._flusher = asyncio.create_task(self._flush_on())
         self._saver = asyncio.create_task(self._save_on())
         await self._register()
@@ -259,6 +260,7 @@ class _RunningBroker:
         self._registrar.cancel()
         await self._unregister()
         self._is_stopping = True
+        self.store.log.on_little_room = None
         self._flush_wanted.set()
         self._saves_wanted.set()
         await self._flusher
@@ -342,13 +344,17 @@ class _RunningBroker:
                     await loop.run_in_executor(None, store.flush_queues)
                 if store.has_expired and self._removal.done():  # of a gigabyte, perhaps: no flush waits for that
                     self._removal = loop.run_in_executor(None, store.remove_expired)
-                if store.wants_files and self._making.done():
-                    self._making = loop.run_in_executor(None, store.make_files)
-                    self._making.add_done_callback(lambda _: self.server.wake())
+                self._make_files()
             except MqtoolError:
                 log.exception("the store takes nothing any more")
                 self.server.wake()
                 return
+
+    def _make_files(self) -> None:
+        """Have a thread make the files that are wanted; in the event loop."""
+        if self.store.wants_files and self._making.done():
+            self._making = asyncio.get_running_loop().run_in_executor(None, self.store.make_files)
+            self._making.add_done_callback(lambda _: self.server.wake())
 
     async def _save_on(self) -> None:
         """Write the tables that have changed in a thread, until told to stop and all is written."""

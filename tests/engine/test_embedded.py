@@ -109,6 +109,24 @@ def test_several_run_side_by_side_alone_or_with_one_name_server() -> None:
     assert addresses == {"a": one.address, "b": other.address}
 
 
+@on_a_loop
+async def test_the_next_segment_is_made_as_soon_as_the_last_one_is_half_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtool.engine.cluster._FLUSH_LOOK_SECONDS", 3600)  # nobody looks
+    async with mqtool.Broker(tmp_path / "store", settings=SMALL) as broker:
+        client, ahead = RemotingClient([broker.address]), tmp_path / "store" / "commitlog" / f"{65_536:020}"
+        await client.invoke(send("a" * 30_000))
+        before = ahead.exists()
+        await client.invoke(send("b" * 3_000))
+        async with asyncio.timeout(60):
+            while not ahead.exists():
+                await asyncio.sleep(0)
+        await client.close()
+
+    assert not before
+
+
 @pytest.mark.parametrize("level", [1, 16, 18])
 def test_a_delayed_message_comes_when_the_clock_is_moved_and_no_ms_earlier(level: int) -> None:
     seconds = {1: 1, 16: 30 * 60, 18: 2 * 3600}[level]

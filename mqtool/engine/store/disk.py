@@ -114,13 +114,18 @@ class Disk:
     """
 
     def create(self, path: Path, size: int = 0) -> None:
-        """Make a file of ``size`` zeros, sparse; it must not exist."""
+        """Make a file of ``size`` zeros, sparse; it must not exist, nor does it where that fails."""
         with writing(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             try:
-                os.ftruncate(descriptor, size)
-            finally:
-                os.close(descriptor)
+                try:
+                    os.ftruncate(descriptor, size)
+                finally:
+                    os.close(descriptor)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    path.unlink()  # else the next try would find it there
+                raise
         take_owner(path, path.parent)
 
     def write(self, path: Path, at: int, data: bytes) -> None:

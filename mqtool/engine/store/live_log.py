@@ -103,11 +103,14 @@ class LiveLog:
         """Up to where others have it as well, None where nobody has to."""
         self.readers: set[LogReader] = set()
         """Who is reading it on."""
+        self.on_little_room: Callable[[], None] | None = None
+        """Called with the write that leaves half of a segment or less, in its thread: ``make_ahead`` is due."""
         self._disk = disk
         self._folders = list(folders)
         self._written: Segment | None = None  # the last segment
         self._ahead: Segment | None = None  # the next one, if it is there already
         self._making = threading.Lock()
+        self._half_at = 0  # when the log has come to here there may be little room
         self._open: collections.OrderedDict[int, Segment] = collections.OrderedDict()  # for readers
 
     # The end
@@ -314,6 +317,8 @@ class LiveLog:
         self.last_timestamp = timestamp
         self.last_start = last_start
         self.end_offset += len(records)  # last: who flushes in another thread takes it first
+        if self.end_offset >= self._half_at:
+            self._look_for_room()
 
     def write_at(self, at: int, data: bytes) -> None:
         """Write bytes of the log of another broker, whose segments are as long, to where they lie there.
@@ -342,6 +347,8 @@ class LiveLog:
             self._write(position, part)
             self.end_offset += len(part)
             data = data[len(part) :]
+            if self.end_offset >= self._half_at:
+                self._look_for_room()
 
     def cut(self, end: int) -> None:
         """Have the log end before a record that is there by half.
@@ -385,6 +392,13 @@ class LiveLog:
         segment = Segment(folder / segment_name(start), start)
         self._disk.create(segment.path, self.file_size)
         return segment
+
+    def _look_for_room(self) -> None:
+        """Say so where there is little room, and look again when the log has come to the half of a segment."""
+        if self.has_little_room and self.on_little_room is not None:
+            self.on_little_room()
+        size = self.file_size
+        self._half_at = (self.end_offset + size // 2) // size * size + (size + 1) // 2
 
     @property
     def has_little_room(self) -> bool:

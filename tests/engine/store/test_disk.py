@@ -20,6 +20,30 @@ def test_a_file_is_made_of_zeros_and_takes_no_space(tmp_path: Path) -> None:
     assert not any((tmp_path / "file").read_bytes())
 
 
+def fail_once(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
+    """Have the next call of the system of that name fail, and those that follow go well."""
+    real = getattr(os, name)
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr(os, name, real)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, name, fail)
+
+
+def test_a_file_that_could_not_be_made_is_not_there_and_can_be_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_once(monkeypatch, "ftruncate", errno.ENOSPC)
+
+    with pytest.raises(WriteError, match="no space left"):
+        Disk().create(tmp_path / "file", 10)
+
+    assert not list(tmp_path.iterdir())
+    Disk().create(tmp_path / "file", 10)
+    assert (tmp_path / "file").stat().st_size == 10
+
+
 def test_a_write_changes_its_bytes_and_may_make_the_file_longer(tmp_path: Path) -> None:
     disk, path = Disk(), tmp_path / "file"
     disk.create(path, 10)

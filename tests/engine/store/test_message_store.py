@@ -2,6 +2,7 @@
 
 import bisect
 import contextlib
+import errno
 import itertools
 import os
 import subprocess
@@ -43,6 +44,7 @@ from tests.engine.store.live import (
     opened,
     units_of,
 )
+from tests.engine.store.test_disk import fail_once
 from tests.engine.store.test_dispatch import dispatched
 from tests.formats.golden_bytes import queue_units, records
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
@@ -774,3 +776,73 @@ def test_a_segment_that_was_made_ahead_is_used(tmp_path: Path) -> None:
     assert starts == [0, size, 2 * size, 3 * size]
     findings = verify_store(StoreReader(tmp_path / "store", StoreConfig(SMALL.settings)))
     assert {one.code for one in findings} == {"CONFIG-MISSING"}
+
+
+@given(sizes=st.lists(st.integers(1, 3700), max_size=40), segment=st.sampled_from([4096, 4097]))
+def test_the_next_segment_is_asked_for_with_the_message_that_leaves_less_than_half_of_one(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], segment: int
+) -> None:
+    asked: list[int] = []
+    root = tmp_path_factory.mktemp("store")
+    with opened(root, settings={"mappedFileSizeCommitLog": str(segment)}) as store:
+        store.log.on_little_room = lambda: asked.append(store.log.end_offset)
+        due, last = [], 0
+        for size in sizes:
+            end = store.append(new_message(body=bytes(size)), NOW).end_offset
+            is_new = end // segment != last // segment
+            if 2 * (end % segment) >= segment and (is_new or 2 * (last % segment) < segment):
+                due.append(end)
+            last = end
+            store.make_files()
+            assert not store.wants_files
+
+    assert asked == due
+
+
+@pytest.mark.parametrize("is_in_thread", [True, False])
+def test_a_segment_that_could_not_be_made_is_made_at_the_next_try(
+    is_in_thread: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = int(SMALL.settings["mappedFileSizeCommitLog"])
+    message = new_message(body=bytes(size * 2 // 3))
+    with opened(tmp_path / "store") as store:
+        append_all(store, [message])
+        fail_once(monkeypatch, "ftruncate", errno.ENOSPC)
+        if is_in_thread:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(store.make_files).result()
+                assert store.wants_files
+                pool.submit(store.make_files).result()
+            assert not store.wants_files
+        else:
+            assert store.append(message, NOW).status is PutStatus.SERVICE_NOT_AVAILABLE
+            store.tick(NOW)
+        append_all(store, [message])
+        starts = sorted(store.log.segments)
+
+    assert starts == [0, size]
+    assert findings(tmp_path / "store", StoreConfig(SMALL.settings)) == []
+
+
+@pytest.mark.parametrize("is_in_thread", [True, False])
+def test_a_queue_file_that_could_not_be_made_is_made_at_the_next_try(
+    is_in_thread: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as store:
+        append_all(store, [new_message()])
+        store.write_units()
+        store.makes_aside = is_in_thread
+        append_all(store, [new_message(queue_id=1)])
+        fail_once(monkeypatch, "ftruncate", errno.ENOSPC)
+        if is_in_thread:
+            store.write_some_units()
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(store.make_files).result()
+        store.tick(NOW)
+        assert store.refusal == "the broker's disk is full"
+        for _ in range(2):
+            store.tick(NOW)
+            store.make_files()
+        assert store.refusal is None
+
+    assert findings(tmp_path / "store", StoreConfig(SMALL.settings)) == []
