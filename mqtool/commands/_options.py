@@ -1,6 +1,7 @@
 """Arguments and options that several commands share, and the values they take."""
 
 import contextlib
+import dataclasses
 import datetime
 import difflib
 import fnmatch
@@ -160,8 +161,15 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @store_names
     @functools.wraps(command)
-    def wrapped(*args: Any, store: Path | None, config: Path | None, settings: tuple[str, ...], **kwargs: Any) -> Any:
-        return command(*args, store=open_store(store, config, settings), **kwargs)
+    def wrapped(
+        *args: Any,
+        store: Path | None,
+        config: Path | None,
+        settings: tuple[str, ...],
+        is_live: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        return command(*args, store=open_store(store, config, settings, is_live), **kwargs)
 
     return wrapped
 
@@ -185,11 +193,35 @@ def store_names(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def open_store(store: Path | None, config: Path | None, settings: tuple[str, ...]) -> "StoreReader":
+def live_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--live``, above ``store_options`` or ``source_options``."""
+    return click.option(
+        "--live", "is_live", is_flag=True,
+        help="A broker writes to the store, or did when it was copied: what it was just writing is no damage.",
+    )(command)  # fmt: skip
+
+
+def tell_may_be_live(store: "StoreReader", output: Output, is_ahead: bool = False) -> None:
+    """Say so where damage at the end of the log may be what a broker is writing, and nobody can tell.
+
+    With ``is_ahead`` queues or index reach further than the log, as they do in a copy of a store in use.
+    """
+    from mqtool.engine.store.commit_log import is_torn
+
+    if store.may_be_live and (is_ahead or is_torn(store.commit_log)):
+        output.remark(
+            f"{store.root}: it ends like a store in use, and no lock would show a broker here: "
+            "if one is at work, or was when this was copied, give --live"
+        )
+
+
+def open_store(
+    store: Path | None, config: Path | None, settings: tuple[str, ...], is_live: bool = False
+) -> "StoreReader":
     """Open the store that the options, the environment or the working directory name."""
     from mqtool.engine.store.reader import StoreReader
 
-    loaded = load_config(config, settings)
+    loaded = dataclasses.replace(load_config(config, settings), in_use=is_live)
     return StoreReader(store or default_store(), loaded)
 
 

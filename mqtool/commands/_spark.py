@@ -6,14 +6,14 @@ import functools
 import glob
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mqtool import errors
-from mqtool.commands._options import OFFSET, NewPath, default_store, load_config
+from mqtool.commands._options import OFFSET, NewPath, default_store, live_option, load_config, tell_may_be_live
 from mqtool.commands._output import Output, progress
 from mqtool.errors import MqtoolError, Status, UsageError
 
@@ -48,11 +48,17 @@ class Finder:
     """Finds stores, each with settings of its own: ``--set`` over ``--config-of``, ``-c`` or ``broker.conf`` beside."""
 
     def __init__(
-        self, config: Path | None, config_of: tuple[tuple[str, Path], ...], settings: tuple[str, ...], output: Output
+        self,
+        config: Path | None,
+        config_of: tuple[tuple[str, Path], ...],
+        settings: tuple[str, ...],
+        output: Output,
+        is_live: bool = False,
     ) -> None:
         self._given = load_config(None, settings).settings
         self._config = config
         self._config_of = config_of
+        self._is_live = is_live
         self._output = output
         self._unmatched = [pattern for pattern, _ in config_of]
         for file in dict.fromkeys([*(file for _, file in config_of), *filter(None, [config])]):
@@ -63,7 +69,7 @@ class Finder:
         from mqtool.spark.stores import configs_beside, find_stores
 
         config_of = [*self._config_of, *([("*", self._config)] if self._config else [])]
-        stores = find_stores(paths, self._given, config_of=config_of)
+        stores = find_stores(paths, self._given, config_of=config_of, in_use=self._is_live)
         for pattern in list(self._unmatched):
             if any(fnmatch.fnmatchcase(store.path, pattern) for store in stores):
                 self._unmatched.remove(pattern)
@@ -73,7 +79,9 @@ class Finder:
         for path, file in beside.items():
             self._output.remark(f"{path}: settings are taken from {file}")
         own = [(glob.escape(path), file) for path, file in beside.items()]
-        return find_stores(paths, self._given, config_of=[*config_of, *own]) if own else stores
+        if not own:
+            return stores
+        return find_stores(paths, self._given, config_of=[*config_of, *own], in_use=self._is_live)
 
     def check(self) -> None:
         """Raise ``UsageError`` where a pattern of ``--config-of`` matches none of the stores that were found."""
@@ -172,6 +180,11 @@ class Job:
         if self.into is not None:
             self.output.remark(f"written into {self.into}")
 
+    def tell_may_be_live(self, ahead: Container[str] = ()) -> None:
+        """Do for each store what the function does; ``ahead`` are the paths of those whose queues or index are."""
+        for store in self.stores:
+            tell_may_be_live(store.open(), self.output, store.path in ahead)
+
     def tell_inferred(self) -> None:
         """Tell what had to be inferred of the stores."""
         for store in self.stores:
@@ -240,6 +253,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="The configuration file of the stores whose path the pattern matches; repeats.",
         ),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the broker; repeats."),
+        live_option,
         click.option(
             "--master", metavar="URL",
             help="local[N], local-cluster[..], spark://.., yarn, k8s://.. or sc://.. Default: local[*].",
@@ -259,6 +273,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         config: Path | None,
         config_of: tuple[tuple[str, Path], ...],
         settings: tuple[str, ...],
+        is_live: bool,
         master: str | None,
         conf: dict[str, str],
         partition_size: int | None,
@@ -270,7 +285,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         from mqtool.spark.session import need_pyspark
 
         need_pyspark()
-        finder = Finder(config, config_of, settings, output)
+        finder = Finder(config, config_of, settings, output, is_live)
         stores = finder.find(paths or (str(default_store()),))
         if isinstance(into, Path) and into.exists():
             raise UsageError(f"{into} is there already: give another name")

@@ -162,9 +162,12 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
         store: Path | None,
         config: Path | None,
         settings: tuple[str, ...],
+        is_live: bool = False,
         **kwargs: Any,
     ) -> Any:
-        source: Brokers | StoreReader = brokers or open_store(store, config, settings)
+        if brokers and is_live:
+            raise UsageError("--live is of a store, and brokers are meant: give -s, or leave it out")
+        source: Brokers | StoreReader = brokers or open_store(store, config, settings, is_live)
         return command(*args, source=source, **kwargs)
 
     return wrapped

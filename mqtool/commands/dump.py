@@ -15,12 +15,14 @@ from mqtool.commands._options import (
     group_filter,
     key_filter,
     limit_option,
+    live_option,
     message_options,
     output_option,
     queue_filter,
     range_options,
     store_options,
     tag_filter,
+    tell_may_be_live,
     time_options,
     topic_filter,
 )
@@ -155,6 +157,7 @@ class _Dump(click.Command):
 @limit_option
 @message_options
 @click.option("--follow", is_flag=True, help="Go on as a broker appends, until Ctrl-C or --limit.")
+@live_option
 @store_options
 @output_option
 @click.pass_context
@@ -185,6 +188,8 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
             raise
     if not output.count and ask.limit != 0 and kind != "config":
         ask.remark("no record is what was asked for")
+    if ask.is_damaged:
+        tell_may_be_live(store, output)
     ask.finish()
     return Status.DAMAGE if ask.is_damaged else Status.OK
 

@@ -13,10 +13,12 @@ from mqtool.commands._options import (
     NewPath,
     key_filter,
     limit_option,
+    live_option,
     queue_filter,
     range_options,
     store_options,
     tag_filter,
+    tell_may_be_live,
     time_options,
     topic_filter,
 )
@@ -48,6 +50,7 @@ _LISTED = 10
 @range_options
 @time_options
 @limit_option
+@live_option
 @store_options
 def command(
     into: Path | None,
@@ -122,5 +125,7 @@ def _tell(store: "StoreReader", search: "Search", done: "Exported", output: Outp
     ]
     for before, after in holes:
         output.remark(f"no file holds the bytes from {before.end_offset:,} to {after.start_offset:,}")
+    if done.damaged or search.faulty_count or search.gaps:
+        tell_may_be_live(store, output)
     output.remark(f"{done.messages:,} messages exported")
     return Status.DAMAGE if done.damaged or search.faulty_count or search.gaps or holes else Status.OK

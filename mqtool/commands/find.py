@@ -14,12 +14,14 @@ from mqtool.commands._options import (
     check_has_log,
     key_filter,
     limit_option,
+    live_option,
     matching,
     message_options,
     output_option,
     queue_filter,
     range_options,
     tag_filter,
+    tell_may_be_live,
     time_options,
     topic_filter,
 )
@@ -120,6 +122,7 @@ def query_of(
 @click.option("--scan", is_flag=True, help="Search the log itself, whatever the index files say.")
 @click.option("--broker", "broker_name", metavar="NAME", help="Only this broker. Default: all.")
 @message_options
+@live_option
 @source_options
 @output_option
 def command(
@@ -172,9 +175,10 @@ def command(
     for remark in _remarks(store, search):
         output.remark(remark)
     output.remark(_summary(search, output.count, "--limit is reached" if output.count == limit else ""))
-    # What a broker is just writing looks like damage, and is none.
-    is_damaged = (search.gaps or search.faulty_count) and not store.is_live
-    return Status.DAMAGE if is_damaged else Status.OK
+    if not (search.gaps or search.faulty_count):
+        return Status.OK
+    tell_may_be_live(store, output)
+    return Status.DAMAGE
 
 
 class _Wanted(NamedTuple):

@@ -25,7 +25,7 @@ from mqtool.commands._streams import outlast_readers
 from mqtool.commands.find import query_of, query_options
 from mqtool.commands.rebuild import tell_built
 from mqtool.commands.stats import columns_of, counts_of, named, order_of
-from mqtool.commands.verify import STYLES, sentence, status_of, summary
+from mqtool.commands.verify import AHEAD, STYLES, sentence, status_of, summary
 from mqtool.errors import Status, UsageError
 
 _MOST_SHOWN = 1000
@@ -75,6 +75,8 @@ def verify(level: str, job: Job) -> int:
         place = f"{row['store']}: " if "store" in values else ""
         job.output.line(values, place + sentence(one), STYLES[one.severity])
     job.tell_inferred()
+    if counts["error"] or counts["warning"]:
+        job.tell_may_be_live({row["store"] for row in rows if row["code"] in AHEAD})
     job.tell(summary(counts))
     return status_of(counts)
 
@@ -125,6 +127,7 @@ def find(
     if unread:
         places = "a place" if unread == 1 else f"{unread:,} places"
         job.output.remark(f"{places} of the log could not be read: see `mqtool spark verify`")
+        job.tell_may_be_live()
     shown = f", {len(rows):,} shown: --limit is reached" if job.into is None and len(rows) < count else ""
     job.tell(f"{count:,} message{'s' * (count != 1)} found{shown}")
     return Status.DAMAGE if unread else Status.OK
@@ -191,6 +194,8 @@ def stats(
     ):
         if unread[name]:
             job.output.remark(f"{unread[name]:,} {text}")
+    if any(unread.values()):
+        job.tell_may_be_live()
     job.tell(f"{total.messages:,} messages counted" if job.into is None else "counted")
     return Status.DAMAGE if unread["lost"] or unread["faulty"] else Status.OK
 
@@ -223,6 +228,7 @@ def export(
         done = run(spark, job.stores, job.into, Chosen(chosen, since, until, start, stop), job.partition_size)
     if done.damaged:
         job.output.remark(f"{done.damaged:,} damaged records and places are left out")
+        job.tell_may_be_live()
     job.tell(f"{done.messages:,} messages of {done.size:,} bytes exported")
     return Status.DAMAGE if done.damaged else Status.OK
 

@@ -7,12 +7,14 @@ import click
 from mqtool.commands._options import (
     check_has_log,
     jobs_option,
+    live_option,
     matching,
     output_option,
     queue_filter,
     range_options,
     store_options,
     tag_filter,
+    tell_may_be_live,
     time_options,
     topic_filter,
 )
@@ -45,6 +47,7 @@ _LISTED_GAPS = 10
 @range_options
 @time_options
 @jobs_option
+@live_option
 @store_options
 @output_option
 def command(
@@ -186,6 +189,8 @@ def _remark(store: "StoreReader", stats: "Stats", output: Output) -> None:
     if stats.noise and not store.is_live:
         place = f"{store.paths.relative(stats.noise.segment.path)}@{stats.noise.start}"
         output.remark(f"{place}: behind the last message are bytes that are no message")
+    if stats.noise or stats.gaps or stats.tally.faulty:
+        tell_may_be_live(store, output)
     if stats.tally.faulty:
         output.remark(f"{stats.tally.faulty:,} records whose sizes do not add up are not counted")
     if count := stats.tally.placeholders:

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mqtool.commands._options import check_has_log, jobs_option, output_option, store_options
+from mqtool.commands._options import (
+    check_has_log,
+    jobs_option,
+    live_option,
+    output_option,
+    store_options,
+    tell_may_be_live,
+)
 from mqtool.commands._output import Output, progress
 from mqtool.errors import Status
 
@@ -16,6 +23,8 @@ if TYPE_CHECKING:
     from mqtool.engine.store.reader import StoreReader
 
 SOUND = "the store is sound"
+AHEAD = ("QUEUE-BEYOND", "INDEX-BEYOND")
+"""Findings where queues or index reach further than the log."""
 STYLES = {"error": "red", "warning": "yellow", "note": None}
 
 
@@ -28,6 +37,7 @@ STYLES = {"error": "red", "warning": "yellow", "note": None}
     help="quick: all files, but only into the last two segments.",
 )
 @jobs_option
+@live_option
 @store_options
 @output_option
 def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
@@ -41,7 +51,7 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
 
     check_has_log(store)
     total = store.commit_log.total_size
-    done = 0
+    done, is_ahead = 0, False
     output.tell_compiling(total)
     counts: collections.Counter[str] = collections.Counter()
     try:
@@ -54,12 +64,15 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
 
             for found in verify_store(store, Level(level), jobs, told):
                 counts[found.severity] += 1
+                is_ahead = is_ahead or found.code in AHEAD
                 output.line(dataclasses.asdict(found), sentence(found), STYLES[found.severity])
     except KeyboardInterrupt:
         output.remark(f"interrupted after {done:,} of {total:,} bytes of log")
         raise
     for remark in store.remarks:
         output.remark(remark)
+    if counts["error"] or counts["warning"]:
+        tell_may_be_live(store, output, is_ahead)
     output.remark(f"{total:,} bytes of log: {summary(counts, _sound(store, Level(level)))}")
     return status_of(counts)
 

@@ -6,7 +6,7 @@ Damaged messages are left out.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,21 +82,23 @@ def _date(milliseconds: Any) -> Any:
 def _messages(spark: Any, stores: Sequence[Store], partition_size: int) -> Any:
     """Return the messages of all stores, of those with other settings by a source of their own."""
     spark.dataSource.register(RocketMQStore)
-    alike: dict[tuple[tuple[str, str], ...], list[Store]] = {}
+    alike: dict[tuple[Any, bool], list[Store]] = {}
     for store in stores:
-        alike.setdefault(store.settings, []).append(store)
-    frames = [_messages_of(spark, group, dict(settings), partition_size) for settings, group in alike.items()]
+        alike.setdefault((store.settings, store.in_use), []).append(store)
+    frames = [_messages_of(spark, group, partition_size) for group in alike.values()]
     return functools.reduce(lambda one, other: one.unionAll(other), frames)
 
 
-def _messages_of(spark: Any, stores: Sequence[Store], settings: Mapping[str, str], partition_size: int) -> Any:
+def _messages_of(spark: Any, stores: Sequence[Store], partition_size: int) -> Any:
+    """Return the messages of stores that have the same settings."""
     reader = spark.read.format(NAME).option("paths", orjson.dumps([store.path for store in stores]).decode())
     options = {
         "columns": ",".join((*_COLUMNS, CORRUPT)),
         "decompressBody": "false",
         "maxPartitionBytes": str(partition_size),
+        "live": str(stores[0].in_use).lower(),
     }
-    options |= {f"set.{key}": value for key, value in settings.items() if key in SETTINGS}
+    options |= {f"set.{key}": value for key, value in stores[0].settings if key in SETTINGS}
     return reader.options(**options).load()
 
 

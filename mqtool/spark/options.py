@@ -20,11 +20,11 @@ from mqtool.spark.stores import Store, find_stores, path_options
 OPTIONS = (
     "path", "paths", "table", "columns", "mode", "maxPartitionBytes", "includeBody", "decompressBody", "config",
     "configOf", "topic", "subscribe", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
-    "maxBytesPerTrigger", "maxFilesPerTrigger", "failOnDataLoss", "storeNames", "renumber",
+    "maxBytesPerTrigger", "maxFilesPerTrigger", "failOnDataLoss", "storeNames", "renumber", "live",
 )  # fmt: skip
 """Beside ``set.KEY``, for settings of the broker."""
 
-FLAGS = ("includeBody", "decompressBody", "failOnDataLoss", "renumber")
+FLAGS = ("includeBody", "decompressBody", "failOnDataLoss", "renumber", "live")
 SIZES = ("maxPartitionBytes", "maxBytesPerTrigger")
 OF_MESSAGES = ("topic", "subscribe", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
@@ -143,7 +143,7 @@ class Options:
     def stores(self, is_gone_fine: bool = False) -> list[Store]:
         """Return the stores that are asked for; takes and raises what ``find_stores`` does."""
         config_of = [(pattern, Path(str(file))) for pattern, file in self.table_of("configOf").items()]
-        return find_stores(path_options(self.given), self.settings, is_gone_fine, config_of)
+        return find_stores(path_options(self.given), self.settings, is_gone_fine, config_of, self.flag("live", False))
 
     def names(self, stores: Iterable[Store]) -> dict[str, Store]:
         """Return stores by names that stay when their paths change: see ``name_stores``.

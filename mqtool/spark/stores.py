@@ -25,11 +25,12 @@ class Store(Common):
 
     path: str
     settings: tuple[tuple[str, str], ...] = ()
+    in_use: bool = False
 
     @property
     def config(self) -> StoreConfig:
         """The settings as a reader takes them."""
-        return StoreConfig(dict(self.settings))
+        return StoreConfig(dict(self.settings), self.in_use)
 
     def open(self) -> StoreReader:
         """Open it; raises what ``StoreReader`` raises."""
@@ -41,12 +42,17 @@ ConfigOf = Sequence[tuple[str, Path]]
 
 
 def find_stores(
-    paths: Iterable[str], settings: Mapping[str, str], is_gone_fine: bool = False, config_of: ConfigOf = ()
+    paths: Iterable[str],
+    settings: Mapping[str, str],
+    is_gone_fine: bool = False,
+    config_of: ConfigOf = (),
+    in_use: bool = False,
 ) -> list[Store]:
     """Return the stores that paths and patterns name, each once, in order.
 
     A name with commas in it is several, unless something is called so. What a pattern matches besides stores is left
     out; with ``is_gone_fine`` also a path where no store is. ``settings`` lie over those in the file of a store.
+    With ``in_use`` their ends are judged as of stores that brokers write to.
 
     Raises:
         NotFoundError: a path is no store, or a pattern matches none.
@@ -59,7 +65,7 @@ def find_stores(
     for name in names:
         is_pattern = any(letter in name for letter in _WILD) and not Path(name).exists()
         matched = _matches(name) if is_pattern else [name]
-        stores = [_with_settings(str(place(match).absolute()), settings, config_of) for match in matched]
+        stores = [_with_settings(str(place(match).absolute()), settings, config_of, in_use) for match in matched]
         if is_pattern or is_gone_fine:
             stores = [store for store in stores if _is_store(store)]
             if not stores and not is_gone_fine:
@@ -76,9 +82,9 @@ def configs_beside(stores: Iterable[Store]) -> dict[str, Path]:
     return {path: file for path, file in places.items() if file.is_file()}
 
 
-def _with_settings(path: str, settings: Mapping[str, str], config_of: ConfigOf) -> Store:
+def _with_settings(path: str, settings: Mapping[str, str], config_of: ConfigOf, in_use: bool) -> Store:
     file = next((file for pattern, file in config_of if fnmatch.fnmatchcase(path, pattern)), None)
-    return Store(path, tuple(sorted(StoreConfig.load(file, settings).settings.items())))
+    return Store(path, tuple(sorted(StoreConfig.load(file, settings).settings.items())), in_use)
 
 
 def _matches(pattern: str) -> list[str]:

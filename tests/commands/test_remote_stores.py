@@ -10,8 +10,9 @@ from mqtool.engine.store import remote, spool
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import NotFoundError, ReadError, Status, StoreChangedError
 from tests.commands.running import Ran, run
+from tests.commands.test_live import tear
 from tests.damage import cases
-from tests.golden import golden_store
+from tests.golden import copy_of, golden_store
 from tests.storage import BUCKET, S3, FaultyServer, environment, faulty_server, s3_server
 
 pytestmark = pytest.mark.xdist_group("s3")
@@ -107,7 +108,24 @@ def test_damage_is_found_in_s3_as_on_a_disk(s3: S3, number: int, tmp_path: Path)
     url = s3.put(store, f"damage-{number}")
     for command in ("verify -s STORE", "dump commitlog -s STORE"):
         local, there = both(store, url, *command.split())
+        assert (there.status, there.output) == (local.status, local.output), command
+        assert [one for one in there.remarks.splitlines() if "--live" not in one] == local.remarks.splitlines(), command
+
+
+def test_a_torn_end_in_s3_is_remarked_and_no_damage_of_a_store_that_is_told_to_be_in_use(
+    s3: S3, tmp_path: Path
+) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    url = s3.put(tear(store), "torn")
+
+    for command in ("verify -s STORE", "stats -s STORE", "find -s STORE --text zzzz", "export -s STORE"):
+        local, there = both(store, url, *command.split())
+        assert (there.status, there.output) == (local.status, local.output), command
+        told = [line for line in there.remarks.splitlines() if line not in local.remarks.splitlines()]
+        assert [("--live" in line, line.startswith("mqtool: STORE")) for line in told] == [(True, True)], command
+        local, there = both(store, url, *command.split(), "--live")
         assert (there.status, there.output, there.remarks) == (local.status, local.output, local.remarks), command
+        assert there.status == Status.OK, command
 
 
 def test_salvage_makes_the_same_store_of_one_in_s3(s3: S3, tmp_path: Path) -> None:

@@ -527,7 +527,7 @@ CHECKS: dict[str, Check] = {
     ),
     "STORE-LIVE": Check(
         NOTE,
-        "A broker is running on this store.",
+        "A broker is running on this store, or --live says so.",
         "It holds the lock on the file lock. What it may be writing now is not judged: the ends of log, queues, "
         "index and timer.",
         "Stop the broker, or copy the store after a stop, for a complete check.",

@@ -147,12 +147,15 @@ class Verification:
         log = self.reader.commit_log
         parts = list(parts_of(log, size))
         if self.level is Level.QUICK:
-            last = {id(segment) for segment in last_segments(log)}
-            parts = [part for part in parts if id(part.segment) in last]
+            looked_at = {id(segment) for segment in last_segments(log)}
+            parts = [part for part in parts if id(part.segment) in looked_at]
         if self.live:
             end = self.queues.end_of_dispatch()
             kernels = scan.kernels_for(sum(part.stop - part.start for part in parts))
-            parts = parts_below(parts, verify_log.last_start(log, kernels) if end is None else end)
+            if end is None or self.reader.config.in_use:  # in a copy queues may reach further than the log
+                last = verify_log.last_start(log, kernels)
+                end = last if end is None else min(last, end)
+            parts = parts_below(parts, end)
         return parts
 
     def rules(self, kernels: Any) -> Rules:

@@ -370,6 +370,8 @@ class QueueChecker:
             offsets = units["physical_offset"].astype(np.int64)
             beyond = offsets + units["size"] > log_end
             dangling = ~claimed.has(at, at + len(units)) & ~beyond & (offsets >= log_start)
+            if self.live:
+                beyond[:] = False
             for code, text, mask in (("QUEUE-BEYOND", _BEYOND, beyond), ("QUEUE-DANGLING", _DANGLING, dangling)):
                 for i in np.flatnonzero(mask).tolist():
                     yield self._batch_unit(code, text, queue, queue.address_of(at + i), int(units["queue_offset"][i]))

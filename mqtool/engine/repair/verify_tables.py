@@ -28,9 +28,8 @@ _OFFSETS = ("confirm_physical_offset", "logics_physical_offset")  # a slave keep
 def check_small_files(reader: StoreReader) -> Iterator[Finding]:
     """Judge the checkpoint by itself, and tell of abort and lock file."""
     if reader.is_live:
-        yield finding(
-            "STORE-LIVE", "a running broker holds the lock: what it is just writing is not judged", file="lock"
-        )
+        cause = "it is taken for a store in use" if reader.config.in_use else "a running broker holds the lock"
+        yield finding("STORE-LIVE", f"{cause}: what its broker is just writing is not judged", file="lock")
     elif reader.has_abort_file:
         text = "the broker was not stopped cleanly: its next start recovers abnormally"
         yield finding("ABORT-FILE", text, file=reader.paths.relative(reader.paths.abort))

@@ -265,6 +265,52 @@ def is_whole(table: scan.MessageTable, row: int) -> bool:
     return (one.bytes_of(plain.PROPERTIES, 0) or one.bytes_of(plain.TOPIC, 0) or b"x")[-1] != 0
 
 
+def settled(log: CommitLog, pieces: Iterator[scan.MessageTable | Gap]) -> Iterator[scan.MessageTable | Gap]:
+    """Yield the pieces of a walk to the end of a log that a broker may be writing to.
+
+    A last record that is not whole is left out, and so is what lies behind; gaps before messages are looked at again.
+    """
+    gaps: list[Gap] = []
+    unfinished: scan.MessageTable | None = None
+    for piece in pieces:
+        if isinstance(piece, Gap):
+            gaps.append(piece)
+            continue
+        if not len(piece):
+            continue
+        if unfinished is not None:
+            yield unfinished
+            unfinished = None
+        for gap in gaps:
+            yield from log.walk(gap.segment, gap.start, gap.end, plain)
+        gaps.clear()
+        if is_whole(piece, len(piece) - 1):
+            yield piece
+        else:
+            rows = np.arange(len(piece))
+            unfinished = piece.where(rows[-1:])
+            yield piece.where(rows[:-1])
+
+
+def is_torn(log: CommitLog) -> bool:
+    """Tell whether the log ends as it does while a broker writes a message; walks over the last segment in use."""
+    for segment in reversed(log.segments):
+        if not any(segment.read(0, log.envelope.size + _SIZE_BYTES)):
+            continue
+        last: scan.MessageTable | None = None
+        behind: Gap | None = None
+        for piece in log.walk(segment, 0, segment.size, scan.kernels_for(segment.size)):
+            if not isinstance(piece, Gap):
+                last, behind = piece, None
+            elif behind is None:
+                behind = piece
+        if behind and segment.stretch(behind.start, behind.start + log.envelope.size + _SIZE_BYTES).any():
+            return True
+        if last is not None:
+            return not is_whole(last, len(last) - 1)
+    return False
+
+
 def _torn_end(table: scan.MessageTable) -> int | None:
     """Return the first of the faulty records right before the place where a walk lost its way: they misled it."""
     sound = np.flatnonzero(table.faults == 0)

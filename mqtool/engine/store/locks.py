@@ -9,12 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mqtool.engine.store.disk import writing
+from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import StoreInUseError
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
 # A lock that belongs to the open file: an ordinary one ends when this process closes any other descriptor of the file.
 _SET_LOCK = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
+
+_MACHINE_ONLY = {"fuse", "virtiofs", "9p", "vboxsf", "afs"}
+_NETWORK = ("nfs", "cifs", "smb", "lustre")
+_WITHOUT_LOCKS = {"nolock", "local_lock=all", "local_lock=posix", "nobrl", "localflock"}
 
 _ours: set[tuple[int, int]] = set()
 
@@ -38,6 +43,47 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return bool(kind != fcntl.F_UNLCK)
+
+
+def shows_locks(path: Path) -> bool:
+    """Tell whether a lock that a broker on any machine holds on ``path`` is seen here; a storage has none."""
+    if isinstance(path, RemotePath):
+        return False
+    try:
+        device = path.parent.stat().st_dev
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace")
+    except OSError:
+        return True
+    number = f"{os.major(device)}:{os.minor(device)}"
+    lines = [line for line in mounts.splitlines() if line.split(" ", 3)[2:3] == [number]]
+    return not any(map(_locks_stay_here, lines)) and _can_be_asked(path)
+
+
+def _locks_stay_here(mount: str) -> bool:
+    """Tell of a line of ``mountinfo`` whether locks there hold among the processes of one machine only.
+
+    FUSE has the kernel keep them unless its server takes part, and nothing tells which does.
+    """
+    fields, _, rest = mount.partition(" - ")
+    kind, _, more = rest.partition(" ")
+    options = {*fields.split(" ")[5].split(","), *more.rpartition(" ")[2].split(",")}
+    if kind in _MACHINE_ONLY or kind.startswith("fuse."):
+        return True
+    return kind.startswith(_NETWORK) and not options.isdisjoint(_WITHOUT_LOCKS)
+
+
+def _can_be_asked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return True  # nothing to ask about
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 @contextlib.contextmanager

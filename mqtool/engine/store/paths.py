@@ -58,9 +58,14 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @dataclasses.dataclass(frozen=True)
 class StoreConfig:
-    """Broker settings by RocketMQ's names; a missing one is inferred from the files or has RocketMQ's default."""
+    """Broker settings by RocketMQ's names; a missing one is inferred from the files or has RocketMQ's default.
+
+    ``in_use`` has the ends of log, queues and index judged as of a store that a broker writes to, whatever its lock
+    says.
+    """
 
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    in_use: bool = False
 
     @classmethod
     def load(cls, path: Path | None, overrides: Mapping[str, str]) -> "StoreConfig":

@@ -16,7 +16,7 @@ from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.index_file import DEFAULT_SHAPE, IndexFile, Shape, infer_shape
 from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
-from mqtool.engine.store.locks import is_locked
+from mqtool.engine.store.locks import is_locked, shows_locks
 from mqtool.engine.store.mapped_file import read_file, reading
 from mqtool.engine.store.paths import StoreConfig, StorePaths
 from mqtool.engine.store.queues_on_demand import QueuesOnDemand
@@ -387,8 +387,13 @@ class StoreReader:
 
     @property
     def is_live(self) -> bool:
-        """Whether a running broker holds the lock file of this store."""
-        return is_locked(self.paths.lock)
+        """Whether a running broker holds the lock file of this store, or the configuration says that it is in use."""
+        return self.config.in_use or is_locked(self.paths.lock)
+
+    @property
+    def may_be_live(self) -> bool:
+        """Whether nobody can tell: it is in a storage, or on a mount that does not show the locks of other machines."""
+        return not (self.is_live or shows_locks(self.paths.lock))
 
     # Config
 

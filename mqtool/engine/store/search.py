@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.commit_log import CommitLog, Gap, settled
 from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.mapped_file import MappedFile, reading
 from mqtool.engine.store.reader import StoreReader
@@ -324,7 +324,10 @@ class Search:
     def _scan(self, start: int, stop: int, progress: Progress) -> Iterator[Message]:
         unused: list[Gap] = []
         before = self.scanned_size
-        for piece in self._reader.tables(start, stop, self.kernels):
+        pieces = self._reader.tables(start, stop, self.kernels)
+        if stop >= self.end_offset and self._reader.is_live:
+            pieces = settled(self._reader.commit_log, pieces)
+        for piece in pieces:
             if isinstance(piece, Gap):
                 if _may_be_unused(piece):
                     unused.append(piece)
