@@ -420,6 +420,27 @@ def delay_offsets(table: Table) -> dict[int, int]:
     return by_number(_member(table, "offsetTable"), "offsetTable")
 
 
+def read_table(name: str, data: bytes) -> Table:
+    """Parse a table as brokers load it: where it cannot be read they take its backup.
+
+    Offsets must be maps of numbers to numbers, or a broker cannot take them in; what else a table means is not looked at.
+
+    Args:
+        name: of its file, without ``.bak``.
+        data: the whole file.
+
+    Raises:
+        FormatError: it cannot be read.
+    """
+    table = parse_table(data)
+    if name == "delayOffset.json":
+        delay_offsets(table)
+    elif name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        for _, by_queue, path in _named(table, "offsetTable"):
+            by_number(by_queue, path)
+    return table
+
+
 def data_version(table: Table) -> DataVersion:
     """Return the version of any table, zeros where it has none; raises like ``topics``."""
     version = _member(table, "dataVersion")

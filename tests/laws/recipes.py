@@ -797,6 +797,11 @@ _ROWS = {
         "salvage",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 12612, "hex": "7fffffffffffffff"}],
     ),
+    "a table that holds what another should is taken from its backup, and a broker starts": (
+        "retry-533-clean",
+        "doctor",
+        [{"op": "duplicate", "path": "config/consumerOffset.json.bak", "to": "config/delayOffset.json"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

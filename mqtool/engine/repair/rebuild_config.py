@@ -288,7 +288,7 @@ def dialect_of_table(reader: StoreReader, name: str) -> Dialect:
 
 def _is_readable(path: Path) -> bool:
     try:
-        config_tables.parse_table(read_file(path))
+        config_tables.read_table(path.name, read_file(path))
     except (FormatError, NotFoundError):
         return False
     return True

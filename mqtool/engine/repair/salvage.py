@@ -523,7 +523,7 @@ def read_tables(reader: StoreReader) -> tuple[dict[str, bytes], list[str]]:
         for path in (folder / name, folder / f"{name}.bak"):
             with contextlib.suppress(FormatError, NotFoundError):
                 text = read_file(path)
-                config_tables.parse_table(text)
+                config_tables.read_table(name, text)
                 tables[name] = text
                 break
         else:

@@ -180,7 +180,7 @@ def _read_table(reader: StoreReader, path: Path, found: list[Finding]) -> config
         if not source.is_file():
             continue
         try:
-            content = config_tables.parse_table(read_file(source))
+            content = config_tables.read_table(path.name, read_file(source))
         except MqtoolError as error:
             if table is not None:
                 text = f"the backup cannot be read: there is no second copy of this table ({error})"

@@ -412,7 +412,7 @@ class StoreReader:
         for path in (self.paths.config / name, self.paths.config / f"{name}.bak"):
             if path.is_file():
                 try:
-                    return config_tables.parse_table(read_file(path))
+                    return config_tables.read_table(name, read_file(path))
                 except NotFoundError:
                     continue  # a broker is about to put a new one in its place
                 except FormatError as error:

@@ -307,7 +307,7 @@ class _Describer:
         if not path.is_file():
             return None
         try:
-            table = config_tables.parse_table(read_file(path))
+            table = config_tables.read_table(name, read_file(path))
         except FormatError:
             return {"readable": False, "count": None}
         member = table.get(config_tables.TABLES[name].member)

@@ -642,6 +642,10 @@ def test_a_table_that_means_nothing_is_named(tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)
     (store / "config/delayOffset.json").write_bytes(b'{"offsetTable":{"x":[]}}')
 
+    assert places(problems_in(store)) == {("CONFIG-FROM-BACKUP", "config/delayOffset.json", None)}
+
+    (store / "config/delayOffset.json.bak").unlink()
+
     assert places(problems_in(store)) == {("CONFIG-UNREADABLE", "config/delayOffset.json", None)}
 
 
