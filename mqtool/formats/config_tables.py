@@ -423,7 +423,7 @@ def delay_offsets(table: Table) -> dict[int, int]:
 def read_table(name: str, data: bytes) -> Table:
     """Parse a table as brokers load it: where it cannot be read they take its backup.
 
-    Offsets must be maps of numbers to numbers, or a broker cannot take them in; what else a table means is not looked at.
+    Offsets must be maps of numbers to numbers, else a broker fails on them; what else it means is not looked at.
 
     Args:
         name: of its file, without ``.bak``.

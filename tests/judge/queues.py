@@ -53,16 +53,16 @@ def read_queues(folder: Path) -> dict[Queue, dict[int, Unit]]:
     return queues
 
 
-def read_batch_queues(folder: Path) -> dict[Queue, dict[int, Unit]]:
-    """Return the units of each batch queue by their first queue offset."""
+def read_batch_queues(folder: Path) -> dict[Queue, list[Unit]]:
+    """Return the units of each batch queue in their order: two may have the same queue offset."""
     queues = {}
     for topic, queue_id, files in _queues(folder):
-        units = {}
+        units = []
         for _, data in files:
             for at in range(0, len(data) - _BATCH.size + 1, _BATCH.size):
                 physical, size, tags, _, base, count, _, _ = _BATCH.unpack_from(data, at)
                 if physical >= 0 and size > 0 and base >= 0 and count > 0:
-                    units[base] = Unit(base, physical, size, tags, count)
+                    units.append(Unit(base, physical, size, tags, count))
         queues[topic, queue_id] = units
     return queues
 

@@ -48,7 +48,7 @@ class JudgedStore:
         return read_queues(self.root / "consumequeue")
 
     @cached_property
-    def batch_queues(self) -> dict[Queue, dict[int, Unit]]:
+    def batch_queues(self) -> dict[Queue, list[Unit]]:
         return read_batch_queues(self.root / "batchconsumequeue")
 
     @cached_property
@@ -110,17 +110,19 @@ class JudgedStore:
         return {
             (*queue, offset)
             for queue, units in self.batch_queues.items()
-            for unit in units.values()
+            for unit in units
             if (record := self.leads_to(queue, unit)) is not None
             for offset in range(unit.queue_offset + 1, unit.queue_offset + record.batch_size)
         }
 
     def units(self) -> Iterator[tuple[Queue, Unit]]:
         """Yield the units of all queues."""
-        for queues in (self.queues, self.batch_queues):
-            for queue, units in queues.items():
-                for unit in units.values():
-                    yield queue, unit
+        for queue, units in self.queues.items():
+            for unit in units.values():
+                yield queue, unit
+        for queue, batches in self.batch_queues.items():
+            for unit in batches:
+                yield queue, unit
 
     def leads_to(self, queue: Queue, unit: Unit, with_doubtful: bool = False) -> Record | None:
         """Return the record that a unit leads to, None where there is none of this place."""

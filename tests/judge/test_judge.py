@@ -58,7 +58,7 @@ def test_it_reads_the_units_that_java_read(name: str) -> None:
     store = judged(name)
 
     found = {queue: [list(unit[:4]) for unit in units.values()] for queue, units in store.queues.items() if units}
-    batches = {queue: [list(unit) for unit in units.values()] for queue, units in store.batch_queues.items() if units}
+    batches = {queue: [list(unit) for unit in units] for queue, units in store.batch_queues.items() if units}
 
     read = {
         (topic, int(number)): (queue["units"], queue["max"])

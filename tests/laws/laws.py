@@ -525,10 +525,9 @@ def existed(base: str, damaged: JudgedStore, start: int, misplaced: bool = True)
     """
     whole = base_of(base).judged
     evidence = set(damaged.messages(misplaced=misplaced))
-    units: dict[tuple[str, int], Any] = {**whole.queues, **whole.batch_queues}
+    units = {(queue, unit[:3]) for queue, unit in whole.units()}
     for queue, unit in damaged.units():
-        same = units.get(queue, {}).get(unit.queue_offset)
-        if same is not None and same[:3] == unit[:3]:
+        if (queue, unit[:3]) in units:
             evidence.add((*queue, unit.queue_offset))
     bounds: dict[tuple[str, int], tuple[int, int]] = {}
     for topic, queue_id, offset in evidence:
