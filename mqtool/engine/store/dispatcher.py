@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.store import live_dispatch
 from mqtool.engine.store.live_checkpoint import Reached
+from mqtool.engine.store.log_end import whole_at
 from mqtool.errors import MqtoolError, RecoveryNeededError
 from mqtool.formats import commit_log
 from mqtool.formats.new_message import NewMessage
@@ -132,7 +133,7 @@ class Dispatcher:
             RecoveryNeededError: something else lies there, or a message has another number than is next in its queue.
         """
         self.next_offset = max(self.next_offset, self._log.min_offset)  # of a log that has just begun in the middle
-        while (found := self._log.whole_at(self.next_offset)) is not None:
+        while (found := whole_at(self._log, self.next_offset)) is not None:
             size, record = found
             if record:
                 self._take_again(parse_stored(record))

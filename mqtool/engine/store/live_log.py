@@ -11,20 +11,16 @@ import contextlib
 import os
 import struct
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqtool.engine.store.commit_log import CommitLog
-from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.file_queue import segment_name
-from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import reading
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, RecoveryNeededError, StoreChangedError
-from mqtool.formats import commit_log, scan
+from mqtool.formats import commit_log
 from mqtool.formats.layout import packer_of
-from mqtool.formats.stored_message import parse_stored
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk, OpenFile
@@ -37,17 +33,14 @@ _MOST_OPEN = 8
 """Segments that stay open for readers."""
 _LIKELY_SIZE = 4096
 """So much is read of a record whose size is not known yet."""
-_MOST_AGAIN = 256 << 20
-"""Bytes that are looked at record by record after a kill; the checkpoint is written every second."""
 
 
-def _position(name: str) -> int:
+def position_of(name: str) -> int:
+    """Return where a field stands in a record."""
     return int(commit_log.HEAD_DTYPES[0].fields[name][1])  # type: ignore[index]
 
 
-_OFFSET_AT = _position("physical_offset")
-_SYS_FLAG_AT = _position("sys_flag")
-_BODY_CRC_AT = _position("body_crc")
+_SYS_FLAG_AT = position_of("sys_flag")
 _TIMESTAMP_AT = [int(dtype.fields["store_timestamp"][1]) for dtype in commit_log.HEAD_DTYPES]  # type: ignore[index]
 _INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 
@@ -113,175 +106,21 @@ class LiveLog:
         self._half_at = 0  # when the log has come to here there may be little room
         self._open: collections.OrderedDict[int, Segment] = collections.OrderedDict()  # for readers
 
-    # The end
-
-    def find_end(self, start: int, noted: int = -1) -> None:
-        """Go from a record on to the end of the log; it must be zero behind it.
+    def take_up(self, end_offset: int, last_start: int, flushed_offset: int, flushed_start: int) -> None:
+        """Go on at the end that was found (``log_end``).
 
         Args:
-            start: where the last record begins that has a unit in a queue, -1 if none has; the last segment that holds
-                anything is walked from its first byte where it begins behind that.
-            noted: where the last record began when the log was closed, -1 if that is not known: it may have no unit,
-                as its topic was deleted.
-
-        Raises:
-            RecoveryNeededError: the log ends in something else.
+            end_offset: where the next record goes.
+            last_start: where the last one begins, -1 without any.
+            flushed_offset: up to where all is on the disk.
+            flushed_start: where the last record begins that is, -1 without any.
         """
-        begins = sorted(self.segments)
-        while len(begins) > 1 and not any(self._heads(begins[-1])):
-            begins.pop()
-        start = max(start, noted)
-        if begins:
-            self.end_offset = max(start, begins[-1])
-            self._walk(start, begins[-1] + self.file_size)
-        if self.last_start < 0 <= start:
-            raise RecoveryNeededError(f"a queue names a message at {start:,}, where the log has none")
-        self.flushed_offset = self.end_offset
-        if self.last_start >= 0:
-            self.last_timestamp = self.flushed_timestamp = self.store_timestamp(self.last_start)
-        for segment in self.segments.values():
-            if segment.start_offset + self.file_size > self.end_offset:
-                self._check_unused(segment, max(0, self.end_offset - segment.start_offset))
-        self._written = self.segments.get(self.end_offset // self.file_size * self.file_size)
-
-    def find_end_again(self, start: int) -> None:
-        """Go on from a record that is on the disk to the end of a log that was not closed.
-
-        What a broker was just writing when it was killed is left out: nobody was told that it is stored.
-
-        Args:
-            start: where that record begins, -1 to begin with the first of the log; ``flushed_offset`` is behind it.
-
-        Raises:
-            RecoveryNeededError: messages lie behind what cannot be read, or there are too many.
-        """
-        self.end_offset = max(start, self.min_offset)
-        flushed_offset = -1 if start >= 0 else self.min_offset
-        while True:
-            at = self.end_offset
-            size, magic = self._heads(at)
-            if magic == commit_log.MAGIC_BLANK and at % self.file_size + size == self.file_size:
-                self.end_offset += size
-            elif self.sound_record(at):
-                self.last_start = at
-                self.end_offset += size
-                if at == start:
-                    flushed_offset = self.end_offset
-            else:
-                break
-            if self.end_offset - max(start, self.min_offset) > _MOST_AGAIN:
-                raise RecoveryNeededError(f"more than {_MOST_AGAIN:,} bytes of the log are in no checkpoint")
-        if flushed_offset < 0:
-            raise RecoveryNeededError(f"the checkpoint names a message at {start:,}, where the log has none")
-        for segment in self.segments.values():
-            if segment.start_offset + self.file_size > self.end_offset:
-                self._check_behind(segment, max(0, self.end_offset - segment.start_offset))
-        self._written = self.segments.get(self.end_offset // self.file_size * self.file_size)
-        self.flushed_offset = flushed_offset
-        if self.last_start >= 0:
-            self.last_timestamp = self.store_timestamp(self.last_start)
-        if start >= 0:
-            self.flushed_timestamp = self.store_timestamp(start)
-
-    def sound_record(self, at: int) -> bytes:
-        """Return the record that begins at an address, nothing where no whole one does."""
-        size, magic = self._heads(at)
-        fits = commit_log.MIN_SIZE <= size <= self.file_size - at % self.file_size - _ROOM
-        if at < 0 or magic not in _MAGICS or not fits:
-            return b""
-        record = bytes(self.read(at, size))
-        if _INT64.unpack_from(record, _OFFSET_AT)[0] != at:
-            return b""
-        try:
-            message = parse_stored(record).message
-        except FormatError:
-            return b""
-        crc = _INT32.unpack_from(record, _BODY_CRC_AT)[0]
-        # Of a record that was written by half the rest is zero, and its body may have been whole.
-        is_whole = (
-            (not message.body or crc == zlib.crc32(message.body) & 0x7FFFFFFF)
-            and bool(message.topic)
-            and "\0" not in message.topic
-            and message.properties[-1:] != b"\0"
-        )
-        return record if is_whole else b""
-
-    def whole_at(self, at: int) -> tuple[int, bytes] | None:
-        """Return size and bytes of the record at an address, without bytes for a blank one; None for one by half.
-
-        Raises:
-            RecoveryNeededError: no record begins there.
-        """
-        left = self.end_offset - at
-        if left < _ROOM:
-            return None
-        size, magic = self._heads(at)
-        room = self.file_size - at % self.file_size
-        if magic == commit_log.MAGIC_BLANK and size == room:
-            return size, b""
-        if magic in _MAGICS and left < size <= room - _ROOM:
-            return None
-        if record := self.sound_record(at):
-            return size, record
-        raise RecoveryNeededError(f"no message begins at {at:,}, where the one before ends")
-
-    def _check_behind(self, segment: Segment, start: int) -> None:
-        """See that no message begins behind the end of the log."""
-        ends = [
-            at + len(data) for at, data in chunks(segment.path, start, self.file_size) if data.count(0) != len(data)
-        ]
-        if not ends:
-            return
-        with LoadedFile(segment.path, segment.start_offset, self.file_size) as file:
-            file.load(start, max(ends))
-            for position in scan.candidates(file.bytes, segment.start_offset, start, max(ends)):
-                at = segment.start_offset + position
-                if at > self.end_offset and self.sound_record(at):
-                    raise RecoveryNeededError(
-                        f"the log cannot be read from {self.end_offset:,} on, but a message lies behind that, at {at:,}"
-                    )
-
-    def clear_behind(self) -> int:
-        """Clear what lies behind the end of a log that was not closed, and return how many bytes that were."""
-        count = 0
-        for segment in self.segments.values():
-            for at, data in chunks(segment.path, max(0, self.end_offset - segment.start_offset), self.file_size):
-                if data.count(0) != len(data):
-                    count += len(data.rstrip(b"\0"))
-                    self._disk.write(segment.path, at, bytes(len(data)))
-        return count
-
-    def _walk(self, start: int, stop: int) -> None:
-        while self.end_offset < stop:
-            at = self.end_offset
-            size, magic = self._heads(at)
-            if magic == commit_log.MAGIC_BLANK and at % self.file_size + size == self.file_size:
-                self.end_offset += size
-            elif magic in _MAGICS:
-                self._check_record(at, size, has_unit=at == start)
-                self.last_start = at
-                self.end_offset += size
-            else:
-                return
-
-    def _heads(self, at: int) -> tuple[int, int]:
-        view = self.read(at, min(_ROOM, self.file_size - at % self.file_size))
-        return _BLANK.unpack(view) if len(view) == _ROOM else (0, 0)
-
-    def _check_record(self, at: int, size: int, has_unit: bool) -> None:
-        if size < commit_log.MIN_SIZE or at % self.file_size + size + _ROOM > self.file_size:
-            raise RecoveryNeededError(f"the record at {at:,} does not fit its segment")
-        view = self.read(at, size)
-        if _INT64.unpack_from(view, _OFFSET_AT)[0] != at:
-            raise RecoveryNeededError(f"the record at {at:,} says that it lies elsewhere")
-        transaction = _INT32.unpack_from(view, _SYS_FLAG_AT)[0] & commit_log.TRANSACTION_MASK
-        if not has_unit and transaction not in (commit_log.TRANSACTION_PREPARED, commit_log.TRANSACTION_ROLLBACK):
-            raise RecoveryNeededError(f"the message at {at:,} is in no queue")
-
-    def _check_unused(self, segment: Segment, start: int) -> None:
-        for _, data in chunks(segment.path, start, self.file_size):
-            if data.count(0) != len(data):
-                raise RecoveryNeededError(f"something lies behind the last message in {segment.path}")
+        self.end_offset, self.last_start, self.flushed_offset = end_offset, last_start, flushed_offset
+        self._written = self.segments.get(end_offset // self.file_size * self.file_size)
+        if last_start >= 0:
+            self.last_timestamp = self.store_timestamp(last_start)
+        if flushed_start >= 0:
+            self.flushed_timestamp = self.store_timestamp(flushed_start)
 
     # Writing
 

@@ -19,6 +19,7 @@ from mqtool.engine.store.health import DISK_IS_FULL, Health
 from mqtool.engine.store.live_checkpoint import LiveCheckpoint
 from mqtool.engine.store.live_queue import LiveQueue, QueueKey
 from mqtool.engine.store.locks import hold
+from mqtool.engine.store.log_end import clear_behind
 from mqtool.engine.store.opening import Opened, make_folders
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.retention import DiskUsage, Retention, disk_usage
@@ -130,7 +131,7 @@ class MessageStore:
                 now,
             )
             if self.was_recovered:  # the checkpoint stays until that is on the disk: a kill meanwhile costs nothing
-                self.cut_size = self.log.clear_behind()
+                self.cut_size = clear_behind(self.log, disk)
                 self.dispatcher.read_on()
                 self.dispatcher.write_units()
             keeps_checkpoint = self.was_recovered or self.log.last_start < 0

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
-from mqtool.engine.store import live_dispatch
+from mqtool.engine.store import live_dispatch, log_end
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.index_file import DEFAULT_SHAPE, Shape
 from mqtool.engine.store.live_checkpoint import Reached, was_left_by_us
@@ -112,7 +112,7 @@ class Opened:
 
     def _load_queues(self, noted: int) -> None:
         if self.was_left:
-            self.log.find_end_again(noted)
+            log_end.find_end_again(self.log, noted)
         reader, queues = self._reader, self.queues.by_key
         extensions = reader.consume_queue_exts
         for kind, found, folder in (
@@ -133,14 +133,14 @@ class Opened:
         last = {queue: queue.units(queue.next_offset - 1, 1) for queue in queues.values()}
         if not self.was_left:
             with_unit = max((units[0].physical_offset for units in last.values() if units), default=-1)
-            self.log.find_end(with_unit, noted if self._has_no_queue(noted) else -1)
+            log_end.find_end(self.log, with_unit, noted if self._has_no_queue(noted) else -1)
         for queue, units in last.items():
             if units and units[0].physical_offset >= self.log.min_offset:
                 self._check_last(queue, units[0].physical_offset)
 
     def _has_no_queue(self, at: int) -> bool:
         """Tell whether a message lies at an address whose topic has no queue any more, as it was deleted."""
-        record = self.log.sound_record(at)
+        record = log_end.sound_record(self.log, at)
         topics = {topic for topic, _ in self.queues.by_key}
         return bool(record) and parse_stored(record).message.topic not in topics
 

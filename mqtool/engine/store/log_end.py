@@ -1,0 +1,207 @@
+"""Where the log of a store that is opened ends, and what lies there.
+
+A log that was closed ends where its queues say, and is zero behind that. One that was not is read on, record by record,
+from what its checkpoint names; what was just being written is cut. (Rules: store.md 7. RocketMQ:
+``CommitLog.recoverNormally``, ``recoverAbnormally``.)
+"""
+
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+from mqtool.engine.store.disk import chunks
+from mqtool.engine.store.live_log import LiveLog, Segment, position_of
+from mqtool.engine.store.loaded_file import LoadedFile
+from mqtool.errors import FormatError, RecoveryNeededError
+from mqtool.formats import commit_log, scan
+from mqtool.formats.layout import packer_of
+from mqtool.formats.stored_message import parse_stored
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.disk import Disk
+
+_BLANK = packer_of(commit_log.BLANK)
+_ROOM = commit_log.BLANK_SIZE
+_MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
+_MOST_AGAIN = 256 << 20
+"""Bytes that are looked at record by record after a kill; the checkpoint is written every second."""
+_OFFSET_AT = position_of("physical_offset")
+_SYS_FLAG_AT = position_of("sys_flag")
+_BODY_CRC_AT = position_of("body_crc")
+_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
+
+
+def find_end(log: LiveLog, start: int, noted: int = -1) -> None:
+    """Have a log that was closed go on behind its last record; it must be zero from there on.
+
+    Args:
+        log: what was found of it.
+        start: where the last record begins that has a unit in a queue, -1 if none has; the last segment that holds
+            anything is walked from its first byte where it begins behind that.
+        noted: where the last record began when the log was closed, -1 if that is not known: it may have no unit,
+            as its topic was deleted.
+
+    Raises:
+        RecoveryNeededError: the log ends in something else.
+    """
+    begins = sorted(log.segments)
+    while len(begins) > 1 and not any(_heads(log, begins[-1])):
+        begins.pop()
+    start = max(start, noted)
+    end, last_start = log.min_offset, -1
+    if begins:
+        end, last_start = _walk(log, start, max(start, begins[-1]), begins[-1] + log.file_size)
+    if last_start < 0 <= start:
+        raise RecoveryNeededError(f"a queue names a message at {start:,}, where the log has none")
+    for segment in log.segments.values():
+        if segment.start_offset + log.file_size > end:
+            _check_unused(log, segment, max(0, end - segment.start_offset))
+    log.take_up(end, last_start, end, last_start)
+
+
+def find_end_again(log: LiveLog, start: int) -> None:
+    """Have a log that was not closed go on behind its last record, from one that is on the disk.
+
+    What a broker was just writing when it was killed is left out: nobody was told that it is stored.
+
+    Args:
+        log: what was found of it.
+        start: where that record begins, -1 to begin with the first of the log; ``flushed_offset`` is behind it.
+
+    Raises:
+        RecoveryNeededError: messages lie behind what cannot be read, or there are too many.
+    """
+    begin = end = max(start, log.min_offset)
+    last_start, flushed_offset = -1, -1 if start >= 0 else log.min_offset
+    while True:
+        size, magic = _heads(log, end)
+        if magic == commit_log.MAGIC_BLANK and end % log.file_size + size == log.file_size:
+            end += size
+        elif sound_record(log, end):
+            last_start = end
+            end += size
+            if last_start == start:
+                flushed_offset = end
+        else:
+            break
+        if end - begin > _MOST_AGAIN:
+            raise RecoveryNeededError(f"more than {_MOST_AGAIN:,} bytes of the log are in no checkpoint")
+    if flushed_offset < 0:
+        raise RecoveryNeededError(f"the checkpoint names a message at {start:,}, where the log has none")
+    for segment in log.segments.values():
+        if segment.start_offset + log.file_size > end:
+            _check_behind(log, segment, end)
+    log.take_up(end, last_start, flushed_offset, start)
+
+
+def clear_behind(log: LiveLog, disk: "Disk") -> int:
+    """Clear what lies behind the end of a log that was not closed, and return how many bytes that were."""
+    count = 0
+    for segment in log.segments.values():
+        for at, data in chunks(segment.path, max(0, log.end_offset - segment.start_offset), log.file_size):
+            if data.count(0) != len(data):
+                count += len(data.rstrip(b"\0"))
+                disk.write(segment.path, at, bytes(len(data)))
+    return count
+
+
+# Records
+
+
+def sound_record(log: LiveLog, at: int) -> bytes:
+    """Return the record that begins at an address, nothing where no whole one does."""
+    size, magic = _heads(log, at)
+    fits = commit_log.MIN_SIZE <= size <= log.file_size - at % log.file_size - _ROOM
+    if at < 0 or magic not in _MAGICS or not fits:
+        return b""
+    record = bytes(log.read(at, size))
+    if _INT64.unpack_from(record, _OFFSET_AT)[0] != at:
+        return b""
+    try:
+        message = parse_stored(record).message
+    except FormatError:
+        return b""
+    crc = _INT32.unpack_from(record, _BODY_CRC_AT)[0]
+    # Of a record that was written by half the rest is zero, and its body may have been whole.
+    is_whole = (
+        (not message.body or crc == zlib.crc32(message.body) & 0x7FFFFFFF)
+        and bool(message.topic)
+        and "\0" not in message.topic
+        and message.properties[-1:] != b"\0"
+    )
+    return record if is_whole else b""
+
+
+def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:
+    """Return size and bytes of the record at an address, without bytes for a blank one; None for one by half.
+
+    Raises:
+        RecoveryNeededError: no record begins there.
+    """
+    left = log.end_offset - at
+    if left < _ROOM:
+        return None
+    size, magic = _heads(log, at)
+    room = log.file_size - at % log.file_size
+    if magic == commit_log.MAGIC_BLANK and size == room:
+        return size, b""
+    if magic in _MAGICS and left < size <= room - _ROOM:
+        return None
+    if record := sound_record(log, at):
+        return size, record
+    raise RecoveryNeededError(f"no message begins at {at:,}, where the one before ends")
+
+
+def _heads(log: LiveLog, at: int) -> tuple[int, int]:
+    view = log.read(at, min(_ROOM, log.file_size - at % log.file_size))
+    return _BLANK.unpack(view) if len(view) == _ROOM else (0, 0)
+
+
+# What may lie there
+
+
+def _walk(log: LiveLog, start: int, end: int, stop: int) -> tuple[int, int]:
+    """Go from record to record; return where they end, and where the last of them begins."""
+    last_start = -1
+    while end < stop:
+        size, magic = _heads(log, end)
+        if magic in _MAGICS:
+            _check_record(log, end, size, has_unit=end == start)
+            last_start = end
+        elif magic != commit_log.MAGIC_BLANK or end % log.file_size + size != log.file_size:
+            break
+        end += size
+    return end, last_start
+
+
+def _check_record(log: LiveLog, at: int, size: int, has_unit: bool) -> None:
+    if size < commit_log.MIN_SIZE or at % log.file_size + size + _ROOM > log.file_size:
+        raise RecoveryNeededError(f"the record at {at:,} does not fit its segment")
+    view = log.read(at, size)
+    if _INT64.unpack_from(view, _OFFSET_AT)[0] != at:
+        raise RecoveryNeededError(f"the record at {at:,} says that it lies elsewhere")
+    transaction = _INT32.unpack_from(view, _SYS_FLAG_AT)[0] & commit_log.TRANSACTION_MASK
+    if not has_unit and transaction not in (commit_log.TRANSACTION_PREPARED, commit_log.TRANSACTION_ROLLBACK):
+        raise RecoveryNeededError(f"the message at {at:,} is in no queue")
+
+
+def _check_unused(log: LiveLog, segment: Segment, start: int) -> None:
+    for _, data in chunks(segment.path, start, log.file_size):
+        if data.count(0) != len(data):
+            raise RecoveryNeededError(f"something lies behind the last message in {segment.path}")
+
+
+def _check_behind(log: LiveLog, segment: Segment, end: int) -> None:
+    """See that no message begins behind the end of the log."""
+    start = max(0, end - segment.start_offset)
+    ends = [at + len(data) for at, data in chunks(segment.path, start, log.file_size) if data.count(0) != len(data)]
+    if not ends:
+        return
+    with LoadedFile(segment.path, segment.start_offset, log.file_size) as file:
+        file.load(start, max(ends))
+        for position in scan.candidates(file.bytes, segment.start_offset, start, max(ends)):
+            at = segment.start_offset + position
+            if at > end and sound_record(log, at):
+                raise RecoveryNeededError(
+                    f"the log cannot be read from {end:,} on, but a message lies behind that, at {at:,}"
+                )
