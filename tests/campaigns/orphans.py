@@ -2,11 +2,11 @@
 
 ``mqtool serve`` on a new store, on its own after a kill, and on one that a broker of RocketMQ left, which a child
 recovers first; and commands, which read stores in a child. At a random moment of the first second one process of the
-session gets SIGKILL. If that is the one that the user sees, all others have to end at once; if it is a child, its
-parent has to say so and end. Now and then serve is let be until it is ready: the ports and the store must be free
-again. So it is each time when serve was killed as it recovered a store, which then has all messages that it had before.
-(``kills`` kills serve as often while producers send, half of the times in its first second.) The tests try a few; this
-is the long form::
+session gets SIGKILL; of a serve that recovers, a random while after the child is there. If that is the one that the
+user sees, all others have to end at once; if it is a child, its parent has to say so and end. Now and then serve is let
+be until it is ready: the ports and the store must be free again. So it is each time when serve was killed as it
+recovered a store, which then has all messages that it had before. (``kills`` kills serve as often while producers send,
+half of the times in its first second.) The tests try a few; this is the long form::
 
     python -m tests.campaigns.orphans --kills 300
 
@@ -40,6 +40,8 @@ _GONE_SECONDS = 5.0
 _PARENT_SECONDS = 60.0
 """How long a parent whose child was killed may take to say so and to end."""
 _READY_SECONDS = 60.0
+_RECOVERING_SECONDS = 0.5
+"""So long after it has begun a child that recovers may be hit."""
 _READY_EACH = 10
 _RECOVERED = "serve, a store "
 """So begin the names of what recovers a store first."""
@@ -111,6 +113,19 @@ def _until_gone(session: int, seconds: float) -> float:
     return time.monotonic() - begun
 
 
+def _until_recovering(process: "subprocess.Popen[bytes]") -> None:
+    """Return when the child is there that recovers the store of a serve.
+
+    Raises:
+        AssertionError: none comes.
+    """
+    until = time.monotonic() + _READY_SECONDS
+    while len(of_session(process.pid)) < 2:
+        assert process.poll() is None, "serve has ended before it recovered its store"
+        assert time.monotonic() < until, "no child recovers the store"
+        time.sleep(0.001)
+
+
 def _see_ready(subjects: Subjects, store: Path) -> None:
     with _start([*subjects.serve, str(store)]) as process:
         try:
@@ -147,7 +162,11 @@ def run_orphans(folder: Path, kills: int, seed: int) -> tuple[Counter[tuple[str,
         had = _messages(store) if name.startswith(_RECOVERED) else set()
         with _start(arguments) as process:
             try:
-                time.sleep(chance.random())
+                moment = chance.random()
+                if name.startswith(_RECOVERED):
+                    _until_recovering(process)
+                    moment *= _RECOVERING_SECONDS
+                time.sleep(moment)
                 living = of_session(process.pid)
                 if process.poll() is not None or not living:
                     continue  # it was done before
