@@ -5,6 +5,7 @@ learns what others have (``LiveLog.confirmed_offset``) lets it tick, too.
 (Rules: store.md 8.4. RocketMQ: ``GroupCommitService``.)
 """
 
+import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from mqtool.engine.store.message_store import MessageStore
 
 _KEY = "flush"
+
+
+class Safety(enum.Enum):
+    """What became of what was stored."""
+
+    SAFE = "safe"
+    NOT_ON_DISK = "not on the disk"
+    NOT_WITH_OTHERS = "not with others"
 
 
 class AwaitedFlushes:
@@ -41,12 +50,23 @@ class AwaitedFlushes:
         store = self._store
         return self.is_any and store.is_sync and store.log.flushed_offset < store.log.end_offset
 
-    def wait(self, flush_offset: int, session: Session, then: Callable[[bool, int], None], now: int) -> None:
+    def is_safe(self, flush_offset: int) -> bool:
+        """Tell whether the log is safe up to an address; nobody has to wait for 0."""
+        return flush_offset <= 0 or flush_offset <= self._store.safe_offset
+
+    def wait(self, flush_offset: int, session: Session, then: Callable[[Safety, int], None], now: int) -> None:
         """Have ``then`` told whether the log is safe up to an address: as soon as it is, or when that fails."""
+
+        def told(is_safe: bool, now: int) -> None:
+            confirmed = self._store.log.confirmed_offset
+            is_alone = confirmed is not None and confirmed < flush_offset
+            why_not = Safety.NOT_WITH_OTHERS if is_alone else Safety.NOT_ON_DISK
+            then(Safety.SAFE if is_safe else why_not, now)
+
         deadline = now + self._state.settings.flush_timeout_ms
         first = self._room.first(_KEY)
         is_first = first is None or first.offset <= self._store.flushed_offset
-        self._room.add(Waiting(FLUSHES, _KEY, session, deadline, _give_up, then, offset=flush_offset))
+        self._room.add(Waiting(FLUSHES, _KEY, session, deadline, _give_up, told, offset=flush_offset))
         if is_first and self.on_wanted is not None:
             self.on_wanted()
 

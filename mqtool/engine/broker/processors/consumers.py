@@ -3,9 +3,10 @@
 (Rules: remoting.md 3.2, 3.7. RocketMQ: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``, ``Broker2Client``.)
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mqtool.engine.broker.operations.offsets import Reset
+from mqtool.engine.broker.operations.offsets import OffsetRequests, Reset
 from mqtool.engine.broker.operations.questions import OffsetsByClient, ThenText
 from mqtool.engine.broker.operations.refusal import RefusedError
 from mqtool.engine.broker.processors.protocol_texts import PREVIOUSLY_RESET
@@ -85,25 +86,17 @@ def search_offset(broker: "Broker", request: "Request") -> "Answer":
     return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
 
 
-def max_offset(broker: "Broker", request: "Request") -> "Answer":
-    """Return the end of a queue."""
-    topic, queue_id, _ = parse_header(Queue, request.command.ext_fields)
-    offset = broker.offset_requests.next_offset(topic, queue_id)
-    return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
+def _of_queue(
+    ask: Callable[[OffsetRequests, str, int], int], header: type[OffsetResponse | TimestampResponse]
+) -> "Processor":
+    """Return what answers with one number of a queue."""
 
+    def answer(broker: "Broker", request: "Request") -> "Answer":
+        topic, queue_id, _ = parse_header(Queue, request.command.ext_fields)
+        number = ask(broker.offset_requests, topic, queue_id)
+        return request.command.answer(ext_fields=build_header(header(number)))
 
-def min_offset(broker: "Broker", request: "Request") -> "Answer":
-    """Return the beginning of a queue."""
-    topic, queue_id, _ = parse_header(Queue, request.command.ext_fields)
-    offset = broker.offset_requests.min_offset(topic, queue_id)
-    return request.command.answer(ext_fields=build_header(OffsetResponse(offset)))
-
-
-def earliest_timestamp(broker: "Broker", request: "Request") -> "Answer":
-    """Return when the first message of a queue was stored."""
-    topic, queue_id, _ = parse_header(Queue, request.command.ext_fields)
-    timestamp = broker.offset_requests.earliest_timestamp(topic, queue_id)
-    return request.command.answer(ext_fields=build_header(TimestampResponse(timestamp)))
+    return answer
 
 
 # Questions that are passed on
@@ -155,9 +148,9 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.CLONE_GROUP_OFFSET: clone_offsets,
     RequestCode.QUERY_CORRECTION_OFFSET: correction_offsets,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset,
-    RequestCode.GET_MAX_OFFSET: max_offset,
-    RequestCode.GET_MIN_OFFSET: min_offset,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: earliest_timestamp,
+    RequestCode.GET_MAX_OFFSET: _of_queue(OffsetRequests.next_offset, OffsetResponse),
+    RequestCode.GET_MIN_OFFSET: _of_queue(OffsetRequests.min_offset, OffsetResponse),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _of_queue(OffsetRequests.earliest_timestamp, TimestampResponse),
     RequestCode.GET_CONSUMER_RUNNING_INFO: running_info,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_directly,
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: consumer_status,

@@ -10,9 +10,9 @@ from mqtool.engine.broker.operations.acknowledge import Done
 from mqtool.engine.broker.operations.pop import News, NewsRequest
 from mqtool.engine.broker.operations.refusal import RefusedError
 from mqtool.engine.broker.pops import PoppedMessage, PopRequest, Taken
+from mqtool.engine.broker.processors.flushed import acknowledged
 from mqtool.engine.broker.processors.protocol_texts import FOUND, NO_MESSAGE_IN_QUEUE
 from mqtool.engine.broker.processors.refusals import refusal
-from mqtool.engine.broker.processors.send import acknowledged, when_flushed
 from mqtool.errors import FormatError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -107,10 +107,7 @@ def _taken(broker: "Broker", request: "Request", wanted: PopRequest, taken: Take
         code = ResponseCode.POLLING_FULL if taken.is_full else ResponseCode.POLLING_TIMEOUT
         return command.answer(code, fields, remark=NO_MESSAGE_IN_QUEUE)
     answer = _found(command, fields, taken.parts)
-    if taken.flush_offset > broker.store.safe_offset:
-        when_flushed(broker, request._replace(now=taken.pop_time), answer, taken.flush_offset)
-        return None
-    return answer
+    return acknowledged(broker, request._replace(now=taken.pop_time), answer, taken.flush_offset)
 
 
 def _found(command: RemotingCommand, fields: dict[str, str], parts: "list[memoryview | bytes]") -> RemotingCommand:

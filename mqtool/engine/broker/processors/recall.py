@@ -6,8 +6,8 @@
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.refusal import RefusedError
+from mqtool.engine.broker.processors.flushed import acknowledged
 from mqtool.engine.broker.processors.refusals import CODES
-from mqtool.engine.broker.processors.send import acknowledged
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import RecallMessage, RecallMessageResponse, build_header, parse_header
 

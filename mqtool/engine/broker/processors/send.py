@@ -10,13 +10,13 @@ from mqtool.engine.broker.limits import MOST_TIMERS
 from mqtool.engine.broker.operations.refusal import RefusedError
 from mqtool.engine.broker.operations.reply import Replied
 from mqtool.engine.broker.operations.send import NewTopic
+from mqtool.engine.broker.processors.flushed import acknowledged
 from mqtool.engine.broker.processors.refusals import CODES
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.formats.codes import RequestCode, ResponseCode, Version
 from mqtool.formats.headers import Send, SendBack, parse_header
 from mqtool.formats.new_message import Host, NewMessage
 from mqtool.formats.recall import build_handle
-from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -108,28 +108,6 @@ def _answer(
         fields |= more
     answer = command.answer(ext_fields=fields)
     return acknowledged(broker, request, answer, result.flush_offset) if result.flush_offset else answer
-
-
-def acknowledged(broker: "Broker", request: "Request", answer: RemotingCommand, flush_offset: int) -> "Answer":
-    """Return the answer to a request that has stored a message, nothing yet where it must wait for the disk."""
-    if flush_offset and flush_offset > broker.store.safe_offset:
-        when_flushed(broker, request, answer, flush_offset)
-        return None
-    return answer
-
-
-def when_flushed(broker: "Broker", request: "Request", answer: RemotingCommand, flush_offset: int) -> None:
-    """Have a request answered when the log is flushed up to an address, or that takes too long."""
-    session, changes = request.session, broker.saves.changes_of_request
-
-    def then(is_flushed: bool, now: int) -> None:
-        if not is_flushed:
-            confirmed = broker.store.log.confirmed_offset
-            is_alone = confirmed is not None and confirmed < flush_offset
-            answer.code = ResponseCode.FLUSH_SLAVE_TIMEOUT if is_alone else ResponseCode.FLUSH_DISK_TIMEOUT
-        session.reply_when_saved(broker.saves, request.command, answer, changes, now)
-
-    broker.awaited_flushes.wait(flush_offset, session, then, request.now)
 
 
 def _marks(broker: "Broker") -> dict[str, str]:
