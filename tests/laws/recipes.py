@@ -802,6 +802,11 @@ _ROWS = {
         "doctor",
         [{"op": "duplicate", "path": "config/consumerOffset.json.bak", "to": "config/delayOffset.json"}],
     ),
+    "a first message into whose head bytes were put gets its times back": (
+        "retry-533-clean",
+        "recover --abnormal",
+        [{"op": "insert", "file": "commitlog/00000000000000000000", "at": 13, "hex": "00" * 100, "keep": True}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import mmap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,8 @@ _MOST_JOINED = 1 << 30
 """Bytes that are looked at to join one record; of a longer one fewer joints are tried."""
 _ADDRESS_AT = int(layout.HEAD_DTYPES[0].fields["physical_offset"][1])  # type: ignore[index]
 _HEAD = _ADDRESS_AT + 8
+"""One past the address of a record; its system flag is next."""
+_TIMES_END = max(head.itemsize for head in layout.HEAD_DTYPES)
 
 
 class Source(NamedTuple):
@@ -509,10 +511,22 @@ def _shifted(at: int, stop: int, sources: Sequence[Source]) -> tuple[bytes, Sour
         if not layout.MIN_SIZE <= size <= min(stop - at, _LONGEST_SHIFTED) or plain.int64(head, _ADDRESS_AT) != at:
             continue
         begun, ended = here.read(at, size), source.read(at, size)
-        for cut in range(size - 1, _HEAD, -1):
-            if _is_sound(begun[:cut] + ended[cut:], at):
-                return begun[:cut] + ended[cut:], source
+        joined = (begun[:cut] + ended[cut:] for cut in range(size - 1, _HEAD, -1))
+        first_sound = itertools.dropwhile(lambda one: not _is_sound(one, at), joined)
+        sound = [*itertools.takewhile(lambda one: _is_sound(one, at), first_sound)]
+        if sound:
+            # No CRC covers the times in the head: where that was torn, those are right that are near the next record's.
+            near = _times(source.read(at + size, _TIMES_END)) or _times(sound[0])
+            return min(sound, key=lambda one: sum(abs(time - near[-1]) for time in _times(one))), source
     return None
+
+
+def _times(record: bytes) -> list[int]:
+    """Return when a message was born, and when it was stored (ms); nothing where no head is."""
+    if len(record) < _TIMES_END or plain.int32(record, 4) not in scan.MAGICS[:2]:
+        return []
+    head: Any = layout.HEAD_DTYPES[layout.head_form(plain.int32(record, _HEAD))].fields
+    return [plain.int64(record, int(head[name][1])) for name in ("born_timestamp", "store_timestamp")]
 
 
 def _beginnings(at: int, sources: Sequence[Source], grid: int) -> Iterator[_Mix]:
