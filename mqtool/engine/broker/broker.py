@@ -23,6 +23,7 @@ from mqtool.engine.broker.operations.offsets import OffsetRequests
 from mqtool.engine.broker.operations.pop import PopRequests
 from mqtool.engine.broker.operations.pull import Pulls
 from mqtool.engine.broker.operations.questions import ClientQuestions
+from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.recall import Recalls
 from mqtool.engine.broker.operations.reply import Replies
 from mqtool.engine.broker.operations.send import Sends
@@ -110,7 +111,8 @@ class Broker:
         self.sends = Sends(intake, state, topics, groups, self.locks, self.figures, now)
         self.replies = Replies(intake, state, self.sends, self.clients)
         self.client_questions = ClientQuestions(store, self.clients)
-        self.pulls = Pulls(store, state, topics, groups, offsets, self.clients, self.figures, room)
+        reading = ReadingParts(store, state, topics, groups, offsets, room)
+        self.pulls = Pulls(reading, self.clients, self.figures)
         self.assignments = Assignments(topics, groups, self.clients, self.request_modes)
         self.topic_requests = TopicRequests(store, topics, self.delete_queues)
         self.group_requests = GroupRequests(groups, offsets)
@@ -123,11 +125,11 @@ class Broker:
         self.pops = pops = Pops(
             store, state, topics, offsets, revive_log, room, self.figures, saves, self.delete_queues, config, now
         )
-        self.pop_requests = PopRequests(store, state, topics, groups, offsets, pops, room)
+        self.pop_requests = PopRequests(reading, pops)
         self.acknowledgements = Acknowledgements(store, topics, pops)
         self.recalls = Recalls(intake, state, topics)
         self.client_requests = ClientRequests(state, topics, groups, self.clients)
-        self.offset_requests = OffsetRequests(store, state, topics, groups, offsets, self.clients, room)
+        self.offset_requests = OffsetRequests(reading, self.clients)
         self.transactions = Transactions(intake, state, topics, offsets, self.clients, self.access, now)
 
         self._clockworks: list[Clockwork] = [

@@ -7,20 +7,17 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.clients import Clients
-from mqtool.engine.broker.consumer_offsets import UNKNOWN, ConsumerOffsets
+from mqtool.engine.broker.consumer_offsets import UNKNOWN
 from mqtool.engine.broker.operations.queues import ends_of, next_offset_of, store_timestamp
+from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.refusal import Reason, RefusedError
 from mqtool.engine.broker.sessions import OffsetsReset
-from mqtool.engine.broker.state import BrokerState
-from mqtool.engine.broker.subscription_groups import SubscriptionGroups
-from mqtool.engine.broker.topics import Topics
-from mqtool.engine.broker.waiting_room import WaitingRoom
 from mqtool.engine.store.live_pull import is_in_memory
 from mqtool.engine.store.time_search import Boundary
 from mqtool.formats.config_tables import TopicConfig
 
 if TYPE_CHECKING:
-    from mqtool.engine.store.message_store import MessageStore
+    pass
 
 NOWHERE = (1 << 63) - 1
 """An offset that is behind all others."""
@@ -40,23 +37,9 @@ class Reset(NamedTuple):
 class OffsetRequests:
     """What is asked about offsets, on the parts of a broker that this needs."""
 
-    def __init__(
-        self,
-        store: "MessageStore",
-        state: BrokerState,
-        topics: Topics,
-        groups: SubscriptionGroups,
-        offsets: ConsumerOffsets,
-        clients: Clients,
-        room: WaitingRoom,
-    ) -> None:
-        self._store = store
-        self._state = state
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+    def __init__(self, parts: ReadingParts, clients: Clients) -> None:
+        self._store, self._state, self._topics, self._groups, self._offsets, self._room = parts
         self._clients = clients
-        self._room = room
 
     # Of groups
 

@@ -7,22 +7,19 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.limits import check_name
 from mqtool.engine.broker.operations.checks import checked_group, no_such_queue
 from mqtool.engine.broker.operations.filters import wanted_by_expression
+from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.refusal import Reason, RefusedError
 from mqtool.engine.broker.pops import PopRequest, Pops, Taken
 from mqtool.engine.broker.sessions import Session
-from mqtool.engine.broker.state import BrokerState
-from mqtool.engine.broker.subscription_groups import SubscriptionGroups
-from mqtool.engine.broker.topics import Topics
-from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, Kind, Waiting, WaitingRoom
+from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, Kind, Waiting
 from mqtool.engine.store.live_pull import EVERYTHING, Wanted, fetch
 from mqtool.formats.codes import Perm
 
 if TYPE_CHECKING:
-    from mqtool.engine.store.message_store import MessageStore
+    pass
 
 MOST_MESSAGES = 32
 ALL_QUEUES = -1
@@ -61,23 +58,9 @@ class NewsRequest(NamedTuple):
 class PopRequests:
     """What consumers that pop ask for, on the parts of a broker that this needs."""
 
-    def __init__(
-        self,
-        store: "MessageStore",
-        state: BrokerState,
-        topics: Topics,
-        groups: SubscriptionGroups,
-        offsets: ConsumerOffsets,
-        pops: Pops,
-        room: WaitingRoom,
-    ) -> None:
+    def __init__(self, parts: ReadingParts, pops: Pops) -> None:
+        self._store, self._state, self._topics, self._groups, self._offsets, self.room = parts
         self.pops = pops
-        self.room = room
-        self._store = store
-        self._state = state
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
 
     def pop(
         self,

@@ -6,23 +6,20 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.clients import Clients
-from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.figures import Figures
 from mqtool.engine.broker.operations.checks import checked_group, checked_topic
 from mqtool.engine.broker.operations.filters import wanted_by_expression, wanted_by_subscription
+from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.refusal import Forbids, Reason, RefusedError
 from mqtool.engine.broker.sessions import Session
-from mqtool.engine.broker.state import BrokerState
-from mqtool.engine.broker.subscription_groups import SubscriptionGroups
-from mqtool.engine.broker.topics import Topics
-from mqtool.engine.broker.waiting_room import PULLS, Waiting, WaitingRoom
+from mqtool.engine.broker.waiting_room import PULLS, Waiting
 from mqtool.engine.store.live_pull import Fetched, Wanted, fetch
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
 
 if TYPE_CHECKING:
-    from mqtool.engine.store.message_store import MessageStore
+    pass
 
 _READ = int(Perm.READ)  # an operator of an enum takes a microsecond
 _LONGEST_WAIT_MS = 600_000
@@ -61,25 +58,10 @@ class Filter(NamedTuple):
 class Pulls:
     """Pulls, on the parts of a broker that they need."""
 
-    def __init__(
-        self,
-        store: "MessageStore",
-        state: BrokerState,
-        topics: Topics,
-        groups: SubscriptionGroups,
-        offsets: ConsumerOffsets,
-        clients: Clients,
-        figures: Figures,
-        room: WaitingRoom,
-    ) -> None:
-        self.store = store
-        self.offsets = offsets
+    def __init__(self, parts: ReadingParts, clients: Clients, figures: Figures) -> None:
+        self.store, self._state, self._topics, self._groups, self.offsets, self._room = parts
         self.figures = figures
-        self._state = state
-        self._topics = topics
-        self._groups = groups
         self._clients = clients
-        self._room = room
 
     def pull(
         self,
