@@ -38,7 +38,8 @@ class S3:
         if name not in self._stored:
             for path in sorted(store.rglob("*")):
                 if path.is_file():
-                    self.client.upload_file(str(path), BUCKET, f"{name}/{path.relative_to(store).as_posix()}")
+                    key = f"{name}/{path.relative_to(store).as_posix()}"
+                    self.client.put_object(Bucket=BUCKET, Key=key, Body=path.read_bytes())
             self._stored.add(name)
         return f"s3://{BUCKET}/{name}"
 

@@ -46,28 +46,28 @@ def both(store: Path, url: str, *arguments: object) -> tuple[Ran, Ran]:
     return ran[0], ran[1]
 
 
-STORES = (
-    "mixed-533-kill",
-    "rocksdb-533-clean",
-    "ext-497-kill",
-    "batchcq-533-kill",
-    "multipath-533-clean",
-)
-COMMANDS = (
-    "verify -s STORE",
-    "stats -s STORE --by queue",
-    "dump commitlog -s STORE",
-    "dump consumequeue -s STORE",
-    "dump config -s STORE",
-    "find -s STORE --text a --limit 20",
-)
+COMMANDS = {
+    "mixed-533-kill": (
+        "verify -s STORE",
+        "stats -s STORE --by queue",
+        "dump commitlog -s STORE",
+        "dump consumequeue -s STORE",
+        "dump config -s STORE",
+        "find -s STORE --text a --limit 20",
+    ),
+    "rocksdb-533-clean": ("verify -s STORE", "dump consumequeue -s STORE"),
+    "ext-497-kill": ("verify -s STORE",),
+    "batchcq-533-kill": ("verify -s STORE", "dump consumequeue -s STORE"),
+    "multipath-533-clean": ("verify -s STORE", "dump commitlog -s STORE"),
+}
+"""By store: verify reads every file of each, the others what only this kind of store has, or all of them once."""
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_store_in_s3_is_told_as_the_same_files_on_a_disk(s3: S3, name: str) -> None:
     url = s3.put(golden_store(name), name)
 
-    for command in COMMANDS:
+    for command in COMMANDS[name]:
         local, there = both(golden_store(name), url, *command.split())
         assert (there.status, there.output, there.remarks) == (local.status, local.output, local.remarks), command
 
@@ -90,7 +90,7 @@ def test_single_messages_queues_and_pages_are_found_in_s3(s3: S3) -> None:
         "dump commitlog -s STORE/commitlog/00000000000000065536",
         "stats -s STORE/commitlog",
         "export -s STORE",
-        "compare STORE STORE",
+        f"compare {store} STORE",
     ):
         local, there = both(store, url, *command.split())
         assert (there.status, there.output, there.remarks) == (local.status, local.output, local.remarks), command
@@ -102,23 +102,22 @@ def test_single_messages_queues_and_pages_are_found_in_s3(s3: S3) -> None:
     assert pages[0] == pages[1]
 
 
-@pytest.mark.parametrize("number", range(3, len(cases()), 17))
+@pytest.mark.parametrize("number", range(3, len(cases()), 34))
 def test_damage_is_found_in_s3_as_on_a_disk(s3: S3, number: int, tmp_path: Path) -> None:
     store = cases()[number].store(tmp_path)
     url = s3.put(store, f"damage-{number}")
-    for command in ("verify -s STORE", "dump commitlog -s STORE"):
-        local, there = both(store, url, *command.split())
-        assert (there.status, there.output) == (local.status, local.output), command
-        assert [one for one in there.remarks.splitlines() if "--live" not in one] == local.remarks.splitlines(), command
+    local, there = both(store, url, "verify", "-s", "STORE")
+    assert (there.status, there.output) == (local.status, local.output)
+    assert [one for one in there.remarks.splitlines() if "--live" not in one] == local.remarks.splitlines()
 
 
 def test_a_torn_end_in_s3_is_remarked_and_no_damage_of_a_store_that_is_told_to_be_in_use(
     s3: S3, tmp_path: Path
 ) -> None:
-    store = copy_of("mixed-533-clean", tmp_path)
-    url = s3.put(tear(store), "torn")
+    store = copy_of("batchcq-533-clean", tmp_path)
+    url = s3.put(tear(store, 60), "torn")
 
-    for command in ("verify -s STORE", "stats -s STORE", "find -s STORE --text zzzz", "export -s STORE"):
+    for command in ("verify -s STORE", "export -s STORE"):
         local, there = both(store, url, *command.split())
         assert (there.status, there.output) == (local.status, local.output), command
         told = [line for line in there.remarks.splitlines() if line not in local.remarks.splitlines()]
@@ -200,7 +199,7 @@ def opened(url: str, size: int) -> MappedFile:
 
 
 def test_little_is_fetched_for_little(s3: S3, faulty: FaultyServer) -> None:
-    url, data = put_segment(s3, 20 << 20)
+    url, data = put_segment(s3, 11 << 20)
     file = opened(url, len(data))
 
     assert file.read(7 << 20, 100) == data[7 << 20 : (7 << 20) + 100]
