@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import UNKNOWN
@@ -15,9 +15,6 @@ from mqtool.engine.broker.sessions import OffsetsReset
 from mqtool.engine.store.live_pull import is_in_memory
 from mqtool.engine.store.time_search import Boundary
 from mqtool.formats.config_tables import TopicConfig
-
-if TYPE_CHECKING:
-    pass
 
 NOWHERE = (1 << 63) - 1
 """An offset that is behind all others."""

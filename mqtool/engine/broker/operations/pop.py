@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mqtool.engine.broker.limits import check_name
 from mqtool.engine.broker.operations.checks import checked_group, no_such_queue
@@ -17,9 +17,6 @@ from mqtool.engine.broker.sessions import Session
 from mqtool.engine.broker.waiting_room import NOTIFICATIONS, POPS, Kind, Waiting
 from mqtool.engine.store.live_pull import EVERYTHING, Wanted, fetch
 from mqtool.formats.codes import Perm
-
-if TYPE_CHECKING:
-    pass
 
 MOST_MESSAGES = 32
 ALL_QUEUES = -1

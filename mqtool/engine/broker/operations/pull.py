@@ -3,7 +3,7 @@
 (Rules: remoting.md 5. RocketMQ: ``PullMessageProcessor``, ``PullRequestHoldService``.)
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.figures import Figures
@@ -17,9 +17,6 @@ from mqtool.engine.store.live_pull import Fetched, Wanted, fetch
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
-
-if TYPE_CHECKING:
-    pass
 
 _READ = int(Perm.READ)  # an operator of an enum takes a microsecond
 _LONGEST_WAIT_MS = 600_000
