@@ -105,6 +105,8 @@ def _tell_merge(merged: "Merge", roots: tuple[Path, Path], output: Output) -> No
 
 
 def _tell(plan: "Salvage", output: Output) -> None:
+    from mqtool.engine.repair.salvage import NO_SUCH_QUEUE
+
     relative = plan.reader.paths.relative
     for one in plan.skipped[:_LISTED]:
         file = f"{relative(one.segment.path)}@{one.offset}" if one.segment else ""
@@ -112,6 +114,10 @@ def _tell(plan: "Salvage", output: Output) -> None:
         output.remark(f"{one.size:,} bytes at {place} are skipped: {one.reason}")
     if len(plan.skipped) > _LISTED:
         output.remark(f"{len(plan.skipped) - _LISTED:,} more byte ranges are skipped")
+    for (topic, queue_id), run in plan.order.left_out[:_LISTED]:
+        many = f"{run.length:,} messages" if run.length > 1 else "the message"
+        place = f"{many} at {run.position:,}, {topic} {queue_id} {run.start:,}"
+        output.remark(f"{place}: left out: {NO_SUCH_QUEUE}")
     for (topic, queue_id), run, target, offset in plan.order.moved[:_LISTED]:
         many = f"{run.length:,} messages" if run.length > 1 else "the message"
         goes = f"{target[0]} {target[1]} {offset:,}"

@@ -807,6 +807,19 @@ _ROWS = {
         "recover --abnormal",
         [{"op": "insert", "file": "commitlog/00000000000000000000", "at": 13, "hex": "00" * 100, "keep": True}],
     ),
+    "a message with a negative queue id whose place no queue lacks is left out of a salvage": (
+        "retry-533-clean",
+        "salvage",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 331, "hex": "ffffffff"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 339, "hex": "0000000000000003"},
+        ],
+    ),
+    "a batch with a negative queue id whose place no queue lacks is left out of a salvage": (
+        "batchcq-533-kill",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 915, "hex": "ffffffff"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

@@ -52,6 +52,7 @@ class Moves:
     shifts: Ints  # what is added to their queue offsets
     queue_ids: Ints
     late: npt.NDArray[np.bool_]  # they go behind everything else
+    kept: npt.NDArray[np.bool_]
 
 
 @dataclasses.dataclass
@@ -65,6 +66,8 @@ class Order:
     """Addresses of misplaced records that have their place in a queue."""
     moved: list[tuple[QueueKey, Run, QueueKey, int]] = dataclasses.field(default_factory=list)
     """Queue and messages that move, and the queue and offset of the first where they go."""
+    left_out: list[tuple[QueueKey, Run]] = dataclasses.field(default_factory=list)
+    """Messages of queues that no broker has, and that no queue of their topic lacks."""
     ranges: dict[QueueKey, tuple[int, int]] = dataclasses.field(default_factory=dict)
     """First queue offset, and one past the last."""
 
@@ -104,7 +107,7 @@ def arrange(
             continue
         target = _place(chains, lacking.at(queue[0], run.position), queue, run)
         if target is None and queue[1] < 0:
-            chains.setdefault(queue, []).append(run)
+            order.left_out.append((queue, run))
         elif target is None:
             late.append((run, queue))
         else:
@@ -116,7 +119,8 @@ def arrange(
         chains[queue].append(Run(1 << 63, end, end + run.length))
         placed[queue, run.position] = queue, end
         order.moved.append((queue, run, queue, end))
-    for queue in {queue for queue, _ in placed}:
+    is_out = {(queue, run.position) for queue, run in order.left_out}
+    for queue in {queue for queue, _ in (*placed, *is_out)}:
         runs = [run for run in queues[queue] if not run.misplaced]
         targets = [placed.get((queue, run.position), (queue, run.start)) for run in runs]
         order.moves[queue] = Moves(
@@ -124,6 +128,7 @@ def arrange(
             np.array([_shift(run.start, offset) for (_, offset), run in zip(targets, runs, strict=True)], np.int64),
             np.array([queue_id for (_, queue_id), _ in targets]),
             np.array([(queue, run.position) in is_late for run in runs]),
+            np.array([(queue, run.position) not in is_out for run in runs]),
         )
     for queue, chain in chains.items():
         order.ranges[queue] = chain[0].start, chain[-1].stop

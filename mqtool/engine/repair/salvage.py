@@ -44,6 +44,7 @@ MANIFEST = "salvage.jsonl"
 _HEX_SIZE = 64
 _STEP = 16 << 20
 _UNITS_AT_ONCE = 1 << 18
+NO_SUCH_QUEUE = "no broker has such a queue, and no queue of its topic lacks that place"
 _LEFT_OVER = "left over from an earlier life of the log: its queue has other messages at these offsets"
 
 
@@ -149,6 +150,8 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
     look.skip_left(back.left)
     plan = look.finish()
+    if not plan.kept.total():
+        raise NotFoundError(f"no message in {reader.root} has a queue: there is nothing to salvage")
     remarks = [*named_otherwise(reader, placement)]
     if count := sum(count for *_, count in back.told):
         remarks.append(f"{count:,} record{'s' if count > 1 else ''} that lie elsewhere are taken to be in their places")
@@ -336,6 +339,8 @@ class Survey:
         order = arrange(self.queues, lambda run: most if run.length > 1 else room, self._is_fixed)
         self.take_end()
         self._take_misplaced(order)
+        for (topic, _), run in order.left_out:
+            self.kept[topic] -= 1 if topic in self.batch_topics else run.length  # a batch counts as one there
         placeholders: collections.Counter[str] = collections.Counter()
         for missing in order.missing.values():
             for one in missing:
@@ -437,6 +442,8 @@ class Survey:
         told = self.told_by_units(order)
         for (topic, _), offsets in told.items():
             lost[topic] += sum(offsets)
+        for (topic, _), run in order.left_out:
+            lost[topic] += run.length
         for one in self.skipped:
             known = one.known
             if known is None or one.physical_offset in self.misplaced:
@@ -574,8 +581,8 @@ class _Copier:
         table = self._table(stretch)
         queue_ids = queue_offsets = None
         if self.plan.order.moves:
-            is_late, queue_ids, queue_offsets = self._moved(table)
-            rows = np.flatnonzero(is_late == late)
+            is_late, is_kept, queue_ids, queue_offsets = self._moved(table)
+            rows = np.flatnonzero(is_kept & (is_late == late))
             table, queue_ids, queue_offsets = table.where(rows), queue_ids[rows], queue_offsets[rows]
         if len(table):
             missing = [] if late else list(self._missing(table))
@@ -610,9 +617,9 @@ class _Copier:
             for one in self.plan.order.missing[address]:
                 yield int(np.searchsorted(positions, address)), one
 
-    def _moved(self, table: MessageTable) -> tuple[npt.NDArray[np.bool_], Ints, Ints]:
-        """Return which messages come late, and the queue and offset that each gets."""
-        late = np.zeros(len(table), np.bool_)
+    def _moved(self, table: MessageTable) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], Ints, Ints]:
+        """Return which messages come late, which come at all, and the queue and offset that each gets."""
+        late, kept = np.zeros(len(table), np.bool_), np.ones(len(table), np.bool_)
         queue_ids = table.column("queue_id").astype(np.int64)
         queue_offsets = table.column("queue_offset").copy()
         positions = table.column("position")
@@ -626,10 +633,10 @@ class _Copier:
                 is_it = free & (ids == numbers[topic]) & (table.column("queue_id") == queue_id)
                 rows = np.flatnonzero(is_it)
                 which = np.searchsorted(moves.positions, positions[rows], "right") - 1
-                late[rows] = moves.late[which]
+                late[rows], kept[rows] = moves.late[which], moves.kept[which]
                 queue_ids[rows] = moves.queue_ids[which]
                 queue_offsets[rows] += moves.shifts[which]
-        return late, queue_ids, queue_offsets
+        return late, kept, queue_ids, queue_offsets
 
 
 # The manifest
@@ -656,6 +663,10 @@ def manifest(plan: Salvage) -> Iterator[dict[str, Any]]:
         row = {"kind": "moved", "physical_offset": run.position, "topic": topic, "queue_id": queue_id}
         row |= {"queue_offset": run.start, "count": run.length}
         yield row | {"new_queue_id": target[1], "new_queue_offset": offset}
+    for (topic, queue_id), run in plan.order.left_out:
+        row = {"kind": "left out", "physical_offset": run.position, "topic": topic, "queue_id": queue_id}
+        row |= {"queue_offset": run.start, "count": run.length, "reason": NO_SUCH_QUEUE}
+        yield row
     for source in plan.sources:
         row = {"kind": "source", "store": str(source.root), "physical_offset": source.physical_offset}
         yield row | {"size": source.size, "message_count": source.message_count}
