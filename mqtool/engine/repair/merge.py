@@ -24,7 +24,7 @@ from mqtool.engine.repair.aligned import NO_END, SIDES, Bools, Records, Slice, S
 from mqtool.engine.repair.compare import Logs, better_base, compare_logs
 from mqtool.engine.repair.log_plan import Rules, judge_records
 from mqtool.engine.repair.parts import Progress, spans_of
-from mqtool.engine.repair.placement import place
+from mqtool.engine.repair.placement import first_addresses, place
 from mqtool.engine.repair.queue_order import Order
 from mqtool.engine.repair.rebuild import batch_topics_of
 from mqtool.engine.repair.salvage import (
@@ -76,6 +76,8 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
     for reader in (left, right):
         refuse_live_or_empty(reader)
     placements = [place(reader.commit_log) for reader in (left, right)]
+    for reader, placement in zip((left, right), placements, strict=True):
+        placement.keep_beginning(first_addresses(reader))
     readers = left, right = left.with_log(placements[0].log), right.with_log(placements[1].log)
     if {segment.path.resolve() for segment in left.commit_log.segments} & {
         segment.path.resolve() for segment in right.commit_log.segments

@@ -296,6 +296,23 @@ def test_logs_that_part_and_join_again_are_refused(tmp_path: Path) -> None:
         merged(tmp_path / "a", tmp_path / "b", tmp_path / "new")
 
 
+def test_a_first_segment_that_neither_copy_has_is_told_as_lost_by_the_units_that_lead_there(tmp_path: Path) -> None:
+    base = "special-497-clean"
+    stores = [copy_of(base, tmp_path / name) for name in ("a", "b")]
+    size = int(manifest(base)["config"]["mappedFileSizeCommitLog"])
+    first = "commitlog/00000000000000000000"
+    graft = {"op": "graft", "base": "special-550-kill", "path": f"commitlog/{size:020}", "to": first}
+    for store in stores:
+        apply_ops(store, [graft])
+    gone = {key for record in base_of(base).judged.records.values() if record.position < size for key in record.keys}
+
+    merge = merged(*stores, tmp_path / "new", config_of(base, stores[0], is_told=True))
+    kept = set(JudgedStore(tmp_path / "new", manifest(base)["config"]).messages())
+
+    assert gone - kept
+    assert told_by(merge).lacks(gone - kept) == []
+
+
 def test_a_store_is_not_merged_with_itself(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give two copies"):
         merged(golden_store("mixed-533-clean"), golden_store("mixed-533-clean"), tmp_path / "new")
