@@ -298,7 +298,7 @@ def test_logs_that_part_and_join_again_are_refused(tmp_path: Path) -> None:
 
 def test_a_first_segment_that_neither_copy_has_is_told_as_lost_by_the_units_that_lead_there(tmp_path: Path) -> None:
     base = "special-497-clean"
-    stores = [copy_of(base, tmp_path / name) for name in ("a", "b")]
+    stores = left, right = copy_of(base, tmp_path / "a"), copy_of(base, tmp_path / "b")
     size = int(manifest(base)["config"]["mappedFileSizeCommitLog"])
     first = "commitlog/00000000000000000000"
     graft = {"op": "graft", "base": "special-550-kill", "path": f"commitlog/{size:020}", "to": first}
@@ -306,7 +306,7 @@ def test_a_first_segment_that_neither_copy_has_is_told_as_lost_by_the_units_that
         apply_ops(store, [graft])
     gone = {key for record in base_of(base).judged.records.values() if record.position < size for key in record.keys}
 
-    merge = merged(*stores, tmp_path / "new", config_of(base, stores[0], is_told=True))
+    merge = merged(left, right, tmp_path / "new", config_of(base, left, is_told=True))
     kept = set(JudgedStore(tmp_path / "new", manifest(base)["config"]).messages())
 
     assert gone - kept
