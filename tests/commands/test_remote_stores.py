@@ -1,5 +1,9 @@
 """Stores in object storage: each command that reads says of one what it says of the same files on a disk."""
 
+import os
+import select
+import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +26,9 @@ KIB = 1 << 10
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3]:
     with s3_server() as server, environment(server.environment):
-        remote.forget_on_fork()
+        remote.forget_storages()
         yield server
-    remote.forget_on_fork()
+    remote.forget_storages()
 
 
 @pytest.fixture
@@ -32,9 +36,9 @@ def faulty(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     """An S3 server that can fail; it is waited for no longer than a test has time."""
     monkeypatch.setattr(remote, "_FIRST_WAIT", 0.001)
     with faulty_server(s3.address) as server, environment({"AWS_ENDPOINT_URL": f"http://{server.address}"}):
-        remote.forget_on_fork()
+        remote.forget_storages()
         yield server
-    remote.forget_on_fork()
+    remote.forget_storages()
 
 
 def both(store: Path, url: str, *arguments: object) -> tuple[Ran, Ran]:
@@ -268,3 +272,18 @@ def test_no_more_is_kept_than_the_bound_and_what_went_is_fetched_again(s3: S3, m
         assert file.bytes.tobytes() == data
     assert ["spool" in vars(file) for file in files] == [False, False, False, True]
     assert files[0].read(5, 5) == contents[0][5:10]
+
+
+def test_a_process_that_has_read_from_hdfs_can_fork() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        name_node = remote.place(f"hdfs://127.0.0.1:{server.getsockname()[1]}/brokers")
+        assert isinstance(name_node, remote.RemotePath)
+        assert name_node.tree.storage
+        child = os.fork()
+        if not child:
+            os._exit(0)  # what runs in a child at first has run by now
+        ended, _, _ = select.select([os.pidfd_open(child)], [], [], 30)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+    assert ended, "the child hangs in what it does behind a fork"

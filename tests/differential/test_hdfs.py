@@ -30,14 +30,16 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert process.stdout
         port = process.stdout.readline().strip()
         yield f"127.0.0.1:{port}"
-        remote.forget_on_fork()  # a client whose name node is gone waits for it
+        remote.forget_storages()  # a client whose name node is gone waits for it
         process.kill()
 
 
 def test_a_store_in_hdfs_is_told_as_the_same_files_on_a_disk(hdfs: str, tmp_path: Path) -> None:
     store, url = golden_store("mixed-533-clean"), f"hdfs://{hdfs}/brokers/a/store"
     host, _, port = hdfs.partition(":")
-    HdfsFileSystem(host=host, port=int(port)).put(f"{store}/", "/brokers/a/store", recursive=True)
+    HdfsFileSystem(host=host, port=int(port), skip_instance_cache=True).put(
+        f"{store}/", "/brokers/a/store", recursive=True
+    )
 
     for command in (
         "verify",
@@ -58,7 +60,7 @@ def test_a_store_in_hdfs_is_told_as_the_same_files_on_a_disk(hdfs: str, tmp_path
 
 def test_a_file_that_has_grown_in_hdfs_is_noticed(hdfs: str) -> None:
     host, _, port = hdfs.partition(":")
-    storage = HdfsFileSystem(host=host, port=int(port))
+    storage = HdfsFileSystem(host=host, port=int(port), skip_instance_cache=True)
     storage.pipe_file("/grown/0", bytes(5000))
     path = place(f"hdfs://{hdfs}/grown/0")
     assert isinstance(path, RemotePath)

@@ -472,7 +472,8 @@ def _opened(scheme: str, url: str) -> tuple[Any, str]:
             host, _, port = url.partition("://")[2].partition(":")
             if port:  # the library would try for minutes
                 socket.create_connection((host, int(port)), _TIMEOUT).close()
-            return HdfsFileSystem(host=host, port=int(port) if port else None), "/"
+            # fsspec drops in a forked child what it keeps, and this library then waits for threads that are not there.
+            return HdfsFileSystem(host=host, port=int(port) if port else None, skip_instance_cache=True), "/"
         if extra == "s3":
             options["config_kwargs"] = {
                 "max_pool_connections": 64, "connect_timeout": _TIMEOUT, "read_timeout": _TIMEOUT,
@@ -558,9 +559,15 @@ def _status(entry: Entry) -> os.stat_result:
     )  # fmt: skip
 
 
-def forget_on_fork() -> None:
-    """Drop what another process opened."""
+def forget_storages() -> None:
+    """Have every storage opened and listed anew."""
     _TREES.clear()
 
 
-os.register_at_fork(after_in_child=forget_on_fork)
+def _renew_lock() -> None:
+    """Make the lock anew in a child. What its parent opened stays: libraries wait in vain where they let go of it."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
