@@ -70,7 +70,7 @@ def spare_the_loaded() -> None:
 def spread(spark: Any, items: Iterable[Item], work: Callable[[Item], Iterable[Any]], schema: Any) -> Any:
     """Return the DataFrame of what ``work`` makes of all items.
 
-    Cost: some tens of bytes on the driver for each item, beside what ``Common`` it holds.
+    Cost: some hundred bytes on the driver for each item, beside what ``Common`` it holds.
 
     Args:
         spark: the session.

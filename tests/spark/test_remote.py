@@ -37,10 +37,10 @@ def s3() -> Iterator[S3]:
         lines = ["[default]", "region = us-east-1", f"endpoint_url = http://{server.address}"]
         lines += ["aws_access_key_id = reader", "aws_secret_access_key = secret"]
         Path(AWS_CONFIG).write_text("\n".join(lines))
-        remote.forget_on_fork()
+        remote.forget_storages()
         yield server
     Path(AWS_CONFIG).unlink()
-    remote.forget_on_fork()
+    remote.forget_storages()
 
 
 @pytest.fixture
