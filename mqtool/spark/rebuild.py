@@ -120,6 +120,7 @@ def run(
     scope, items, sizes, shape = plan(store, queues, index, topics, version, partition_size)
     disk = Disk()
     with making(into, disk):
+        disk.make_folder(into / _NEW)  # of two tasks that make it, one would fail
         built = _made(spark, scope, items, sizes, shape, into)
         disk.remove_tree(into / _NEW)
         for kind in (*FOLDERS, "index"):
@@ -306,7 +307,7 @@ class _Writing(NamedTuple):
 
     def _write_queue(self, topic: str, queue_id: int, rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
         disk, attempt = Disk(), Path(self.into, _NEW, uuid.uuid4().hex)
-        rebuild.make_folders(disk, attempt)
+        disk.make_folder(attempt)
         rules = self.scope.rules()
         builder = QueueBuilder(rules.reader, attempt, disk, self.sizes, self.scope.batch_topics)
         holes = 0
@@ -403,7 +404,7 @@ def _write_files(
     for number, its_rows in itertools.groupby(rows, key=lambda row: row["queue_id"]):
         start = verdict.files[number]
         disk, folder = Disk(), Path(into, _NEW, uuid.uuid4().hex)
-        rebuild.make_folders(disk, folder)
+        disk.make_folder(folder)
         path = folder / str(number)
         builder = IndexBuilder(folder, disk, shape, scope.rules().kernels)
         timestamp = start.timestamp

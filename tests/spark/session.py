@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 ROOT = Path(__file__).parent.parent.parent
 AWS_CONFIG = str(Path(tempfile.gettempdir(), f"mqtool-tests-aws-{os.getpid()}"))
 """What tests write there leads workers to an S3 server."""
+os.environ["AWS_CONFIG_FILE"] = AWS_CONFIG  # workers have the environment of the JVM, and any test may start that
 REQUIRED = "CI" in os.environ or "MQTOOL_REQUIRE_JAVA" in os.environ
 
 
@@ -33,7 +34,6 @@ def session() -> SparkSession:
     """Return the session; ``need_java``."""
     need_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["AWS_CONFIG_FILE"] = AWS_CONFIG  # workers have the environment that the session began with
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {
         "spark.ui.enabled": "false",
