@@ -60,9 +60,14 @@ class Clients:
     # Coming
 
     def register_producer(self, group: str, client: Client) -> None:
-        """Take note of a producer, or that it is still there."""
+        """Take note of a producer, or that it is still there.
+
+        An id stays with the account that has come with it: whoever else names it gets no replies that are for it.
+        """
         self._producers.setdefault(group, {})[client.session] = client
-        self._by_id[client.client_id] = client
+        holder = self._by_id.get(client.client_id)
+        if holder is None or holder.session.identity == client.session.identity:
+            self._by_id[client.client_id] = client
         self._join(client.session, 0, group)
 
     def register_consumer(self, data: ConsumerData, client: Client, *, keeps_subscriptions: bool = False) -> None:

@@ -1,35 +1,73 @@
 """The JSON tables that a broker keeps below ``config/`` while it runs.
 
-As RocketMQ does it, the table before is kept beside as ``NAME.bak`` and taken where the file itself cannot be read.
+As RocketMQ does it, the table before is kept beside as ``NAME.bak`` and taken where the file itself is not there, is
+empty or does not hold what it should. Otherwise than there, a file that cannot be read and has no backup ends the
+start: what it held would be lost with the next change.
 (Rules: store.md 10.1. RocketMQ: ``ConfigManager``, ``MixAll.string2File``.)
 """
 
 import contextlib
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from mqtool.engine.store.disk import writing
-from mqtool.errors import FormatError
-from mqtool.formats.config_tables import Dialect, Table, build_table, parse_table
+from mqtool.errors import FormatError, WriteError
+from mqtool.formats.config_tables import Dialect, Table, build_table, data_version, parse_table
+
+log = logging.getLogger(__name__)
+
+Parsed = TypeVar("Parsed")
 
 
-def load_table(path: Path) -> Table:
-    """Return the table of a file, or of the one before it; empty where there is none.
+def load_table(path: Path, parse: Callable[[Table], Parsed]) -> tuple[Table, Parsed]:
+    """Return the table of a file, or of the one before it, and what it holds; empty where there is none.
+
+    Where the one before is taken, a line says so, and it is written anew; the file itself is put aside as
+    ``NAME.damaged``, as it would become the one before at the next change.
+
+    Args:
+        path: of the file.
+        parse: returns what a table holds, and raises ``FormatError`` where that is not what it should be.
 
     Raises:
         FormatError: neither can be read.
     """
     damage: FormatError | None = None
-    for file in (path, _before(path)):
+    before = path.with_name(f"{path.name}.bak")
+    for file in (path, before):
         with contextlib.suppress(FileNotFoundError):
             data = file.read_bytes()
+            if not data:  # a crash came between making and writing it
+                continue
             try:
-                return parse_table(data)
-            except FormatError as error:  # empty after a crash, perhaps
+                table = parse_table(data)
+                data_version(table)  # of what every table holds
+                parsed = parse(table)
+            except FormatError as error:
                 damage = damage or FormatError(f"{file}: {error.reason}", error.offset)
+                continue
+            if file == before:
+                _restore(path, data, damage)
+            return table, parsed
     if damage is not None:
         raise damage
-    return {}
+    if path.exists():
+        log.warning("%s is empty and has no backup: nothing is taken from it", path)
+    return {}, parse({})
+
+
+def _restore(path: Path, data: bytes, damage: FormatError | None) -> None:
+    if path.exists():
+        aside = path.with_name(f"{path.name}.damaged")
+        path.replace(aside)
+        log.warning("%s: its backup is taken, and the file is %s now", damage or f"{path} is empty", aside.name)
+    else:
+        log.warning("%s is not there: its backup is taken", path)
+    with contextlib.suppress(WriteError):  # then there is the backup alone, which is enough
+        save_data(path, data)
 
 
 def save_table(path: Path, table: Table) -> None:
@@ -57,7 +95,7 @@ def save_data(path: Path, data: bytes) -> None:
             file.flush()
             os.fdatasync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
-            path.replace(_before(path))
+            path.replace(path.with_name(f"{path.name}.bak"))
         beside.replace(path)
         sync_folder(path.parent)
 
@@ -69,7 +107,3 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _before(path: Path) -> Path:
-    return path.with_name(f"{path.name}.bak")

@@ -39,12 +39,12 @@ class ConsumerOffsets:
         """
         self._path = folder / "consumerOffset.json"
         self._saves = saves or Saves()
-        table = load_table(self._path)
+        table, offsets = load_table(self._path, consumer_offsets)
         self.version = data_version(table) if table else DataVersion(0, 0, now)
         self.kept_at = (self.version.timestamp if self.version.counter else None) if table else 0
         """When the table that was read had been written (ms): 0 if never, None where RocketMQ wrote it, untold."""
         self._offsets: dict[Key, dict[int, int]] = {}
-        for (topic, group, queue_id), offset in consumer_offsets(table).items():
+        for (topic, group, queue_id), offset in offsets.items():
             self._offsets.setdefault((topic, group), {})[queue_id] = offset
         self._count = sum(map(len, self._offsets.values()))
         self._pulled: dict[Key, dict[int, int]] = {}

@@ -72,9 +72,8 @@ class DelayedMessages:
         self._saves = saves
         self._path = folder / "delayOffset.json"
         self._levels = store.delay_levels
-        table = load_table(self._path)
+        table, self._offsets = load_table(self._path, delay_offsets)
         self._version = data_version(table) if table else DataVersion(0, 0, now)
-        self._offsets = delay_offsets(table)
         self._saved = dict(self._offsets)
         self._to_save: tuple[int, dict[int, int], int] | None = None
         """Offsets that can be written once the log is on the disk up to an address: that, they, and their time (ms)."""

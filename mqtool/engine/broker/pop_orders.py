@@ -52,7 +52,7 @@ class PopOrders:
         """
         self._path = folder / "consumerOrderInfo.json"
         self._saves = saves
-        self._held = _parse(load_table(self._path))
+        _, self._held = load_table(self._path, _parse)
         self._is_changed = False
         self._next_keep = now + KEEP_INTERVAL_MS
 

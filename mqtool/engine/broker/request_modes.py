@@ -39,15 +39,7 @@ class RequestModes:
         """
         self._path = folder / "messageRequestMode.json"
         self._saves = saves or Saves()
-        self._modes: dict[str, dict[str, RequestMode]] = {}
-        try:
-            for topic, groups in (load_table(self._path).get(_MEMBER) or {}).items():
-                self._modes[topic] = {
-                    group: RequestMode(members["mode"], members["popShareQueueNum"])
-                    for group, members in groups.items()
-                }
-        except (AttributeError, KeyError, TypeError) as error:
-            raise FormatError(f"{self._path} has other members than modes", offset=0) from error
+        _, self._modes = load_table(self._path, _parse)
 
     def get(self, topic: str, group: str) -> RequestMode:
         """Return how a group consumes a topic."""
@@ -87,3 +79,15 @@ class RequestModes:
                     for group, one in groups.items()
                 },
             )
+
+
+def _parse(table: Table) -> dict[str, dict[str, RequestMode]]:
+    try:
+        return {
+            topic: {
+                group: RequestMode(members["mode"], members["popShareQueueNum"]) for group, members in groups.items()
+            }
+            for topic, groups in (table.get(_MEMBER) or {}).items()
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise FormatError("it has other members than modes", offset=0) from error

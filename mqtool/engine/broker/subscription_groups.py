@@ -68,10 +68,8 @@ class SubscriptionGroups:
         self.creates = creates
         self._saves = saves or Saves()
         self._path = folder / "subscriptionGroup.json"
-        table = load_table(self._path)
-        self._groups = subscription_groups(table)
+        table, (self._groups, self._forbidden) = load_table(self._path, _parse)
         self._members: dict[str, Table] = dict(table.get("subscriptionGroupTable") or {})
-        self._forbidden: dict[str, dict[str, int]] = _forbidden(table)
         self.version = data_version(table)
         for group in _SYSTEM_GROUPS:
             if group not in self._groups:
@@ -230,6 +228,10 @@ def _attributes(present: Mapping[str, Any], given: Any) -> dict[str, Any]:
         else:
             changed[name.removeprefix("+")] = value
     return changed
+
+
+def _parse(table: Table) -> tuple[dict[str, SubscriptionGroup], dict[str, dict[str, int]]]:
+    return subscription_groups(table), _forbidden(table)
 
 
 def _forbidden(table: Table) -> dict[str, dict[str, int]]:

@@ -93,8 +93,7 @@ class Topics:
         """
         self._path = folder / "topics.json"
         self._saves = saves or Saves()
-        table = load_table(self._path)
-        self._configs = parse_topics(table)
+        table, self._configs = load_table(self._path, parse_topics)
         self.version = data_version(table) if table else DataVersion(0, 0, now)
         self.settings = settings
         self.on_change: list[Callable[[Iterable[TopicConfig]], None]] = []

@@ -6,6 +6,7 @@
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from mqtool.engine.name_server.name_server import NameServer, Registering
@@ -176,14 +177,9 @@ def _get_member_group(rules: NameServer, request: Request) -> RemotingCommand:
     return request.command.answer(body=build_body({"brokerMemberGroup": group}))
 
 
-def _wipe_write_perm(rules: NameServer, request: Request) -> RemotingCommand:
-    count = rules.routes.set_writable(parse_header(BrokerName, request.command.ext_fields).broker_name, False)
-    return request.command.answer(ext_fields={"wipeTopicCount": str(count)})
-
-
-def _add_write_perm(rules: NameServer, request: Request) -> RemotingCommand:
-    count = rules.routes.set_writable(parse_header(BrokerName, request.command.ext_fields).broker_name, True)
-    return request.command.answer(ext_fields={"addTopicCount": str(count)})
+def _set_writable(rules: NameServer, request: Request, is_writable: bool, count_field: str) -> RemotingCommand:
+    name = parse_header(BrokerName, request.command.ext_fields).broker_name
+    return request.command.answer(ext_fields={count_field: str(rules.routes.set_writable(name, is_writable))})
 
 
 # Topics
@@ -286,8 +282,8 @@ PROCESSORS: Mapping[int, Callable[[NameServer, Request], RemotingCommand]] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _get_route,
     RequestCode.GET_BROKER_CLUSTER_INFO: _get_cluster_info,
     RequestCode.GET_BROKER_MEMBER_GROUP: _get_member_group,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: _wipe_write_perm,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: _add_write_perm,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: partial(_set_writable, is_writable=False, count_field="wipeTopicCount"),
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: partial(_set_writable, is_writable=True, count_field="addTopicCount"),
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _get_topics,
     RequestCode.GET_TOPICS_BY_CLUSTER: _get_topics_of_cluster,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _get_system_topics,

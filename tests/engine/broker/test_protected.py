@@ -4,6 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,11 @@ import pytest
 import mqtool
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import UsageError
+from mqtool.formats.bodies import Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.recall import RecallHandle, build_handle
 from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.signing import Credentials
 from tests.wire_client import Client
 
 FIELDS: dict[str, Any] = {"producerGroup": "P", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0}
@@ -95,6 +99,56 @@ def test_nobody_recalls_what_pops_have_taken() -> None:
         assert [body for body, _ in again] == [b"one"]
 
     on_broker(test)
+
+
+ACCOUNTS = """accounts:
+- {accessKey: who-asks, secretKey: who-asks-secret, topicPerms: [Orders=PUB]}
+- {accessKey: who-listens, secretKey: who-listens-secret, topicPerms: [Other=PUB]}
+- {accessKey: who-replies, secretKey: who-replies-secret, topicPerms: [DefaultCluster_REPLY_TOPIC=PUB]}
+"""
+
+
+def test_a_reply_goes_to_no_other_account_that_takes_the_id_of_who_has_asked(tmp_path: Path) -> None:
+    async def test() -> None:
+        (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+        settings: dict[str, Any] = {"aclEnable": True, "rocketmq.acl.plain.file": str(tmp_path / "plain_acl.yml")}
+        beat = RemotingCommand(RequestCode.HEART_BEAT, body=build_heartbeat(Heartbeat("an id", ("P",), ())))
+        told: asyncio.Queue[str] = asyncio.Queue()
+
+        async with asyncio.timeout(60), mqtool.Broker(settings=settings) as broker:
+
+            def client(account: str, name: str) -> RemotingClient:
+                credentials = Credentials(account, f"{account}-secret")
+                return RemotingClient(
+                    [broker.address], on_request=lambda _: told.put_nowait(name), credentials=credentials
+                )
+
+            asks, listens, replies = (
+                client("who-asks", "asks"),
+                client("who-listens", "listens"),
+                client("who-replies", ""),
+            )
+            again = client("who-asks", "asks again")
+            fields = {"topic": "DefaultCluster_REPLY_TOPIC", "properties": "REPLY_TO_CLIENT\x01an id\x02"}
+            texts = {name: str(value).lower() for name, value in FIELDS.items()} | fields
+            reply = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE, ext_fields=texts, body=b"reply")
+            waiting: list[asyncio.Future[RemotingCommand]] = []
+            for who, receiver in ((asks, "asks"), (listens, "asks"), (again, "asks again")):
+                assert (await who.invoke(replace(beat))).code == 0
+                waiting.append(asyncio.ensure_future(replies.invoke(replace(reply), timeout_ms=20_000)))
+                assert await told.get() == receiver
+            for one in (again, asks):
+                await one.close()
+            for answer in waiting:
+                assert (await answer).code == ResponseCode.SYSTEM_ERROR  # they have gone without an answer
+            assert (await listens.invoke(replace(beat))).code == 0  # by now the id is nobody's
+            last = asyncio.ensure_future(replies.invoke(replace(reply), timeout_ms=20_000))
+            assert await told.get() == "listens"
+            await listens.close()
+            assert (await last).code == ResponseCode.SYSTEM_ERROR
+            await replies.close()
+
+    asyncio.run(test())
 
 
 def test_a_broker_may_be_closed_to_all() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.broker.config_files import load_table, save_table
+from mqtool.engine.broker.config_files import load_table
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.broker.topics import Topics
 from mqtool.errors import FormatError
@@ -49,7 +49,7 @@ def test_the_table_of_a_real_broker_is_taken_over(name: str) -> None:
     topics = Topics(folder, BrokerSettings(), NOW)
 
     assert {"OrderEvents", "log-x", "pay_events"} <= topics.configs.keys()
-    assert topics.version.counter == load_table(folder / "topics.json")["dataVersion"]["counter"]
+    assert topics.version.counter == load_table(folder / "topics.json", len)[0]["dataVersion"]["counter"]
 
 
 def test_those_who_listen_are_told_what_changes(tmp_path: Path) -> None:
@@ -68,16 +68,19 @@ def test_those_who_listen_are_told_what_changes(tmp_path: Path) -> None:
     assert deleted == [("T", NOW + 1)]
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\0\0\0"])
+@pytest.mark.parametrize("data", [b"{", b"\0\0\0", b'{"topicConfigTable": []}', b'{"dataVersion": 1}'])
 def test_the_table_before_counts_where_a_file_cannot_be_read(data: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "config" / "topics.json"
-    save_table(path, {"a": 1})
-    save_table(path, {"a": 2})
-    assert load_table(path) == {"a": 2}
+    path = tmp_path / "topics.json"
+    topics = Topics(tmp_path, BrokerSettings(), NOW)
+    topics.put([TOPIC], NOW + 1)
+    topics.delete("T", NOW + 2)
+    path.write_bytes(data)
+    assert Topics(tmp_path, BrokerSettings(), NOW).get("T") == TOPIC
 
     path.write_bytes(data)
-    assert load_table(path) == {"a": 1}
-
     path.with_name("topics.json.bak").write_bytes(data)
-    with pytest.raises(FormatError, match=r"topics\.json"):
-        load_table(path)
+    with pytest.raises(FormatError, match=r"topics\.json: "):
+        Topics(tmp_path, BrokerSettings(), NOW)
+    path.unlink()
+    with pytest.raises(FormatError, match=r"topics\.json\.bak: "):
+        Topics(tmp_path, BrokerSettings(), NOW)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def heartbeat(broker: "Broker", request: "Request") -> "Answer":
     """Take note of a client; the groups that it changes are told before it gets its answer."""
     command, session, now = request
-    is_changed = broker.client_requests.heartbeat(session, parse_heartbeat(command.body), now)
     session.identity = command.ext_fields.get(ACCESS_KEY, "")
+    is_changed = broker.client_requests.heartbeat(session, parse_heartbeat(command.body), now)
     session.language, session.version = command.language, command.version
     # Clients of 5.x may leave out subscriptions that are known; "changed" has them sent again.
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_changed else "false"}
