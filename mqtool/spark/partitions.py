@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
+from mqtool.engine.store.commit_log import SIZE_BYTES, SLACK, CommitLog, Gap, is_whole, with_data
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import Bytes, MappedFile
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
@@ -30,10 +30,7 @@ STEP = 4 << 20
 """Bytes that are read and scanned at once, and lie in the processor's cache meanwhile."""
 MAPPED_STEP = 32 << 20
 """Where nothing is read into memory and only heads are looked at."""
-SLACK = 64 << 10
-"""Bytes read behind them: few records reach further."""
 _PROBE = 128 << 10
-_SIZE_BYTES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,17 +192,11 @@ class RangeReader:
         at, is_lost = self._begin()
         while at < part.stop:
             if is_lost:
-                data = self.segment.data_from(at, part.stop)
-                if data is None:
+                again = self._resync(at)
+                if again is None:
                     break
-                at = max(at, data - _SIZE_BYTES)
-                stop = min(at + self._step, part.stop)
-                self.segment.load(at, stop + SLACK)
-                again = scan.resync(self._buffer, part.start_offset, at, stop, self.log.envelope)
-                at, is_lost = (stop, True) if again is None else (again, False)
-                if not is_lost:
-                    yield from self._tell(followed=True)
-                continue
+                yield from self._tell(followed=True)
+                at = again
             pieces, at, is_lost = self._walk(at)
             for piece in pieces:
                 if isinstance(piece, Gap):
@@ -252,6 +243,15 @@ class RangeReader:
         self.segment.load(low, self.part.start + SLACK)
         found = scan.resync(self._buffer, self.part.start_offset, low, self.part.start, self.log.envelope)
         return (self.part.start, True) if found is None else (found, False)
+
+    def _resync(self, at: int) -> int | None:
+        """Return the position of the first record of the range from a place on."""
+        for low, high in with_data(self.segment, at, self.part.stop, self._step):
+            self.segment.load(low, high + SLACK)
+            found = scan.resync(self._buffer, self.part.start_offset, low, high, self.log.envelope)
+            if found is not None:
+                return found
+        return None
 
     def _walk(self, at: int) -> tuple[list[MessageTable | Gap], int, bool]:
         """Return messages and gaps from a record on, where they end, and whether the last is a gap without an end."""
@@ -314,7 +314,7 @@ class RangeReader:
             if content is None:
                 return None
             # A record begins with its size, whose first bytes may be zero.
-            at = max(at, content - _SIZE_BYTES)
+            at = max(at, content - SIZE_BYTES)
             end = min(at + STEP, self.part.size)
             self.segment.load(at, end + SLACK)
             found = scan.resync(self._buffer, self.part.start_offset, at, end, self.log.envelope)

@@ -9,7 +9,7 @@ nothing to do::
 
 import argparse
 import contextlib
-import os
+import re
 import struct
 import subprocess
 import sys
@@ -33,6 +33,7 @@ _HEAD = struct.Struct(">iiiiiqqiq4siq4siiqi")
 _HOST = bytes([127, 0, 0, 1])
 _BODY = b"body"
 _CRC = zlib.crc32(_BODY) & 0x7FFFFFFF
+_OWN = re.compile(r"(?:RssAnon|RssShmem):\s+([0-9]+) kB")
 _PERIOD = 0.05  # seconds between two looks at the processes
 JOBS = {
     "nothing": (),
@@ -92,12 +93,12 @@ def make_store(root: Path, segments: int, queues: int, messages: int) -> Path:
 
 
 class Process(NamedTuple):
-    """A process of this machine, with the bytes that it holds in memory."""
+    """A process of this machine, with the bytes of its own memory: what it has of files is the system's to take."""
 
     number: int
     parent: int
     name: str
-    resident: int
+    own: int
 
 
 def _processes() -> Iterator[Process]:
@@ -105,8 +106,8 @@ def _processes() -> Iterator[Process]:
         if folder.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-                resident = int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-                yield Process(int(folder.name), int(rest.split()[1]), name, resident)
+                own = sum(1024 * int(size) for size in _OWN.findall((folder / "status").read_text()))
+                yield Process(int(folder.name), int(rest.split()[1]), name, own)
 
 
 def watched(command: list[str]) -> tuple[float, dict[str, int], str]:
@@ -116,8 +117,8 @@ def watched(command: list[str]) -> tuple[float, dict[str, int], str]:
 
     def look() -> None:
         while process.poll() is None:
-            for kind, resident in _kinds({one.number: one for one in _processes()}, process.pid):
-                most[kind] = max(most[kind], resident)
+            for kind, own in _kinds({one.number: one for one in _processes()}, process.pid):
+                most[kind] = max(most[kind], own)
             time.sleep(_PERIOD)
 
     watcher = threading.Thread(target=look)
@@ -135,7 +136,7 @@ def _kinds(found: dict[int, Process], root: int) -> Iterator[tuple[str, int]]:
             names.append(above.name)
             above = found[above.parent]
         if above.number == root:
-            yield ("jvm" if one.name == "java" else "worker" if "java" in names else "driver"), one.resident
+            yield ("jvm" if one.name == "java" else "worker" if "java" in names else "driver"), one.own
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from mqtool.engine.repair.findings import Finding, Rest, Severity
 from mqtool.engine.repair.parts import Part, PartReport, Span, spans_of, walk_part
 from mqtool.engine.repair.placement import place
 from mqtool.engine.repair.store_times import steps_back
-from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.commit_log import CommitLog, Gap, with_data
 from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.dispatch import NO_ENTRIES, Dispatch, IndexEntries, QueueKey, Units, dispatch, property_crcs
 from mqtool.engine.store.mapped_file import MappedFile
@@ -616,11 +616,10 @@ class LogJudge:
 
     def _first_content(self, gap: Gap) -> int | None:
         """Return the position of the first byte of a gap that is not zero."""
-        step = 1 << 20
-        for start in range(gap.start, gap.end, step):
-            content = np.flatnonzero(gap.segment.stretch(start, min(start + step, gap.end)) != 0)
+        for low, high in with_data(gap.segment, gap.start, gap.end, 1 << 20):
+            content = np.flatnonzero(gap.segment.stretch(low, high) != 0)
             if len(content):
-                return start + int(content[0])
+                return low + int(content[0])
         return None
 
     def _begins_record(self, gap: Gap) -> bool:

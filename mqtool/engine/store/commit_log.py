@@ -13,7 +13,8 @@ from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 
 STEP = 32 << 20
-_SIZE_BYTES = 8
+SIZE_BYTES = 8
+"""A record begins with its size and its magic code, which is not zero."""
 ROWS = 60_000
 """A table holds the messages of so many bytes, and no more than so many: its columns stay in the processor's cache.
 
@@ -127,20 +128,12 @@ class CommitLog(FileQueue):
 
     def resync(self, segment: MappedFile, start: int, stop: int, kernels: Any) -> int | None:
         """Return the first position of a stretch where a walk can begin (again), None when there is none."""
-        at = start
-        while at < stop:
-            data = segment.data_from(at, stop)
-            if data is None:
-                return None
-            # A record begins with its size, whose first bytes may be zero and so lie in a hole.
-            low = max(at, data - _SIZE_BYTES)
-            high = min(low + STEP, stop)
+        for low, high in with_data(segment, start, stop):
             buffer, _ = self.buffer_of(segment, kernels, low, high)
             found = scan.resync(buffer, segment.start_offset, low, high, self.envelope)
             if found is not None:
                 return found
             segment.let_go(low, high)
-            at = high
         return None
 
     def _settle(self, segment: MappedFile, at: int, stop: int, kernels: Any) -> int | None:
@@ -246,10 +239,19 @@ class CommitLog(FileQueue):
                 start = done
 
 
+def with_data(file: MappedFile, start: int, stop: int, step: int = STEP) -> Iterator[tuple[int, int]]:
+    """Yield the stretches, of so many bytes at most, in which records may begin: what is a hole of the file is not."""
+    at = start
+    while at < stop and (data := file.data_from(at, stop)) is not None:
+        # A record begins with its size, whose first bytes may be zero and so lie in a hole.
+        low = max(at, data - SIZE_BYTES)
+        at = min(low + step, stop)
+        yield low, at
+
+
 def heads_in(file: MappedFile, start: int, stop: int) -> Iterator[int]:
     """Yield each position of a stretch from which a message record may begin, whatever address it says."""
-    for low in range(start, stop, STEP):
-        high = min(low + STEP, stop)
+    for low, high in with_data(file, start, stop):
         yield from scan.candidates(memoryview(file.reach(low, high + SLACK)[0]), None, low, high)
         file.let_go(low, high)
 
@@ -295,7 +297,7 @@ def settled(log: CommitLog, pieces: Iterator[scan.MessageTable | Gap]) -> Iterat
 def is_torn(log: CommitLog) -> bool:
     """Tell whether the log ends as it does while a broker writes a message; walks over the last segment in use."""
     for segment in reversed(log.segments):
-        if not any(segment.read(0, log.envelope.size + _SIZE_BYTES)):
+        if not any(segment.read(0, log.envelope.size + SIZE_BYTES)):
             continue
         last: scan.MessageTable | None = None
         behind: Gap | None = None
@@ -304,7 +306,7 @@ def is_torn(log: CommitLog) -> bool:
                 last, behind = piece, None
             elif behind is None:
                 behind = piece
-        if behind and segment.stretch(behind.start, behind.start + log.envelope.size + _SIZE_BYTES).any():
+        if behind and segment.stretch(behind.start, behind.start + log.envelope.size + SIZE_BYTES).any():
             return True
         if last is not None:
             return not is_whole(last, len(last) - 1)

@@ -1,6 +1,8 @@
 """Walks over a log on disk: every message in an address range, and on behind any damage."""
 
+import ctypes
 import itertools
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqtool.engine.store.commit_log import CommitLog, Gap
+from mqtool.engine.store.commit_log import STEP, CommitLog, Gap, heads_in
+from mqtool.engine.store.file_queue import segment_name
+from mqtool.engine.store.mapped_file import MappedFile, map_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import StoreChangedError
 from mqtool.formats import kernels as plain
@@ -242,3 +246,33 @@ def test_what_retention_takes_while_a_log_is_read_is_left_out_and_told(tmp_path:
     known = [one["phy"] for one in manifest("mixed-533-clean")["messages"]]
     assert [first.physical_offset, *rest] == [at for at in known if at < 65536 or at >= 3 * 65536]
     assert sum("went by retention" in remark for remark in reader.remarks) == 2
+
+
+def cached(path: Path) -> int:
+    """Return how many bytes of a file the system holds in memory."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        bytes_of_file = map_file(file.fileno(), size)
+    pages = (ctypes.c_ubyte * (size // mmap.PAGESIZE))()
+    place = ctypes.c_void_p(bytes_of_file.ctypes.data)
+    assert ctypes.CDLL(None).mincore(place, ctypes.c_size_t(size), pages) == 0
+    return mmap.PAGESIZE * int((np.frombuffer(pages, np.uint8) & 1).sum())
+
+
+def test_heads_are_found_between_holes_and_no_hole_is_looked_at(tmp_path: Path) -> None:
+    page = 4096
+    heads = [0, 300 * page - 2, (256 << 20) - 1, 512 << 20, (1 << 30) - 5 * page]  # the first bytes of two lie in holes
+    path = tmp_path / segment_name(0)
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+        for at in heads:
+            whole = builders.record(at, body=b"body")
+            zeroes = -at % page if 0 < -at % page < 3 else 0
+            assert not any(whole[:zeroes])
+            file.seek(at + zeroes)
+            file.write(whole[zeroes:])
+    file_size = path.stat().st_size
+    found = list(heads_in(MappedFile(path, 0, file_size), 0, file_size))
+
+    assert found == heads
+    assert cached(path) < len(heads) * 2 * STEP
