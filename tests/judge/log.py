@@ -68,7 +68,8 @@ class Record(NamedTuple):
     def batch_size(self) -> int:
         """How many queue offsets it takes; an inner batch takes several."""
         found = self.properties if self.sys_flag & 0x80 else {}
-        return int(found.get("INNER_NUM", "1"))
+        said = found.get("INNER_NUM", "")
+        return int(said) if said.isascii() and said.isdecimal() else 1
 
     @property
     def first_offset(self) -> int:

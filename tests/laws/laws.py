@@ -41,6 +41,8 @@ _SPARSE = 1 << 18
 
 _NORMAL_SEGMENTS = 3
 _UNREAD = re.compile(r"the log before ([\d,]+) was not looked at: --abnormal")
+_PLACES = ("INNER_BASE", "INNER_NUM", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
+"""Properties that tell the places of a message in queues."""
 _SEGMENT = re.compile(r"\b\d{20}\b")
 
 State = dict[str, tuple[Any, ...]]
@@ -223,20 +225,29 @@ class _Check:
 
         Also of those whose damaged properties were written anew where they lay, with what could be read, as is told.
         """
-        told = " ".join(plan.remarks)
         found: dict[Key, set[bytes]] = collections.defaultdict(set)
         whole = base_of(self.case.base).judged.records
         for record in (*self.before.records.values(), *self.before.misplaced):
             was, now = whole.get(record.stated), after.records.get(record.stated)
-            if was is not None and now is not None and was.digest() == now.digest() and was.keys == now.keys:
-                for key in {*record.keys} & {*was.keys}:
-                    found[key].add(record.digest())
-            elif record.in_place and now is not None and f"the message at {record.position:,} stays" in told:
-                pairs = ((name, value, name + value) for name, value in record.properties.items())
+            if now is None:
+                continue
+            is_as_it_was = was is not None and was.digest() == now.digest() and was.keys == now.keys
+            stays = next((one for one in plan.remarks if f"the message at {record.position:,} stays" in one), "")
+            if record.in_place and stays:
+                gone = re.findall(r"[^\s,]+", stays.partition("takes the room of ")[2])
+                some = {name: value for name, value in record.properties.items() if name not in (*_PLACES, *gone)}
+                pairs = ((name, value, name + value) for name, value in some.items())
                 readable = {name: value for name, value, text in pairs if text.isprintable() and "\ufffd" not in text}
-                if now.body == record.body and now.keys == record.keys and readable.items() <= now.properties.items():
+                is_kept = now.body == record.body and readable.items() <= now.properties.items()
+                # Where its places are those of the undamaged store, what damaged properties claimed beside never was.
+                places = [(one.keys, one.batch_size) for one in (record, was) if one is not None]
+                is_at_home = (now.keys, now.batch_size) in places
+                if is_as_it_was or (is_kept and is_at_home):
                     for key in record.keys:
                         found[key].add(record.digest())
+            elif was is not None and is_as_it_was:
+                for key in {*record.keys} & {*was.keys}:
+                    found[key].add(record.digest())
         return found
 
     def restored_beside_queues(self, plan: Plan, after: JudgedStore) -> "collections.Counter[tuple[str, bytes]]":

@@ -820,6 +820,58 @@ _ROWS = {
         "salvage",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 915, "hex": "ffffffff"}],
     ),
+    "the first batch of a queue gets its topic again, as its unit tells": (
+        "batchcq-533-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 1802, "hex": "41"}],
+    ),
+    "the first batch of a queue gets its queue again, which another first one had": (
+        "batchcq-533-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 915, "hex": "00000001"}],
+    ),
+    "a batch gets its queue again where it seemed to be the next of another": (
+        "batchcq-533-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 25305, "hex": "00000001"}],
+    ),
+    "a batch that seems to be rolled back gets its place again": (
+        "batchcq-533-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 2611, "hex": "000000cc"}],
+    ),
+    "the last message of a batch queue gets its queue offset again, which is less than others": (
+        "batchcq-533-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 42366, "hex": "0000000000000000"}],
+    ),
+    "where a batch has no room for its numbers, what makes room is told": (
+        "batchcq-533-kill",
+        "recover --abnormal",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 1810,
+                "hex": (
+                    b"MSG_REGION\1DefaultRegion\2UNIQ_KEY\1FD00000000000000000000000000000229E44E0E2F2A6768308800E4\2"
+                    b"CLUSTER\1DefaultCluster\2TAGS\1order-created\2KEYS\1k14 user-1 k"
+                ).hex(),
+            }
+        ],
+    ),
+    "the numbers of a batch are not written over the end of another property": (
+        "batchcq-533-kill",
+        "recover --abnormal",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 15348,
+                "hex": b"MSG_REGION\1DefaultRegion\2".hex(),
+            }
+        ],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

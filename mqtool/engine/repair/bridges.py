@@ -419,6 +419,11 @@ def _settled(
 
 def _front(reader: StoreReader, key: QueueKey, first: int, address: int, start: int) -> int | None:
     """Return the queue offset of the first unit that tells of a message before the first sound one of its queue."""
+    batches = reader.batch_consume_queues.get(key)
+    if batches is not None:
+        units = batches.units_in_line(0, batches.place_of(first))
+        before = units[(units["physical_offset"] >= start) & (units["physical_offset"] < address)]
+        return int(before["queue_offset"][0]) if len(before) else None
     queue = reader.consume_queues.get(key)
     if queue is None:
         return None

@@ -554,7 +554,7 @@ class _Builder:
         if first is not None and first.start >= span.start and not self._is_confirmed(first):
             self.odd.append(first)
             del self.order.next[span.queue], self.order.first[span.queue]
-        if span.queue not in self.order.next and span.stop - span.start == 1:
+        if span.queue not in self.order.next and span.is_one_record:
             self.alone[span.queue] = span
         after = self.order.next.get(span.queue, (span.start, -1))[0]
         if span.start - after > self.order.most:
@@ -562,11 +562,11 @@ class _Builder:
             return
         held = self.held.pop(span.queue, None)
         if held is not None:
-            if span.start in (after, after + 1):
+            if span.start in (after, after + held.stop - held.start):
                 self.odd.append(held)
             else:
                 after = self._jump(held)
-        if span.start != after and span.stop - span.start == 1 and held is None:
+        if span.start != after and span.is_one_record and held is None:
             self.held[span.queue] = span
         else:
             self._jump(span)
@@ -583,20 +583,27 @@ class _Builder:
 
     def _is_confirmed(self, span: Span) -> bool:
         """Tell whether the unit of its place leads to a message."""
+        batches = self.reader.batch_consume_queues.get(span.queue)
+        if batches is not None:
+            return batches.offset_at(span.physical_offset) == span.start
         queue = self.reader.consume_queues.get(span.queue)
         if queue is None or not queue.first_offset <= span.start < queue.max_offset():
             return False
         return int(queue.units(span.start, span.start + 1)["physical_offset"][0]) == span.physical_offset
 
-    def _is_led_to_before(self, span: Span) -> bool:
-        """Tell whether the last message of a queue jumps ahead, and a unit from where the queue was leads to it."""
-        queue = self.reader.consume_queues.get(span.queue)
-        if queue is None or self._is_confirmed(span):
+    def _is_led_to_elsewhere(self, span: Span) -> bool:
+        """Tell whether the last message of a queue does not join it, and another unit behind the queue leads to it."""
+        if self._is_confirmed(span):
             return False
         after = self.order.next.get(span.queue, (span.start, -1))[0]
-        return any(
+        batches = self.reader.batch_consume_queues.get(span.queue)
+        if batches is not None:
+            offset = batches.offset_at(span.physical_offset)
+            return offset is not None and offset >= after
+        queue = self.reader.consume_queues.get(span.queue)
+        return queue is not None and any(
             (units["physical_offset"] == span.physical_offset).any()
-            for _, units in queue.windows(after, min(span.start, queue.max_offset()))
+            for _, units in queue.windows(after, queue.max_offset())
         )
 
     def _jump(self, span: Span) -> int:
@@ -651,11 +658,12 @@ class _Builder:
             if hole.start >= plan.end_offset:  # what is misplaced there is left over
                 plan.note_lost((known for known in hole.known if not known.misplaced), BEHIND)
         for span in self.held.values():
-            if self._is_led_to_before(span):
+            if self._is_led_to_elsewhere(span):
                 self.odd.append(span)
             else:
                 self._jump(span)
-        self.order.strange = self.alone.keys() - self.reader.consume_queues.keys()
+        known = self.reader.consume_queues.keys() | self.reader.batch_consume_queues.keys()
+        self.order.strange = self.alone.keys() - known
         lost = find_lost(self.reader, plan.holes, self.order)
         editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
         editor.take_batches(self.mended)
@@ -686,12 +694,13 @@ class _Builder:
         return plan
 
     def _fronts(self, gaps: list[QueueGap]) -> Iterator[QueueGap]:
-        """Yield place 0 of queues of which a message does not fit, and the first one that fits has place 1."""
+        """Yield the beginning of queues of which a record does not fit, as long as it is, that the first one leaves."""
         known = {gap.queue for gap in gaps if not gap.start}
-        for queue in {span.queue for span in self.odd} - known if self.order.from_zero else ():
+        lengths = {(span.queue, span.stop - span.start) for span in self.odd if span.is_one_record}
+        for queue, length in lengths if self.order.from_zero else ():
             start, address = self.order.first.get(queue, (0, 0))
-            if start == 1:
-                yield QueueGap(queue, 0, 1, -1, address)
+            if start == length and queue not in known:
+                yield QueueGap(queue, 0, length, -1, address)
 
     def _mend_times(self, editor: RecordEditor) -> None:
         """Write store times into messages where they cannot be right, and tell of those that stay."""

@@ -54,6 +54,11 @@ class Span(NamedTuple):
     physical_offset: int  # of the first message
     last_physical_offset: int  # of the last
 
+    @property
+    def is_one_record(self) -> bool:
+        """Whether one record holds all of it: a message, or an inner batch."""
+        return self.physical_offset == self.last_physical_offset
+
 
 @dataclasses.dataclass
 class PartReport(Generic[Run]):

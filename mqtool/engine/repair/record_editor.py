@@ -26,7 +26,6 @@ from mqtool.formats import record_edits, scan
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import (
     CRC_NAME,
-    CRC_SIZE,
     PAIR_SEPARATOR,
     build_properties,
     parse_properties,
@@ -34,6 +33,8 @@ from mqtool.formats.properties import (
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
 _UNITS_AT_ONCE = 1 << 18
+_LEAST = ("WAIT", "TRACE_ON", "MSG_REGION", "CLUSTER")
+"""Properties that nobody asks for once a message is stored: the first to make room."""
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
 
@@ -108,22 +109,22 @@ class RecordEditor:
             ends: one past the last message of each queue, and its address.
             fronts: first places of queues, which no message has and no hole has room for: one that does not fit may.
         """
-        fixed: dict[QueueKey, dict[int, int]] = collections.defaultdict(dict)  # address by queue offset
-        by_position: dict[int, list[tuple[QueueKey, int]]] = collections.defaultdict(list)
+        fixed: _Fixed = collections.defaultdict(dict)
+        by_position: dict[int, list[QueueGap]] = collections.defaultdict(list)
         behind = list(self._led_to(frozenset(span.physical_offset for span in (*odd, *alone)), ends))
-        for queue, offset, position in self._units_of([*gaps, *behind], holes):
-            by_position[position].append((queue, offset))
+        for place, position in self._units_of([*gaps, *behind], holes):
+            by_position[position].append(place)
         for position, places in by_position.items():
-            for queue, offset in self._follow_units(position, places):
-                fixed[queue][offset] = position
+            for place in self._follow_units(position, places):
+                fixed[place.queue][place.start] = place.messages, position
         gaps = list(_without(gaps, fixed))
         fixed.clear()
-        for span, gap in _fits([*odd, *alone], [*fronts, *(gap for gap in gaps if gap.messages == 1)]):
+        for span, gap in _fits([span for span in (*odd, *alone) if span.is_one_record], [*fronts, *gaps]):
             position = span.physical_offset
             if position < self.end_offset and position not in self._edited:
                 record = self._record(position)
                 if record is not None and self._place(record, gap.queue, gap.start):
-                    fixed[gap.queue][gap.start] = position
+                    fixed[gap.queue][gap.start] = gap.messages, position
         unfit = [span.physical_offset for span in odd if span.physical_offset not in self._edited]
         text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
         for position in unfit:
@@ -143,18 +144,29 @@ class RecordEditor:
                 positions = units["physical_offset"].astype(np.int64)
                 for row in np.flatnonzero(np.isin(positions, wanted) & (positions > address)).tolist():
                     yield QueueGap(key, low + row, low + row + 1, address, self.end_offset)
+        for key, batches in self.reader.batch_consume_queues.items():
+            after, address = ends.get(key, (batches.first_offset, -1))
+            units = batches.units_in_line(batches.place_of(after), batches.unit_count)
+            leads = np.isin(units["physical_offset"], wanted) & (units["physical_offset"] > address)
+            for unit in units[leads]:
+                start = int(unit["queue_offset"])
+                yield QueueGap(key, start, start + max(1, int(unit["batch_size"])), address, self.end_offset)
 
-    def _units_of(self, gaps: list[QueueGap], holes: list[Hole]) -> Iterator[tuple[QueueKey, int, int]]:
-        """Yield queue, queue offset and address of units in gaps that point to a place beside the holes."""
+    def _units_of(self, gaps: list[QueueGap], holes: list[Hole]) -> Iterator[tuple[QueueGap, int]]:
+        """Yield place and address of units in gaps that point to a record beside the holes."""
         starts, ends = np.array([hole.start for hole in holes] or [0]), np.array([hole.end for hole in holes] or [0])
         for gap in gaps:
             queue = self.reader.consume_queues.get(gap.queue)
-            if queue is None:
+            batches = self.reader.batch_consume_queues.get(gap.queue)
+            if batches is not None:
+                units = batches.units_in_line(batches.place_of(gap.start), batches.place_of(gap.stop))
+                offsets, counts = (units[name].astype(np.int64) for name in ("queue_offset", "batch_size"))
+            elif queue is not None:
+                low, high = max(gap.start, queue.first_offset), min(gap.stop, queue.max_offset())
+                units = queue.units(low, max(low, high))
+                offsets, counts = low + np.arange(len(units)), np.ones(len(units), np.int64)
+            else:
                 continue
-            low, high = max(gap.start, queue.first_offset), min(gap.stop, queue.max_offset())
-            if low >= high:
-                continue
-            units = queue.units(low, high)
             positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
             number = np.maximum(np.searchsorted(starts, positions, "right") - 1, 0)
             in_hole = (starts[number] <= positions) & (positions < ends[number])
@@ -163,24 +175,30 @@ class RecordEditor:
             for row in np.flatnonzero(fits).tolist():
                 record = self._record(int(positions[row]))
                 if record is not None and len(record.data) == int(sizes[row]):
-                    yield gap.queue, low + row, int(positions[row])
+                    start, stop = int(offsets[row]), int(offsets[row] + counts[row])
+                    yield gap._replace(start=start, stop=stop), int(positions[row])
 
-    def _follow_units(self, position: int, places: list[tuple[QueueKey, int]]) -> Iterator[tuple[QueueKey, int]]:
+    def _follow_units(self, position: int, places: list[QueueGap]) -> Iterator[QueueGap]:
         """Give a record the places that units lead to it from; yields those that it has then."""
         record = self._record(position)
         assert record is not None
-        light = [place for place in places if place[0][0].startswith(LIGHT_QUEUE_PREFIX)]
+        light = [place for place in places if place.queue[0].startswith(LIGHT_QUEUE_PREFIX)]
         others = [place for place in places if place not in light]
-        if others and not self._is_confirmed(record.message) and self._place(record, *others[0]):
+        if others and not self._is_confirmed(record.message) and self._place(record, others[0].queue, others[0].start):
             yield others[0]
-        if light and self._add_light(position, {queue[0]: offset for queue, offset in light}):
+        if light and self._add_light(position, {place.queue[0]: place.start for place in light}):
             yield from light
 
     def _is_confirmed(self, message: Message) -> bool:
         """Tell whether the unit of the place that a message claims leads to it."""
-        queue = self.reader.consume_queues.get((message.topic, message.queue_id))
+        key = message.topic, message.queue_id
+        queue, batches = self.reader.consume_queues.get(key), self.reader.batch_consume_queues.get(key)
         kind = message.sys_flag & layout.TRANSACTION_MASK
-        if queue is None or kind in (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK):
+        if kind in (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK):
+            return False
+        if batches is not None:
+            return batches.offset_at(message.position) == message.queue_offset
+        if queue is None:
             return False
         offset = message.queue_offset
         if not queue.first_offset <= offset < queue.max_offset():
@@ -196,6 +214,12 @@ class RecordEditor:
         if flag & layout.TRANSACTION_MASK != layout.TRANSACTION_COMMIT:
             flag &= ~layout.TRANSACTION_MASK
         data = record_edits.with_place(record.data, record.topic_at, topic.encode(), queue_id, queue_offset, flag)
+        base = {"INNER_BASE": str(queue_offset)} if flag & layout.INNER_BATCH else {}
+        if any(message.properties.get(name) != value for name, value in base.items()):
+            properties = with_pairs(message, base, self.has_crc)
+            if properties is None:
+                return False
+            data = record_edits.with_properties(data, len(properties), properties)
         self._edited[message.position] = data, "its topic, queue and offset cannot be right"
         text = f"the message at {message.position:,} is whole: it becomes {topic} {queue_id} {queue_offset} again"
         self._tell("placed", text)
@@ -219,17 +243,27 @@ class RecordEditor:
         """Take inner batches that are to say anew what they hold, by address."""
         reason = "how many messages this batch holds is written anew"
         for position, data in records.items():
-            self._edited[position] = data, reason
-            self._tell(reason, f"the message at {position:,} stays: {reason}")
+            self._rewrite(position, data, reason)
 
     def _add_properties(self, record: _Record, pairs: dict[str, str], reason: str) -> bool:
         """Write properties into a record in place of damaged ones; tell whether there is room for them."""
         text = with_pairs(record.message, pairs, self.has_crc)
         if text is None:
             return False
-        self._edited[record.message.position] = record_edits.with_properties(record.data, len(text), text), reason
-        self._tell(reason, f"the message at {record.message.position:,} stays: {reason}")
+        self._rewrite(record.message.position, record_edits.with_properties(record.data, len(text), text), reason)
         return True
+
+    def _rewrite(self, position: int, data: bytes, reason: str) -> None:
+        """Write a record with other properties, and tell which of those that can be read had to make room."""
+        before = self._record(position)
+        self._edited[position] = data, reason
+        after = self._record(position)
+        lost: list[str] = []
+        if before is not None and after is not None:
+            there = after.message.properties
+            lost = [name for name in _whole(before.message) if name not in there and name != CRC_NAME]
+        room = f", which takes the room of {', '.join(lost)}" if lost else ""
+        self._tell(reason, f"the message at {position:,} stays: {reason}{room}")
 
     # Numbers
 
@@ -308,31 +342,45 @@ class RecordEditor:
 def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes | None:
     """Return the properties of a message with pairs in place of damaged ones, None where there is no room for them.
 
-    Only what little is damaged is changed; where more is, those of the others stay that are whole, if they leave room.
+    Only what little is damaged is changed; where more is, as many of the others stay that are whole as leave room.
     """
     raw = message.raw_properties
     text: bytes | None = raw
     for name, value in pairs.items():
         text = None if text is None else record_edits.with_pair(text, name, value)
+    left = _whole(message)
+    has_crc |= CRC_NAME in left
+    left = {name: value for name, value in left.items() if name not in (CRC_NAME, *pairs)}
     if text is not None and (record_edits.ends_in_crc(text) or not has_crc):
         found = parse_properties(text)
-        if all(found.get(name) == value for name, value in pairs.items()):
+        is_new = found.keys() - message.properties.keys() - pairs.keys()  # the rest of a name that was written over
+        is_there = all(found.get(name) == value for name, value in pairs.items())
+        if is_there and not is_new and all(found.get(name, value) == value for name, value in left.items()):
             return text
-    left = {name: value for name, value in message.properties.items() if _is_whole(name + value)}
-    crc = {CRC_NAME: "0" * 10} if left.pop(CRC_NAME, None) is not None or has_crc else {}
-    for kept in (left, {}):
-        text = build_properties({**kept, **pairs})
-        room = len(raw) - len(text) - CRC_SIZE * bool(crc)
+    crc = build_properties({CRC_NAME: "0" * 10}) if has_crc else b""
+    for name in ("", *_LEAST, *reversed([*left])):
+        left.pop(name, None)
+        text = build_properties({**left, **pairs})
+        room = len(raw) - len(text) - len(crc)
         if room >= 0:
-            return text + PAIR_SEPARATOR.encode() * room + build_properties(crc)
+            return text + PAIR_SEPARATOR.encode() * room + crc
     return None
+
+
+def _whole(message: Message) -> dict[str, str]:
+    """Return the properties that can be read."""
+    return {name: value for name, value in message.properties.items() if _is_whole(name + value)}
 
 
 def _is_whole(text: str) -> bool:
     return not any(letter < " " or letter == "\ufffd" for letter in text)
 
 
-def _without(gaps: Iterable[QueueGap], fixed: dict[QueueKey, dict[int, int]]) -> Iterator[QueueGap]:
+_Fixed = dict[QueueKey, dict[int, tuple[int, int]]]
+"""How many places from a queue offset on a record has again, and its address."""
+
+
+def _without(gaps: Iterable[QueueGap], fixed: _Fixed) -> Iterator[QueueGap]:
     """Yield what is left of gaps when messages were found for some of their offsets.
 
     Where the message is the one that seemed to lie before or behind the gap, the gap ends there.
@@ -346,10 +394,10 @@ def _without(gaps: Iterable[QueueGap], fixed: dict[QueueKey, dict[int, int]]) ->
         low, high = np.searchsorted(offsets, (gap.start, gap.stop)).tolist()
         start = gap.start
         for offset in [*offsets[low:high], gap.stop]:
-            position = fixed[gap.queue].get(offset) if offset < gap.stop else None
+            count, position = fixed[gap.queue][offset] if offset < gap.stop else (0, None)
             if start < offset and position != gap.after:
                 yield gap._replace(start=start, stop=offset)
-            start = offset + 1
+            start = offset + count
             if position == gap.before:
                 break
 
@@ -362,24 +410,25 @@ def _fits(spans: list[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, Queue
     open_: dict[Any, dict[QueueGap, None]] = collections.defaultdict(dict)
     for _, kind, what in sorted(events, key=lambda event: event[:2]):
         if kind == 1:
-            fits = [open_[kind] for kind in _kinds(what.queue, what.start)]
+            fits = [open_[kind] for kind in _kinds(what)]
             if all(len(some) <= 1 for some in fits):
                 found = {gap for some in fits for gap in some}
                 if len(found) == 1:
                     yield what, found.pop()
             continue
-        for number in _kinds(what.queue, what.start):
+        for number in _kinds(what):
             if kind == 2:
                 open_[number][what] = None
             else:
                 open_[number].pop(what, None)
 
 
-def _kinds(queue: QueueKey, queue_offset: int) -> tuple[Any, Any]:
-    """Return what a message has in common with the place that it should have, if one of its fields is damaged.
+def _kinds(what: Span | QueueGap) -> tuple[Any, Any]:
+    """Return what a record has in common with the place that it should have, if one of its fields is damaged.
 
-    Its topic; or queue and offset, and the length of the topic.
+    How many messages it holds, and its topic; or queue and offset, and the length of the topic.
     """
-    topic, queue_id = queue
+    topic, queue_id = what.queue
     length = len(topic) if "\ufffd" in topic else len(topic.encode())
-    return topic, (queue_id, queue_offset, length)
+    count = what.stop - what.start
+    return (topic, count), (queue_id, what.start, length, count)

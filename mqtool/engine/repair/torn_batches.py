@@ -4,8 +4,6 @@ How many messages a batch holds and from which queue offset on stands in its pro
 is that of the elements of its body, and the offset that of the unit which leads to it. (Rules: store.md 2.8, 4.9.)
 """
 
-import bisect
-
 import numpy as np
 
 from mqtool.engine.repair.record_editor import with_pairs
@@ -63,16 +61,7 @@ def _mended(reader: StoreReader, record: bytes, message: Message, said: tuple[st
 def _told_by_unit(reader: StoreReader, message: Message) -> int | None:
     """Return the queue offset of the unit that leads to a record, None without one."""
     queue = reader.batch_consume_queues.get((message.topic, message.queue_id))
-    if queue is None:
-        return None
-
-    def address(place: int) -> int:
-        return int(queue.units(place, place + 1)["physical_offset"][0])
-
-    place = bisect.bisect_left(range(queue.unit_count), message.position, key=address)
-    units = queue.units(place, min(place + 1, queue.unit_count))
-    is_there = len(units) == 1 and (units["physical_offset"][0], units["size"][0]) == (message.position, message.size)
-    return int(units["queue_offset"][0]) if is_there else None
+    return queue.offset_at(message.position, message.size) if queue else None
 
 
 def with_records(table: MessageTable, records: dict[int, bytes]) -> MessageTable:

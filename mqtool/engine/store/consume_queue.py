@@ -188,6 +188,26 @@ class BatchConsumeQueue(FileQueue):
         """Return the place of the first unit whose queue offset is not below; one out of line counts as its next."""
         return bisect.bisect_left(range(self.unit_count), queue_offset, key=self.offset_from)
 
+    def offset_at(self, physical_offset: int, size: int | None = None) -> int | None:
+        """Return the queue offset of the unit that leads to an address of the log, None without one.
+
+        A binary search: units are in the order of the log.
+
+        Args:
+            physical_offset: the address.
+            size: of the record there; the unit has to tell the same.
+        """
+
+        def leads_to(place: int) -> int:
+            return int(self.units(place, place + 1)["physical_offset"][0])
+
+        place = bisect.bisect_left(range(self.unit_count), physical_offset, key=leads_to)
+        if place >= self.unit_count:
+            return None
+        unit = self.units(place, place + 1)[0]
+        is_it = unit["physical_offset"] == physical_offset and size in (None, int(unit["size"]))
+        return int(unit["queue_offset"]) if is_it else None
+
     def address_of(self, place: int) -> int:
         """Return the address where a unit begins."""
         number = bisect.bisect_right(self.first_places, place) - 1
