@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from mqtool.engine.virtual_clock import VirtualClock
     from mqtool.errors import (
         AccessDeniedError,
+        AcknowledgeError,
         AnswerTimeoutError,
         BusyError,
         CallbackError,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessDeniedError",
+    "AcknowledgeError",
     "AdminClient",
     "AnswerTimeoutError",
     "BoundedMemory",
@@ -134,6 +136,7 @@ __all__ = [
 
 _HOMES = {
     "AccessDeniedError": "mqtool.errors",
+    "AcknowledgeError": "mqtool.errors",
     "AdminClient": "mqtool.engine.client_runtime.blocking.admin_client",
     "AnswerTimeoutError": "mqtool.errors",
     "BoundedMemory": "mqtool.engine.client_runtime.only_once",

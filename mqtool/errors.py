@@ -5,6 +5,7 @@ An error words its sentence once (what, where, what to do) and keeps its facts a
 
 import enum
 from collections.abc import Sequence
+from typing import Any
 
 
 class Status(enum.IntEnum):
@@ -213,6 +214,21 @@ class SendError(MqtoolError):
         attempts = f"{len(brokers)} attempt{'s' * (len(brokers) != 1)} in {waited_ms:,} ms"
         came_to = f"; the last: {last}" if errors else ""
         super().__init__(f"the message to {topic} could not be sent, {attempts}{came_to}")
+
+
+class AcknowledgeError(MqtoolError):
+    """Popped messages that were consumed but could not be acknowledged: they come again.
+
+    ``messages`` holds them, ``errors`` why, in the same order; ``code``, ``address`` and ``retriable`` are the last's.
+    """
+
+    def __init__(self, messages: Sequence[Any], errors: Sequence[MqtoolError], count: int) -> None:
+        self.messages = [*messages]
+        self.errors = [*errors]
+        last = errors[-1]
+        self.exit_code, self.code, self.address = last.exit_code, last.code, last.address
+        self.retriable = last.retriable
+        super().__init__(f"{len(messages):,} of {count:,} messages could not be acknowledged, and come again; {last}")
 
 
 class CallbackError(MqtoolError):

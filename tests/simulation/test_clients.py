@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from mqtool.aio import PopConsumer, Producer, PushConsumer
-from mqtool.engine.client.consuming import ConsumeFrom
+from mqtool.aio import LitePullConsumer, PopConsumer, Producer, PushConsumer
+from mqtool.engine.client import questions
+from mqtool.engine.client.consuming import ConsumeFrom, MessageModel
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.rebalance import by_configuration
@@ -173,6 +174,77 @@ def test_queues_that_are_configured_are_taken_over_once(tmp_path: Path) -> None:
     in_virtual_time(tmp_path, work)
 
 
+@pytest.mark.parametrize(
+    ("kind", "away_s", "count"),
+    [
+        ("push", 0, 3),
+        ("lite pull", 0, 3),
+        ("orderly", 0, 3),
+        ("broadcasting", 0, 3),
+        ("assigned", 0, 3),
+        ("push", 60, 9),
+    ],
+)
+def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_beginning(
+    kind: str, away_s: int, count: int, tmp_path: Path
+) -> None:
+    got: list[bytes] = []
+
+    async def work(small: Small) -> None:
+        broker = RemotingClient([small.broker.address])
+
+        async def send(name: str, count: int) -> None:
+            async with Producer("P", small.names.address, clock=small.clock) as producer:
+                for number in range(count):
+                    await producer.send(ProducerMessage("T", f"{name} {number}".encode()), QUEUE)
+
+        def consumer() -> "PushConsumer | LitePullConsumer":
+            if kind in ("lite pull", "assigned"):
+                made = LitePullConsumer("G", small.names.address, {"instance_name": "c"}, small.clock)
+                if kind == "assigned":
+                    made.assign([QUEUE])
+                else:
+                    made.subscribe("T")
+                return made
+            model = MessageModel.BROADCASTING if kind == "broadcasting" else MessageModel.CLUSTERING
+            more: dict[str, Any] = {
+                "orderly": kind == "orderly",
+                "message_model": model,
+                "offsets_folder": tmp_path / "offsets",
+            }
+            begin = ConsumeFrom.FIRST_OFFSET if kind == "broadcasting" else ConsumeFrom.LAST_OFFSET
+            options = PushConsumerOptions(instance_name="c", consume_from_where=begin, **more)
+            pushed = PushConsumer("G", listen, small.names.address, options, small.clock)
+            pushed.subscribe("T")
+            return pushed
+
+        async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            got.extend(one.body for one in messages)
+
+        async def for_a_while(one: "PushConsumer | LitePullConsumer", seconds: float) -> None:
+            if isinstance(one, PushConsumer):
+                await asyncio.sleep(seconds)
+                return
+            end = small.loop.time() + seconds
+            while small.loop.time() < end:
+                got.extend(message.body for message in await one.poll(10_000))
+
+        await send("first", 5)
+        async with consumer() as one:
+            await for_a_while(one, 20)
+            await broker.invoke(questions.delete_topic("T").command)
+            await for_a_while(one, away_s)
+            await send("second", count)
+            await for_a_while(one, 60)
+        async with consumer() as one:
+            await for_a_while(one, 20)
+        names = [("first", number) for number in range(5)] + [("second", number) for number in range(count)]
+        assert got == [f"{name} {number}".encode() for name, number in names]
+        await broker.close()
+
+    in_virtual_time(tmp_path, work)
+
+
 def test_a_pop_does_not_hurry_where_the_clock_of_a_broker_is_ahead(tmp_path: Path) -> None:
     async def work(small: Small) -> None:
         asked = []
@@ -196,6 +268,38 @@ def test_a_pop_does_not_hurry_where_the_clock_of_a_broker_is_ahead(tmp_path: Pat
         assert asked.count(RequestCode.POP_MESSAGE) < 20 * 20
 
     in_virtual_time(tmp_path, work, skew_ms=2900)
+
+
+@pytest.mark.parametrize("skew_ms", [-3_600_000, -7_000, 7_000, 3_600_000])
+def test_messages_are_popped_in_time_whatever_the_clock_of_their_broker_says(tmp_path: Path, skew_ms: int) -> None:
+    async def work(small: Small) -> None:
+        loop = small.loop
+        options = PopConsumerOptions(instance_name="c", pop_invisible_time=10_000)
+        async with Producer("P", small.names.address, clock=small.clock) as producer:
+            await producer.send(ProducerMessage("T", b"first"), QUEUE)
+            one, other = (PopConsumer("G", small.names.address, options, small.clock) for _ in range(2))
+            for each in (one, other):
+                each.subscribe("T")
+            async with one, other:
+                [first] = await one.pop()
+                assert await one.ack(first)
+                for each in (one, other):  # of which one has learnt of the clock by the message
+                    began = loop.time()
+                    assert await each.pop(3000) == []
+                    assert loop.time() - began < 10
+                began = loop.time()
+                later = asyncio.create_task(other.pop(3000))
+                await asyncio.sleep(1)
+                await producer.send(ProducerMessage("T", b"second"), QUEUE)
+                [second] = await later
+                assert loop.time() - began < 2
+                renewed = await other.change_invisible_time(second, 30_000)
+                assert renewed
+                assert [message.body for message in await one.pop(25_000)] == []
+                assert await other.ack(renewed)
+                assert await one.pop(20_000) == []
+
+    in_virtual_time(tmp_path, work, skew_ms=skew_ms)
 
 
 def test_a_pop_says_that_only_slaves_are_left(tmp_path: Path) -> None:

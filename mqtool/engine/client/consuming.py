@@ -91,6 +91,27 @@ def where_to_begin(topic: str, consume_from: ConsumeFrom) -> Start:
     return Start.MAX
 
 
+def is_made_again(
+    first: ConsumerMessage | None, last: ConsumerMessage | None, min_offset: int, *, was_gone: bool
+) -> bool:
+    """Tell whether a queue is a new one, of a topic that was deleted and made again, not one whose end is lost.
+
+    The log of a broker only grows, so what a new queue has was stored behind what came before. Where nothing tells,
+    messages rather come twice than never.
+
+    Args:
+        first: message of the queue now.
+        last: message that came of it before.
+        min_offset: of the queue now.
+        was_gone: the broker has said meanwhile that there is no such topic.
+    """
+    if first is None:  # what it has comes
+        return True
+    if last is None:
+        return was_gone or min_offset == 0
+    return first.physical_offset > last.physical_offset or first.store_timestamp > last.store_timestamp
+
+
 # How much is held
 
 

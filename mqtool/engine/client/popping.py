@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from typing import NamedTuple
 
 from mqtool.engine.client.incoming import ConsumerMessage, parse_messages
 from mqtool.engine.client.questions import Question
@@ -26,14 +27,69 @@ from mqtool.formats.remoting import RemotingCommand
 ANY_QUEUE = -1
 _NORMAL = "0"
 _GONE = ResponseCode.NO_MESSAGE
+_TOO_LATE = "timeout too much"
+_LATE_MS = 500
+"""A broker takes a pop for late that has been under way for so much longer than it would wait."""
+_FIRST_STEP_MS = 1000
+_MOST_MS = 10 * 365 * 86_400_000
 
 
-def pop(header: Pop, broker_name: str) -> Question[list[ConsumerMessage]]:
+class Popped(NamedTuple):
+    """The answer to a pop."""
+
+    messages: list[ConsumerMessage]
+    pop_time: int  # in ms, by the clock of the broker
+    is_late: bool  # it was asked too long ago, by the clock of the broker, and gives nothing
+
+
+class ClockSearch:
+    """Finds how far (ms) the clock of a broker is ahead of ours, by what it takes for late.
+
+    >>> search = ClockSearch(0)
+    >>> while (ahead := search.next_try()) is not None: search.note(ahead, is_late=90_000 - ahead > 500)
+    >>> 90_000 <= search.found <= 90_500
+    True
+    """
+
+    def __init__(self, known: int) -> None:
+        self._known = known
+        self._late: int | None = None
+        self._in_time: int | None = None
+        self._step = _FIRST_STEP_MS
+
+    def next_try(self) -> int | None:
+        """Return by how much to try next, None where that is known, or not to be found."""
+        late, in_time = self._late, self._in_time
+        if late is None and in_time is None:
+            return self._known
+        if self._step > _MOST_MS:
+            return None
+        if late is None or in_time is None:
+            step, self._step = self._step, 2 * self._step
+            return late + step if late is not None else (in_time or 0) - step
+        return (late + in_time) // 2 if in_time - late > _LATE_MS else None
+
+    def note(self, ahead: int, *, is_late: bool) -> None:
+        """Note what a broker says."""
+        if is_late:
+            self._late = ahead
+        else:
+            self._in_time = ahead
+
+    @property
+    def found(self) -> int:
+        """By how much its clock is ahead, or at most half a second more."""
+        if self._late is None or self._in_time is None:
+            return self._known
+        return self._in_time + _LATE_MS
+
+
+def pop(header: Pop, broker_name: str) -> Question[Popped]:
     """Messages that are hidden from others for a while; each has a property that is its receipt, ``POP_CK``."""
 
-    def read(answer: RemotingCommand) -> list[ConsumerMessage]:
+    def read(answer: RemotingCommand) -> Popped:
         if answer.code != ResponseCode.SUCCESS:
-            return []
+            return Popped([], 0, is_late=_TOO_LATE in (answer.remark or ""))
         told = parse_header(PopResponse, answer.ext_fields)
         starts = _starts(told.start_offset_info or "")
         messages = []
@@ -45,7 +101,7 @@ def pop(header: Pop, broker_name: str) -> Question[list[ConsumerMessage]]:
                 receipt = Receipt(start, told.pop_time, told.invisible_time, told.revive_qid, broker_name)
                 message = _with_receipt(message, receipt, _NORMAL, message.queue_id, message.queue_offset)
             messages.append(message)
-        return messages
+        return Popped(messages, told.pop_time, is_late=False)
 
     codes = (ResponseCode.SUCCESS, ResponseCode.POLLING_FULL, ResponseCode.POLLING_TIMEOUT)
     return Question(RemotingCommand(RequestCode.POP_MESSAGE, ext_fields=build_header(header)), read, codes)

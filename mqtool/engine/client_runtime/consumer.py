@@ -32,7 +32,7 @@ from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets
 from mqtool.engine.client_runtime.reader import ANSWER_MS, Reader
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import MqtoolError, RefusedError
+from mqtool.errors import MqtoolError, RefusedError, UnknownTopicError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
@@ -94,6 +94,8 @@ class HeldQueue:
     def __init__(self, queue: MessageQueue, next_offset: int, now: int) -> None:
         self.queue = queue
         self.next_offset = next_offset
+        self.last: ConsumerMessage | None = None  # that came
+        self.is_gone = False  # its broker has no such topic any more
         self.wished_broker_id = MASTER  # where the broker would have the next messages be pulled
         self.waiting: ProcessQueue[ConsumerMessage] = ProcessQueue(now)
         self.has_room = asyncio.Event()
@@ -293,7 +295,7 @@ class Consumer(Subscriber, Reader):
                 self._subscriptions[topic] = dataclasses.replace(subscription, version=now)
             await self._instance.send_heartbeats()
         for one in begun:
-            one.pulling = self._instance.keep_on(f"pulling {one.queue}", functools.partial(self._pull_on, one))
+            self._pull(one)
 
     async def _tell_assigned(self, queues: Collection[MessageQueue]) -> None:
         self._shared |= {*queues}
@@ -345,9 +347,14 @@ class Consumer(Subscriber, Reader):
 
     async def _take_over(self, queue: MessageQueue) -> HeldQueue:
         self._offsets.forget(queue)
-        offset = await self._where_to_begin(queue)
+        return self._begin_at(queue, await self._where_to_begin(queue))
+
+    def _begin_at(self, queue: MessageQueue, offset: int) -> HeldQueue:
         held = self._held[queue] = HeldQueue(queue, offset, self._clock())
         return held
+
+    def _pull(self, held: HeldQueue) -> None:
+        held.pulling = self._instance.keep_on(f"pulling {held.queue}", functools.partial(self._pull_on, held))
 
     async def _where_to_begin(self, queue: MessageQueue) -> int:
         offset = await self._offsets.read(queue)
@@ -399,6 +406,14 @@ class Consumer(Subscriber, Reader):
                 broker_id, address = self._instance.broker_to_read(queue.broker_name, held.wished_broker_id)
                 question = self._question(held, subscription, of_master=broker_id == MASTER)
                 fetched = await self._instance.wire.ask(address, question, fetching.HELD_ANSWER_MS)
+                elsewhere = await self._elsewhere(held, fetched, address)
+            except UnknownTopicError as error:
+                if not held.is_gone:
+                    log.warning("%s; %s is consumed again once it is there", error, queue)
+                    held.is_gone = True
+                    self._offsets.forget(queue)
+                await asyncio.sleep(_AFTER_ERROR_S)
+                continue
             except RefusedError as error:
                 log.warning("pull of %s: %s", queue, error)
                 await asyncio.sleep(_AFTER_BUSY_S if error.code == ResponseCode.SYSTEM_BUSY else _AFTER_ERROR_S)
@@ -410,13 +425,17 @@ class Consumer(Subscriber, Reader):
                 continue
             if waiting.is_dropped:
                 return
-            if fetched.code == ResponseCode.PULL_OFFSET_MOVED:
-                await self._moved(held, fetched.next_offset)
+            if elsewhere is not None:
+                is_reset = not held.is_gone and fetched.min_offset <= held.next_offset <= fetched.max_offset
+                await self._go_on_at(held, elsewhere, is_reset=is_reset)
                 return
+            held.is_gone = False
             held.next_offset, held.wished_broker_id = fetched.next_offset, fetched.suggested_broker_id
             messages = consuming.messages_of(fetched.records, queue, subscription)
             if queue.topic.startswith(RETRY_PREFIX):
                 messages = [consuming.original(one, self.group) for one in messages]
+            if messages:
+                held.last = messages[-1]
             if self._metrics:
                 now = time.perf_counter()
                 for one in messages:
@@ -426,16 +445,61 @@ class Consumer(Subscriber, Reader):
             if self._pull_interval:
                 await asyncio.sleep(self._pull_interval / 1000)
 
-    async def _moved(self, held: HeldQueue, offset: int) -> None:
-        """Begin anew where the broker says: what was asked for is not there any more, or not yet."""
-        log.warning("%s has no offset %d: it goes on at %d", held.queue, held.next_offset, offset)
-        held.waiting.is_dropped = True
-        await asyncio.sleep(_AFTER_MOVED_S)
-        self._offsets.update(held.queue, offset, increase_only=False)
-        await self._offsets.persist([held.queue])
-        if self._held.get(held.queue) is held:
-            del self._held[held.queue]
-        self._rebalance_wanted.set()
+    async def _elsewhere(self, held: HeldQueue, fetched: fetching.Fetched, address: str) -> int | None:
+        """Return where to go on if not where the last pull ended: nothing is there, or the offset was reset.
+
+        Where a topic was deleted and made again its queues begin anew, and have other messages at the same offsets.
+        """
+        is_moved = fetched.code == ResponseCode.PULL_OFFSET_MOVED
+        is_beyond = held.next_offset > fetched.max_offset
+        if held.is_gone or (is_moved and is_beyond):
+            first = await self._first_message(held.queue, fetched, address)
+            if consuming.is_made_again(first, held.last, fetched.min_offset, was_gone=held.is_gone):
+                return fetched.min_offset
+        return fetched.next_offset if is_moved else None
+
+    async def _first_message(
+        self, queue: MessageQueue, fetched: fetching.Fetched, address: str
+    ) -> ConsumerMessage | None:
+        subscription = consuming.subscribe(queue.topic, "*", self._clock())
+        question = fetching.pull(
+            self.group, queue, fetched.min_offset, 1, subscription, hold_ms=0, with_subscription=True
+        )
+        found = await self._instance.wire.ask(address, question, ANSWER_MS)
+        return next(iter(consuming.messages_of(found.records, queue, subscription)), None)
+
+    async def _go_on_at(self, held: HeldQueue, offset: int, *, is_reset: bool) -> None:
+        """Begin anew at another offset; what came before is consumed first, as it may never come again.
+
+        Where an administrator has reset the offset it is left, and comes again or is not wanted.
+        """
+        queue, waiting = held.queue, held.waiting
+        if offset != held.next_offset:
+            log.warning("%s is read on at %d, not at %d", queue, offset, held.next_offset)
+        waiting.is_dropped = is_reset
+        if not held.is_gone:
+            await asyncio.sleep(_AFTER_MOVED_S)
+        while waiting.count and not waiting.is_dropped:
+            waiting.pulled_at = self._clock()
+            held.has_room.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN_S):
+                    await held.has_room.wait()
+        if not is_reset or self._is_orderly:
+            await held.is_idle.wait()
+        if self._held.get(queue) is not held:  # it was let go meanwhile
+            return
+        waiting.is_dropped = True
+        held.has_some.set()
+        self._note_next(queue, offset)
+        await self._offsets.persist([queue])
+        if self._held.get(queue) is held:
+            anew = self._begin_at(queue, offset)
+            anew.waiting.locked_at = waiting.locked_at
+            self._pull(anew)
+
+    def _note_next(self, queue: MessageQueue, offset: int) -> None:
+        self._offsets.update(queue, offset, increase_only=False)
 
     # What administrators ask, through a broker
 

@@ -430,6 +430,10 @@ class LitePullConsumer(Consumer):
         await super()._let_go(queue)
         self._given_up_to.pop(queue, None)
 
+    def _note_next(self, queue: MessageQueue, offset: int) -> None:
+        super()._note_next(queue, offset)
+        self._given_up_to[queue] = offset
+
     def _subscription_of(self, queue: MessageQueue) -> Subscription | None:
         return super()._subscription_of(queue) if self._assigned is None else self._assigned.get(queue)
 

@@ -22,13 +22,15 @@ from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
+from mqtool.errors import AcknowledgeError, AnswerTimeoutError, MqtoolError, NotFoundError, UnavailableError, UsageError
 from mqtool.formats.bodies import ConsumerData, Heartbeat
 
 log = logging.getLogger(__name__)
 
 _ANSWER_MS = 5000
 _AFTER_NOTHING_S = 0.2
+_PROBE_MS = 1000
+_CLOCKS_DIFFER_MS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +52,18 @@ class PopConsumerOptions(ClientOptions):
     deserializer: "Callable[[bytes], Any] | None" = None
 
 
+class _Hidden(NamedTuple):
+    """Until when (ms) nobody else gets a message: one clock may be set anew, the other stands still in sleep."""
+
+    wall_ms: int
+    loop_ms: float
+
+
 class _Popped(NamedTuple):
-    """Messages of one pop, and until when (ms) nobody else gets them."""
+    """Messages of one pop, and until when nobody else gets them."""
 
     messages: list[ConsumerMessage]
-    hidden_until: int
+    hidden: _Hidden = _Hidden(0, 0.0)
 
 
 class PopConsumer(Subscriber):
@@ -91,7 +100,8 @@ class PopConsumer(Subscriber):
             raise UsageError(f"pop_batch_nums={self.options.pop_batch_nums}: a pop gives 1 to 32 messages")
         self._instance.heartbeat = self._heartbeat
         self._under_way: dict[tuple[str, str], asyncio.Task[_Popped]] = {}  # by topic and broker
-        self._to_give: deque[tuple[int, ConsumerMessage]] = deque()  # one by one; until when each is hidden
+        self._to_give: deque[tuple[_Hidden, ConsumerMessage]] = deque()  # one by one
+        self._ahead: dict[str, int] = {}  # ms by which the clock of a broker is ahead of ours, where that is known
         self._last: ConsumerMessage | None = None
 
     # From start to shutdown
@@ -178,10 +188,10 @@ class PopConsumer(Subscriber):
                 has_answer = True
                 for failed, why in errors.items():  # this one answers: that is no reason to end
                     log.warning("nothing is popped of %s on %s: %s", *failed, why)
-                if popped.messages and self._clock() < popped.hidden_until:  # else others may have them by now
+                if popped.messages and self._is_hidden(popped.hidden):  # else others may have them by now
                     return popped._replace(messages=self._shown(popped.messages))
             if loop.time() >= end and (has_answer or self._under_way):
-                return _Popped([], 0)
+                return _Popped([])
 
     def __aiter__(self) -> AsyncIterator[ConsumerMessage]:
         """Give one message after the other until this consumer is shut down; who asks for one has consumed the last.
@@ -199,12 +209,12 @@ class PopConsumer(Subscriber):
         await self._ack_last()
         while self._is_running:
             while self._to_give:
-                hidden_until, message = self._to_give.popleft()
-                if self._clock() < hidden_until:  # else others may have it by now
+                hidden, message = self._to_give.popleft()
+                if self._is_hidden(hidden):  # else others may have it by now
                     self._last = message
                     return message
             popped = await self._take()
-            self._to_give.extend((popped.hidden_until, message) for message in popped.messages)
+            self._to_give.extend((popped.hidden, message) for message in popped.messages)
         raise StopAsyncIteration
 
     async def _ack_last(self) -> None:
@@ -220,11 +230,24 @@ class PopConsumer(Subscriber):
 
         Args:
             timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+
+        Raises:
+            AcknowledgeError: some could not be acknowledged, the others were.
         """
         messages = await self.pop(timeout_ms)
         yield messages
-        for message in messages:
-            await self.ack(message)
+        self._check_running()
+        came_to = await asyncio.gather(*map(self.ack, messages), return_exceptions=True)
+        failed: list[ConsumerMessage] = []
+        errors: list[MqtoolError] = []
+        for message, error in zip(messages, came_to, strict=True):
+            if isinstance(error, MqtoolError):
+                failed.append(message)
+                errors.append(error)
+            elif isinstance(error, BaseException):
+                raise error
+        if failed:
+            raise AcknowledgeError(failed, errors, len(messages)) from errors[-1]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -245,20 +268,10 @@ class PopConsumer(Subscriber):
         return places
 
     async def _pop_of(self, topic: str, broker_name: str, wait_ms: int) -> "_Popped":
-        options, subscription = self.options, self._subscriptions[topic]
-        header = popping.pop_of(
-            self.group,
-            subscription,
-            options.pop_batch_nums,
-            options.pop_invisible_time,
-            wait_ms,
-            self._clock(),
-            in_order=options.orderly,
-        )
-        question = popping.pop(header, broker_name)
         end = asyncio.get_running_loop().time() + wait_ms / 1000
-        messages = await self._instance.ask(broker_name, question, wait_ms + _ANSWER_MS)
-        hidden_until = self._clock() + options.pop_invisible_time
+        answer = await self._asked(topic, broker_name, wait_ms)
+        messages, subscription = answer.messages, self._subscriptions[topic]
+        hidden = self._hidden_now()
         early = end - asyncio.get_running_loop().time()
         if not messages and early > 0:  # too many wait there, or its clock is ahead of ours
             await asyncio.sleep(min(early, _AFTER_NOTHING_S))
@@ -269,7 +282,61 @@ class PopConsumer(Subscriber):
                     await self._ack(one)
                 except MqtoolError as error:  # it comes again
                     log.warning("a message of %s on %s is not acknowledged: %s", topic, broker_name, error)
-        return _Popped(wanted, hidden_until)
+        return _Popped(wanted, hidden)
+
+    async def _asked(self, topic: str, broker_name: str, wait_ms: int) -> popping.Popped:
+        """Pop of a broker, whatever its clock says."""
+        before = self._ahead.get(broker_name, 0)
+        try:
+            answer = await self._ask_for(topic, broker_name, before, wait_ms, wait_ms + _ANSWER_MS)
+        except AnswerTimeoutError:  # it holds a pop for too long where its clock is behind ours
+            answer = await self._find_clock(topic, broker_name)
+            if not answer.messages and self._ahead.get(broker_name, 0) > before - _CLOCKS_DIFFER_MS:
+                raise
+            return answer
+        return await self._find_clock(topic, broker_name) if answer.is_late else answer
+
+    async def _ask_for(
+        self, topic: str, broker_name: str, ahead_ms: int, wait_ms: int, timeout_ms: int
+    ) -> popping.Popped:
+        options = self.options
+        header = popping.pop_of(
+            self.group,
+            self._subscriptions[topic],
+            options.pop_batch_nums,
+            options.pop_invisible_time,
+            wait_ms,
+            self._clock() + ahead_ms,
+            in_order=options.orderly,
+        )
+        answer = await self._instance.ask(broker_name, popping.pop(header, broker_name), timeout_ms)
+        if answer.messages:
+            self._ahead[broker_name] = answer.pop_time - self._clock()
+        return answer
+
+    async def _find_clock(self, topic: str, broker_name: str) -> popping.Popped:
+        """Find how far the clock of a broker is ahead of ours, by pops that do not wait; return what they give.
+
+        A broker goes by its own clock and by when we say that we have asked: one that is ahead of us takes all pops for
+        late, one that is behind holds them for too long.
+        """
+        search = popping.ClockSearch(self._ahead.get(broker_name, 0))
+        while (ahead := search.next_try()) is not None:
+            answer = await self._ask_for(topic, broker_name, ahead, 0, _PROBE_MS)
+            if answer.messages:
+                return answer
+            search.note(ahead, is_late=answer.is_late)
+        self._ahead[broker_name] = search.found
+        log.warning("the clock of %s is %.1f s ahead of ours", broker_name, search.found / 1000)
+        return popping.Popped([], 0, is_late=False)
+
+    def _hidden_now(self) -> _Hidden:
+        """Return until when a message is hidden that was popped just now."""
+        hidden_ms = self.options.pop_invisible_time
+        return _Hidden(self._clock() + hidden_ms, asyncio.get_running_loop().time() * 1000 + hidden_ms)
+
+    def _is_hidden(self, hidden: _Hidden) -> bool:
+        return self._clock() < hidden.wall_ms and asyncio.get_running_loop().time() * 1000 < hidden.loop_ms
 
     async def ack(self, message: ConsumerMessage) -> bool:
         """Be done with a message; return False where it was too late, as others may have it by now.

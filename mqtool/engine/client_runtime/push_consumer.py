@@ -150,8 +150,8 @@ class PushConsumer(Consumer):
         if self._has_locks:
             await self._unlock([queue])
 
-    async def _take_over(self, queue: MessageQueue) -> HeldQueue:
-        held = await super()._take_over(queue)
+    def _begin_at(self, queue: MessageQueue, offset: int) -> HeldQueue:
+        held = super()._begin_at(queue, offset)
         self._service.begin(held)
         return held
 

@@ -1,8 +1,11 @@
 """Consumers that pop: each message to one of them, hidden for a while, and again if it is not acknowledged."""
 
 import asyncio
+import dataclasses
+import time
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -198,3 +201,42 @@ def test_a_batch_is_acknowledged_when_its_block_ends(broker: mqtool.Broker, cloc
         return found
 
     assert sorted(asyncio.run(run())) == sorted(BODIES)
+
+
+def test_a_batch_acknowledges_what_it_can_and_names_the_rest(broker: mqtool.Broker, clock: mqtool.VirtualClock) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        queue = producer.queues("Orders")[0]
+        producer.send_batch([ProducerMessage("Orders", b"%d" % number) for number in range(5)], queue)
+    with consumer(broker, clock=clock) as one:
+        failed = pytest.raises(mqtool.AcknowledgeError, match="2 of 5 messages could not be acknowledged")
+        with failed as caught, one.batch() as messages:
+            for number in (0, 2):
+                messages[number] = dataclasses.replace(messages[number], broker_name="gone")
+        assert [one.body for one in caught.value.messages] == [b"0", b"2"]
+        assert [type(error) for error in caught.value.errors] == [mqtool.UnavailableError] * 2
+        clock.advance(70)
+        assert bodies(popped(one, 2)) == [b"0", b"2"]
+        assert one.pop(0) == []
+
+
+def test_iterating_gives_nothing_that_others_may_have_by_now_though_the_clock_was_set_back(
+    broker: mqtool.Broker,
+) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        queue = producer.queues("Orders")[0]
+        producer.send_batch([ProducerMessage("Orders", b"%d" % number) for number in range(5)], queue)
+    options = PopConsumerOptions(poll_timeout_millis=100, pop_invisible_time=60_000)
+    now = time.time_ns() // 1_000_000
+    made = mqtool.aio.PopConsumer("G", broker.name_server_address, options, clock=lambda: now)
+    made.subscribe("Orders")
+
+    async def run() -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        async with made:
+            found = [(await anext(made)).body, (await anext(made)).body]
+            with mock.patch.object(loop, "time", lambda at=loop.time: at() + 61), pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await anext(made)
+        return found
+
+    assert asyncio.run(run()) == [b"0", b"1"]
