@@ -78,7 +78,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
     """Hands requests on to an S3 server. ``faults`` are what happens to the next requests for bytes, one each.
 
     A fault is a status that is answered, ``cut`` (the connection breaks in the middle of the answer) or ``stall`` (so
-    does it before the answer). ``requests`` are the sizes of the answers that were given, by path.
+    does it before the answer). ``sizes`` are those of the answers that were given.
     """
 
     daemon_threads = True
@@ -88,6 +88,7 @@ class FaultyServer(http.server.ThreadingHTTPServer):
         self.upstream = address
         self.faults: list[int | str] = []
         self.sizes: list[int] = []
+        self.head_count = 0
         self.lock = threading.Lock()
         self.before_get: Any = lambda: None
 
@@ -123,6 +124,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault == "stall":
             self.close_connection = True
             return
+        if self.command == "HEAD":
+            with self.server.lock:
+                self.server.head_count += 1
         connection = http.client.HTTPConnection(self.server.upstream)
         connection.request(self.command, self.path, headers=dict(self.headers))
         answer = connection.getresponse()

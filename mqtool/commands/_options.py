@@ -156,7 +156,12 @@ BROKER_LINE = BrokerLine()
 STORE = StorePath()
 
 
-def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def packed_store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what ``store_options`` adds; the store may be a compressed copy."""
+    return store_options(command, unpacks=True)
+
+
+def store_options(command: Callable[..., Any], unpacks: bool = False) -> Callable[..., Any]:
     """Add ``-s``, ``-c`` and ``--set``; the command receives the opened store as ``store``."""
 
     @store_names
@@ -169,7 +174,7 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
         is_live: bool = False,
         **kwargs: Any,
     ) -> Any:
-        return command(*args, store=open_store(store, config, settings, is_live), **kwargs)
+        return command(*args, store=open_store(store, config, settings, is_live, unpacks), **kwargs)
 
     return wrapped
 
@@ -216,12 +221,12 @@ def tell_may_be_live(store: "StoreReader", output: Output, is_ahead: bool = Fals
 
 
 def open_store(
-    store: Path | None, config: Path | None, settings: tuple[str, ...], is_live: bool = False
+    store: Path | None, config: Path | None, settings: tuple[str, ...], is_live: bool = False, unpacks: bool = False
 ) -> "StoreReader":
     """Open the store that the options, the environment or the working directory name."""
     from mqtool.engine.store.reader import StoreReader
 
-    loaded = dataclasses.replace(load_config(config, settings), in_use=is_live)
+    loaded = dataclasses.replace(load_config(config, settings), in_use=is_live, unpacks=unpacks)
     return StoreReader(store or default_store(), loaded)
 
 

@@ -167,7 +167,8 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if brokers and is_live:
             raise UsageError("--live is of a store, and brokers are meant: give -s, or leave it out")
-        source: Brokers | StoreReader = brokers or open_store(store, config, settings, is_live)
+        unpacks = bool(kwargs.get("scan"))  # what walks over the log takes compressed copies
+        source: Brokers | StoreReader = brokers or open_store(store, config, settings, is_live, unpacks)
         return command(*args, source=source, **kwargs)
 
     return wrapped

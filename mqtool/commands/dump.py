@@ -18,9 +18,9 @@ from mqtool.commands._options import (
     live_option,
     message_options,
     output_option,
+    packed_store_options,
     queue_filter,
     range_options,
-    store_options,
     tag_filter,
     tell_may_be_live,
     time_options,
@@ -158,7 +158,7 @@ class _Dump(click.Command):
 @message_options
 @click.option("--follow", is_flag=True, help="Go on as a broker appends, until Ctrl-C or --limit.")
 @live_option
-@store_options
+@packed_store_options
 @output_option
 @click.pass_context
 def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Output, **chosen: Any) -> int:
@@ -175,6 +175,8 @@ def command(ctx: click.Context, /, kind: str, store: "StoreReader", output: Outp
     from mqtool.commands._dump.request import Request
 
     _refuse(ctx, kind)
+    if chosen["follow"] and store.is_packed:
+        raise UsageError(f"{store.root} is a compressed copy, to which nothing is appended: leave out --follow")
     output.columns = KINDS[kind].columns
     total = store.commit_log.total_size if kind == "commitlog" and _is_file(sys.stdout) else 0
     with progress(total, "dump") as advance:

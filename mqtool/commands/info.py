@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._options import check_has_log, output_option, store_options
+from mqtool.commands._options import check_has_log, output_option, packed_store_options
 from mqtool.commands._output import Output, iso_time, printable, with_times
 from mqtool.commands._rows import topic_kind
 
@@ -20,7 +20,7 @@ _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 
 
 @click.command(short_help="Tell what this store is.")
-@store_options
+@packed_store_options
 @output_option
 def command(store: "StoreReader", output: Output) -> int:
     """Tell what this store is: its log, topics, index and state, which versions of RocketMQ wrote it, what it takes up.

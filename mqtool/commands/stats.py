@@ -10,9 +10,9 @@ from mqtool.commands._options import (
     live_option,
     matching,
     output_option,
+    packed_store_options,
     queue_filter,
     range_options,
-    store_options,
     tag_filter,
     tell_may_be_live,
     time_options,
@@ -48,7 +48,7 @@ _LISTED_GAPS = 10
 @time_options
 @jobs_option
 @live_option
-@store_options
+@packed_store_options
 @output_option
 def command(
     by: str,
@@ -94,7 +94,7 @@ def command(
                 advance(now)
 
             selection = Selection(topics, queues, tags, since, until)
-            stats = count_messages(store, By(by), selection, first, last, jobs, told)
+            stats = count_messages(store, By(by), selection, first, last, store.threads_at_most(jobs), told)
     except KeyboardInterrupt:
         output.remark(f"interrupted after {done:,} of {total:,} bytes of log")
         raise

@@ -11,7 +11,7 @@ from mqtool.commands._options import (
     jobs_option,
     live_option,
     output_option,
-    store_options,
+    packed_store_options,
     tell_may_be_live,
 )
 from mqtool.commands._output import Output, progress
@@ -38,7 +38,7 @@ STYLES = {"error": "red", "warning": "yellow", "note": None}
 )
 @jobs_option
 @live_option
-@store_options
+@packed_store_options
 @output_option
 def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
     """Check every file of the store and list what is wrong, without writing anything.
@@ -50,6 +50,9 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
     from mqtool.engine.repair.verify import Level, verify_store
 
     check_has_log(store)
+    if store.is_packed and not store.paths.is_part:
+        store = store.log_alone()
+        store.remarks.append("of a compressed copy only the log is checked: unpack it to have queues and index checked")
     total = store.commit_log.total_size
     done, is_ahead = 0, False
     output.tell_compiling(total)

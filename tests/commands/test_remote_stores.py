@@ -14,6 +14,7 @@ from mqtool.engine.store import remote, spool
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import NotFoundError, ReadError, Status, StoreChangedError
 from tests.commands.running import Ran, run
+from tests.commands.test_compressed_copies import archive, check_equal, compressed, pack_segments
 from tests.commands.test_live import tear
 from tests.damage import cases
 from tests.golden import copy_of, golden_store
@@ -104,6 +105,17 @@ def test_single_messages_queues_and_pages_are_found_in_s3(s3: S3) -> None:
         for kind in row["disk"]:
             del kind["allocated_size"]  # storage has no holes
     assert pages[0] == pages[1]
+
+
+def test_compressed_copies_in_s3_are_read_as_those_on_a_disk(s3: S3, tmp_path: Path) -> None:
+    store, up = golden_store("mixed-533-kill"), tmp_path / "up"
+    up.mkdir()
+    pack_segments(copy_of("mixed-533-kill", up), "zst")
+    compressed(archive(store, up / "store.tar"), "gz")
+    url = s3.put(up, "up")
+
+    for name in ("mixed-533-kill", "store.tar", "store.tar.gz"):
+        check_equal(store, f"{url}/{name}", ("stats -s STORE", "verify -s LOG"))
 
 
 @pytest.mark.parametrize("number", range(3, len(cases()), 34))
@@ -216,9 +228,11 @@ def test_little_is_fetched_for_little(s3: S3, faulty: FaultyServer) -> None:
 def test_a_whole_file_takes_few_large_requests(s3: S3, faulty: FaultyServer) -> None:
     url, data = put_segment(s3, 20 << 20)
 
-    assert opened(url, len(data)).bytes.tobytes() == data
+    file = opened(url, len(data))
+    assert file.bytes.tobytes() == data
     assert sum(faulty.sizes) == len(data)
     assert len(faulty.sizes) == 3
+    assert faulty.head_count == 1  # for its length: the answers tell whether it is the same object
 
 
 @pytest.mark.parametrize("faults", [[503, 503], ["cut"], ["stall", 500], ["cut", 503, "stall", "cut"]])

@@ -1,14 +1,16 @@
 """The commit log on disk: its segments, and walks over them that go on behind damage."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mqtool.engine.store.file_queue import FileQueue
-from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.errors import NotFoundError
+from mqtool.engine.store.file_queue import FileQueue, Stray
+from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.packed import READ_PACKED, PackedPath, is_packed_name, plain_name
+from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 
@@ -43,9 +45,45 @@ class Gap:
 
 
 class CommitLog(FileQueue):
-    """All messages, in order of arrival."""
+    """All messages, in order of arrival.
+
+    With ``unpacks`` a compressed segment is read where there is no plain one; they are ``packed``.
+
+    Raises:
+        UsageError: there is such a segment, and they are not to be unpacked.
+    """
 
     envelope: scan.Envelope = scan.BARE
+
+    def __init__(
+        self, folders: Iterable[Path], file_size: int | None = None, only: Path | None = None, unpacks: bool = False
+    ) -> None:
+        self._unpacks = unpacks
+        self.packed: list[Path] = []
+        self.passed_over: list[Path] = []
+        """Compressed segments that are not read, as there is another copy."""
+        super().__init__(folders, file_size, only)
+
+    def _listed(self, only: Path | None) -> tuple[list[MappedFile], list[Stray]]:
+        segments, strays = super()._listed(only)
+        starts = {segment.start_offset for segment in segments}
+        self.packed, self.passed_over = [], []
+        for stray in sorted(strays, key=lambda one: one.path):
+            if stray.is_folder or not is_packed_name(stray.path.name):
+                continue
+            start = int(plain_name(stray.path.name))
+            if start in starts:
+                self.passed_over.append(stray.path)
+                continue
+            if not self._unpacks:
+                raise UsageError(f"{stray.path} is compressed: unpack it first; {READ_PACKED}")
+            strays.remove(stray)
+            starts.add(start)
+            self.packed.append(stray.path)
+            with reading(stray.path):
+                path = PackedPath.of(stray.path)
+                segments.append(MappedFile(path, start, path.entry().size))
+        return segments, strays
 
     def buffer(self, segment: MappedFile, kernels: Any) -> Any:
         """Return the bytes of a segment as the kernels take them."""

@@ -1,12 +1,15 @@
 """Where each file of a store lives, and the sizes that only a broker's configuration tells."""
 
+import copy
 import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapped_file import read_file, reading
+from mqtool.engine.store.packed import plain_name
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.settings import parse_settings
 
@@ -61,11 +64,12 @@ class StoreConfig:
     """Broker settings by RocketMQ's names; a missing one is inferred from the files or has RocketMQ's default.
 
     ``in_use`` has the ends of log, queues and index judged as of a store that a broker writes to, whatever its lock
-    says.
+    says. With ``unpacks`` archives and compressed segments are read as streams, else they are refused.
     """
 
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     in_use: bool = False
+    unpacks: bool = False
 
     @classmethod
     def load(cls, path: Path | None, overrides: Mapping[str, str]) -> "StoreConfig":
@@ -122,7 +126,7 @@ def _segment_folders(root: Path, prefix: str) -> list[Path]:
     return sorted(
         folder
         for folder in root.glob(f"{prefix}*")
-        if folder.is_dir() and any(is_segment_name(file.name) for file in folder.iterdir())
+        if folder.is_dir() and any(is_segment_name(plain_name(file.name)) for file in folder.iterdir())
     )
 
 
@@ -136,7 +140,7 @@ def _is_log(folder: Path) -> bool:
         return False
     with reading(folder):
         names = {path.name for path in folder.iterdir()}
-    return names.isdisjoint(_PARTS) and any(map(is_segment_name, names))
+    return names.isdisjoint(_PARTS) and any(is_segment_name(plain_name(name)) for name in names)
 
 
 class StorePaths:
@@ -157,7 +161,7 @@ class StorePaths:
         if root.is_file():
             self.single, self.root = root, root.parent
             root = root.parent
-            self.commit_log = [root] if is_segment_name(self.single.name) else []
+            self.commit_log = [root] if is_segment_name(plain_name(self.single.name)) else []
             if root.parent.name.startswith("dledger-"):
                 self.dledger = root.parent
         elif _is_log(root):
@@ -169,6 +173,20 @@ class StorePaths:
             self.commit_log = self._commit_log(config)
         else:
             raise NotFoundError(f"{root} is no directory: give the store of a broker with -s")
+        self._name_parts(root)
+        if (
+            not self.commit_log
+            and not self.single
+            and not any(
+                path.exists() for path in (self.consume_queue, self.index, self.checkpoint, self.config / "topics.json")
+            )
+        ):
+            raise NotFoundError(
+                f"{root} is no RocketMQ store (no commitlog, consumequeue, index, checkpoint or config in it): "
+                f"give the directory that holds them with -s"
+            )
+
+    def _name_parts(self, root: Path) -> None:
         self.consume_queue = root / "consumequeue"
         self.consume_queue_rocksdb = root / "consumequeue_rocksdb"
         self.consume_queue_ext = root / "consumequeue_ext"
@@ -183,17 +201,13 @@ class StorePaths:
         self.config = root / "config"
         self.compaction = root / "compaction"
         self.timer_check = self.config / "timercheck"
-        if (
-            not self.commit_log
-            and not self.single
-            and not any(
-                path.exists() for path in (self.consume_queue, self.index, self.checkpoint, self.config / "topics.json")
-            )
-        ):
-            raise NotFoundError(
-                f"{root} is no RocketMQ store (no commitlog, consumequeue, index, checkpoint or config in it): "
-                f"give the directory that holds them with -s"
-            )
+
+    def log_alone(self) -> Self:
+        """Return the same as if nothing but the log were there."""
+        other = copy.copy(self)
+        other.is_log = True
+        other._name_parts(self.commit_log[0])
+        return other
 
     @property
     def is_part(self) -> bool:

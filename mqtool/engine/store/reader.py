@@ -18,10 +18,11 @@ from mqtool.engine.store.index_file import DEFAULT_SHAPE, IndexFile, Shape, infe
 from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
 from mqtool.engine.store.locks import is_locked, shows_locks
 from mqtool.engine.store.mapped_file import read_file, reading
+from mqtool.engine.store.packed import READ_PACKED, ArchivePath, is_archive, opened_archive
 from mqtool.engine.store.paths import StoreConfig, StorePaths
 from mqtool.engine.store.queues_on_demand import QueuesOnDemand
 from mqtool.engine.store.remote import RemotePath, place, scandir
-from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError
+from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, UsageError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
 from mqtool.formats.message import Message, message_of
@@ -55,9 +56,16 @@ class StoreReader:
         self.config = config or StoreConfig()
         path = place(root)
         with reading(path):
-            self.paths = StorePaths(path.fresh() if isinstance(path, RemotePath) else path, self.config)
+            path = path.fresh() if isinstance(path, RemotePath) else path
+            found: list[str] = []
+            if is_archive(path):
+                if not self.config.unpacks:
+                    raise UsageError(f"{path} is an archive: unpack it first; {READ_PACKED}")
+                path = opened_archive(path, found)
+            self.paths = StorePaths(path, self.config)
         self.root = self.paths.root
         self.remarks = self.paths.remarks
+        self.remarks += found
         self._left_out: set[Path] = set()
         self._names_left_out: set[str] = set()
 
@@ -90,13 +98,32 @@ class StoreReader:
     @functools.cached_property
     def commit_log(self) -> CommitLog:
         """All messages, in order of arrival."""
-        log = CommitLog(self.paths.commit_log, self.config.size("mappedFileSizeCommitLog"), self.paths.single)
+        size, unpacks = self.config.size("mappedFileSizeCommitLog"), self.config.unpacks
+        log = CommitLog(self.paths.commit_log, size, self.paths.single, unpacks)
+        self.remarks += [f"{path} is not read: there is another copy of it" for path in log.passed_over if unpacks]
         log.remarks = self.remarks
         if self.paths.dledger:
             log.envelope = scan.DLEDGER
         if log.inferred and log.segments and log.file_size != 1 << 30:
             self.remarks.append(f"segments are taken to be {log.file_size:,} bytes (mappedFileSizeCommitLog)")
         return log
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the log, or all of the store, is a compressed copy."""
+        return isinstance(self.root, ArchivePath) or bool(self.commit_log.packed)
+
+    def threads_at_most(self, jobs: int) -> int:
+        """Return how many segments may be read at once: what is unpacked as a stream, one by one, is kept meanwhile."""
+        if isinstance(self.root, ArchivePath):
+            return 1 if self.root.tree.is_stream else jobs
+        return min(jobs, 2) if self.commit_log.packed else jobs
+
+    def log_alone(self) -> Self:
+        """Return a reader of this log as if nothing else of the store were there."""
+        other = copy.copy(self)
+        other.paths = self.paths.log_alone()
+        return other
 
     def with_log(self, log: CommitLog) -> Self:
         """Return this reader with another log in place of its own."""

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path, PosixPath
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from mqtool.errors import (
     MissingExtraError,
@@ -34,6 +34,10 @@ from mqtool.errors import (
     UsageError,
 )
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 EXTRAS = {
     "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfs", "az": "abfs", "hdfs": "hdfs",
 }  # fmt: skip
@@ -42,7 +46,8 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
 _TRIES = 5
 _FIRST_WAIT = 0.2
 _TIMEOUT = 30
-_STAMPS = ("ETag", "etag", "generation", "md5Hash", "checksum")
+_NO_MATCH = 412
+_STAMPS = ("generation", "ETag", "etag", "md5Hash", "checksum")
 _TIMES = ("LastModified", "last_modified", "mtime", "modification_time", "updated", "modified", "created")
 _Found = TypeVar("_Found")
 
@@ -257,15 +262,52 @@ class RemotePath(PosixPath):
                 elif not rest:
                     yield self / name
 
+    def opened(self, size: int | None = None) -> "Content":
+        """Return what is in it; raises like ``RemoteFile``."""
+        return RemoteFile(self, size)
+
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
         """Open a small file, which is read whole."""
         if set(mode) & set("wax+"):
             raise UsageError(f"{self} is only read")
-        data = RemoteFile(self).read_all()
+        data = self.opened().read_all()
         return io.BytesIO(data) if "b" in mode else io.StringIO(data.decode("utf-8"))
 
 
-class RemoteFile:
+class Content:
+    """The bytes of a file that is not mapped from where it lies.
+
+    ``array`` has all of them where they are at hand. With ``onward``, a lock, they are read from the first to the last,
+    by one thread at a time.
+    """
+
+    size = 0
+    array: "npt.NDArray[np.uint8] | None" = None
+    onward: Any = None
+    finish: Callable[[], None]
+    """Set by who keeps what was read: reads the rest of what is read onward."""
+    is_checked = True
+    """Whether ``fetch`` sees that the file is still the one that was listed; else ``check`` does."""
+
+    def fetch(self, at: int, size: int) -> bytes:
+        """Return a stretch of it."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise ``StoreChangedError`` where this is no longer what was listed, ``NotFoundError`` where it is gone."""
+
+    def expect(self, stamp: str) -> None:
+        """Raise ``StoreChangedError`` where the object has another stamp."""
+
+    def read_all(self) -> bytes:
+        """Return all of it."""
+        data = self.fetch(0, self.size) if self.size else b""
+        if self.size and not self.is_checked:
+            self.check()
+        return data
+
+
+class RemoteFile(Content):
     """One file of a storage, as it was listed."""
 
     def __init__(self, path: RemotePath, size: int | None = None) -> None:
@@ -278,6 +320,7 @@ class RemoteFile:
         self.path = path
         self._entry = path.entry()
         self.size = self._entry.size
+        self.is_checked = path.tree.reader is not None
         if size is not None and size > self.size:
             raise self._changed()
 
@@ -289,17 +332,19 @@ class RemoteFile:
             StoreChangedError: it is another one than was listed.
             ReadError: the storage does not give them.
         """
+        tree = self.path.tree
+        name, read, stamp = tree.name_of(self.path.key), tree.reader, self._entry.stamp
 
         def ask() -> bytes:
-            data = bytes(
-                self.path.tree.storage.cat_file(self.path.tree.name_of(self.path.key), start=at, end=at + size)
-            )
+            data = read(name, at, size, stamp) if read else bytes(tree.storage.cat_file(name, start=at, end=at + size))
             if len(data) != size:
                 raise OSError(f"{len(data):,} of {size:,} bytes came")
             return data
 
         try:
             return _tried(ask, self.path)
+        except _OtherObjectError as error:
+            raise self._changed() from error
         except FileNotFoundError as error:
             raise NotFoundError(f"{self.path} is not there") from error
         except ReadError:
@@ -318,13 +363,6 @@ class RemoteFile:
         """Raise ``StoreChangedError`` where the object has another stamp."""
         if stamp != self._entry.stamp:
             raise self._changed()
-
-    def read_all(self) -> bytes:
-        """Return all of it."""
-        data = self.fetch(0, self.size) if self.size else b""
-        if self.size:
-            self.check()
-        return data
 
     def _changed(self) -> MqtoolError:
         return StoreChangedError(
@@ -356,6 +394,13 @@ class _Tree:
             if self._storage is None:
                 self._storage, self._prefix = _opened(self.scheme, self._url)
         return self._storage
+
+    @property
+    def reader(self) -> "_Reader | None":
+        """What reads a range of an object and sees by the answer itself whether it is the one that was listed."""
+        storage = self.storage
+        make = _READERS.get(EXTRAS[self.scheme])
+        return make(storage) if make else None
 
     def name_of(self, key: str) -> str:
         """Return how fsspec names a path."""
@@ -449,6 +494,73 @@ class _Tree:
     def _shown(self, key: str) -> str:
         return f"{self.scheme}://{key}"
 
+
+_Reader = Callable[[str, int, int, str], bytes]
+"""Takes a name, where to begin, how much to read, and the stamp that the object was listed with."""
+
+
+class _OtherObjectError(MqtoolError):
+    """An object is not the one that was listed."""
+
+
+def _s3_reader(storage: Any) -> _Reader:
+    """Return what reads from S3: the request names the ETag, and so does the answer."""
+    from fsspec.asyn import sync
+
+    async def get(name: str, at: int, size: int, stamp: str) -> bytes:
+        bucket, key, _ = storage.split_path(name)
+        try:
+            answer = await storage._call_s3(
+                "get_object", Bucket=bucket, Key=key, Range=f"bytes={at}-{at + size - 1}", IfMatch=f'"{stamp}"'
+            )
+        except Exception as error:
+            cause = error.__cause__ or error
+            if getattr(cause, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode") == _NO_MATCH:
+                raise _OtherObjectError from error
+            raise
+        async with answer["Body"] as body:
+            if answer["ETag"].strip('"') != stamp:
+                raise _OtherObjectError
+            return bytes(await body.read())
+
+    return lambda name, at, size, stamp: bytes(sync(storage.loop, get, name, at, size, stamp))
+
+
+def _gs_reader(storage: Any) -> _Reader:
+    """Return what reads from Google Cloud Storage: the answer tells the generation."""
+    from fsspec.asyn import sync
+
+    async def get(name: str, at: int, size: int, stamp: str) -> bytes:
+        headers, data = await storage._call("GET", storage.url(name), headers={"Range": f"bytes={at}-{at + size - 1}"})
+        told = {key.lower(): value for key, value in headers.items()}
+        if stamp not in (told.get("x-goog-generation"), told.get("etag", "").strip('"')):
+            raise _OtherObjectError
+        return bytes(data)
+
+    return lambda name, at, size, stamp: bytes(sync(storage.loop, get, name, at, size, stamp))
+
+
+def _abfs_reader(storage: Any) -> _Reader:
+    """Return what reads from Azure: the request names the ETag."""
+    from azure.core import MatchConditions
+    from azure.core.exceptions import ResourceModifiedError
+    from fsspec.asyn import sync
+
+    async def get(name: str, at: int, size: int, stamp: str) -> bytes:
+        container, path, _ = storage.split_path(name)
+        async with storage.service_client.get_blob_client(container, path) as client:
+            try:
+                stream = await client.download_blob(
+                    offset=at, length=size, etag=f'"{stamp}"', match_condition=MatchConditions.IfNotModified
+                )
+            except ResourceModifiedError as error:
+                raise _OtherObjectError from error
+            return bytes(await stream.readall())
+
+    return lambda name, at, size, stamp: bytes(sync(storage.loop, get, name, at, size, stamp))
+
+
+_READERS: dict[str, Callable[[Any], _Reader]] = {"s3": _s3_reader, "gs": _gs_reader, "abfs": _abfs_reader}
 
 _TREES: dict[tuple[int, str, str], _Tree] = {}
 _LOCK = threading.Lock()

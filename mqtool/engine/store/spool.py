@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from mqtool.engine.store.disk import writing
 from mqtool.engine.store.mapped_file import Bytes, map_file, reading
-from mqtool.engine.store.remote import RemoteFile, RemotePath
+from mqtool.engine.store.remote import RemotePath
 
 BLOCK = 1 << 20
 _REQUEST = 8
@@ -43,13 +45,25 @@ class Spool:
     def __init__(self, path: RemotePath, size: int, drop: Callable[[], None] | None = None) -> None:
         """Make one; with ``drop``, which lets go of it, it counts among those of which the oldest go."""
         with reading(path):
-            self._file = RemoteFile(path, size)
+            self._file = path.opened(size)
         self.size = size
-        self._descriptor = _nameless_file()
-        weakref.finalize(self, os.close, self._descriptor).atexit = False
-        os.ftruncate(self._descriptor, size)
-        self.array: Bytes = map_file(self._descriptor, size)
         self._states = bytearray(-(-size // BLOCK))
+        self.array: Bytes
+        if self._file.array is not None:
+            self.array, self._states = self._file.array, bytearray([_CHECKED]) * len(self._states)
+        else:
+            self._descriptor = nameless_file()
+            weakref.finalize(self, os.close, self._descriptor).atexit = False
+            os.ftruncate(self._descriptor, size)
+            self.array = map_file(self._descriptor, size)
+        if self._file.onward:
+            this = weakref.ref(self)
+
+            def finish() -> None:
+                if spool := this():
+                    spool._read_onward(len(spool._states))
+
+            self._file.finish = finish
         self._waiting: dict[int, Future[None]] = {}
         self._lock = threading.Lock()
         self._reached = -1
@@ -89,6 +103,10 @@ class Spool:
     def _have(self, runs: list[tuple[int, int]], ahead: bool) -> None:
         if all(self._states.count(_CHECKED, first, last) == last - first for first, last in runs) and not ahead:
             return
+        if self._file.onward:
+            self._read_onward(max(last for _, last in runs))
+            self._note_use()
+            return
         with self._lock:
             waiting = [future for first, last in runs for future in self._begin(first, last)]
             if ahead:
@@ -101,8 +119,17 @@ class Spool:
             self._file.check()  # it holds for all that was fetched before
             for number in fetched:
                 self._states[number] = _CHECKED
+        self._note_use()
+
+    def _note_use(self) -> None:
         if self._drop:
             _used(self)
+
+    def _read_onward(self, last: int) -> None:
+        """Read all blocks up to one that is wanted."""
+        with self._file.onward:
+            while 0 <= (first := self._states.find(_ABSENT)) < last:
+                self._fetch(first, min(first + _REQUEST, last))
 
     def _begin(self, first: int, last: int) -> list["Future[None]"]:
         """Have blocks fetched that are neither there nor on their way; return what to wait for."""
@@ -129,10 +156,13 @@ class Spool:
             data = memoryview(self._file.fetch(at, min(last * BLOCK, self.size) - at))
             with writing(Path(tempfile.gettempdir())):
                 while data:
-                    count = os.pwrite(self._descriptor, data, at)
+                    block = data[:BLOCK]
+                    is_hole = not np.frombuffer(block, np.uint8).any()
+                    count = len(block) if is_hole else os.pwrite(self._descriptor, block, at)
                     at, data = at + count, data[count:]
             with self._lock:
-                self._states[first:last] = bytes([_FETCHED]) * (last - first)
+                state = _CHECKED if self._file.is_checked else _FETCHED
+                self._states[first:last] = bytes([state]) * (last - first)
         finally:
             with self._lock:
                 for number in range(first, last):
@@ -140,7 +170,9 @@ class Spool:
 
     @property
     def kept(self) -> int:
-        """Bytes that are there."""
+        """Bytes that were put here."""
+        if self._file.array is not None:
+            return 0
         return (len(self._states) - self._states.count(_ABSENT)) * BLOCK
 
     def let_go(self) -> None:
@@ -149,7 +181,8 @@ class Spool:
             self._drop()
 
 
-def _nameless_file() -> int:
+def nameless_file() -> int:
+    """Return the descriptor of a new file of the temporary folder that has no name."""
     folder = Path(tempfile.gettempdir())
     with writing(folder):
         descriptor, name = tempfile.mkstemp(prefix="mqtool-", dir=folder)

@@ -1,0 +1,705 @@
+"""Compressed copies of stores: segments as ``.gz`` and ``.zst`` files, ``.tar``, ``.tar.gz`` and ``.tar.zst`` archives.
+
+A ``PackedPath`` is a compressed segment, an ``ArchivePath`` what lies in an archive. Both answer as a ``RemotePath``
+does, so readers know no difference. What was compressed is read onward, as a stream; it comes from the beginning again
+where somebody looks back further than what is kept. A ``.tar`` is read in place.
+"""
+
+import collections
+import errno
+import io
+import os
+import re
+import tarfile
+import tempfile
+import threading
+import weakref
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path, PosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import zstandard
+
+from mqtool.engine.store.disk import writing
+from mqtool.engine.store.mapped_file import Bytes, map_file, reading
+from mqtool.engine.store.remote import Content, Entry, RemotePath, place, stamp_of
+from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
+
+READ_PACKED = "only info, dump, stats, verify (of the log) and find --scan read compressed copies"
+_SEGMENT = re.compile(r"[0-9]{20}")
+_PACKED = re.compile(r"([0-9]{20})\.(gz|zst)")
+_ARCHIVE = re.compile(r".\.(tar|tar\.gz|tgz|tar\.zst|tzst)$", re.IGNORECASE)
+_NO_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compaction", "index", "config"}
+"""Folders of a store in which files are named by addresses, or which hold no segments of the log."""
+_PARTS = ("consumequeue", "consumequeue_rocksdb", "index", "config")
+
+_PIECE = 1 << 20
+_REMOTE_PIECE = 4 << 20
+_AHEAD = 4
+_ZST_PIECE = 2 << 10
+"""Compressed bytes that are unpacked at once: a block of zeros takes four of them and yields 128 KiB."""
+_LARGEST_WINDOW = 1 << 31
+_BLOCK = 512
+_PAGE = 64 << 10
+MOST_KEPT = 2 << 30
+"""Bytes of queues, index and tables that are kept of an archive that is read as a stream."""
+_ALWAYS = 4 << 30
+_PASSES = 8
+"""An archive is read so many times at most, if it is larger than what may be read always."""
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a segment without what says that it is compressed."""
+    found = _PACKED.fullmatch(name)
+    return found[1] if found else name
+
+
+def is_packed_name(name: str) -> bool:
+    """Tell whether a file of this name is a compressed segment."""
+    return _PACKED.fullmatch(name) is not None
+
+
+def is_archive(path: Path) -> bool:
+    """Tell whether a path has the name of an archive, and is a file."""
+    return _ARCHIVE.search(path.name) is not None and path.is_file()
+
+
+# Streams
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file from its beginning; of a remote one some pieces are fetched ahead."""
+    if not isinstance(path, RemotePath):
+        with reading(path), path.open("rb", buffering=0) as file:
+            while chunk := file.read(_PIECE):
+                yield chunk
+        return
+    remote = path.opened()
+    if remote.onward:
+        for at in range(0, remote.size, _PIECE):
+            yield remote.fetch(at, min(_PIECE, remote.size - at))
+        return
+    waiting: collections.deque[Future[bytes]] = collections.deque()
+    with ThreadPoolExecutor(_AHEAD, "unpack") as pool:
+        for at in range(0, remote.size, _REMOTE_PIECE):
+            waiting.append(pool.submit(remote.fetch, at, min(_REMOTE_PIECE, remote.size - at)))
+            if len(waiting) == _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _unpacked(path: Path) -> Iterator[bytes]:
+    """Yield what a file holds, unpacked, in pieces of a bounded size.
+
+    Raises:
+        BadDataError: it is damaged, or cut short.
+    """
+    name = path.name.lower()
+    if name.endswith((".gz", ".tgz")):
+        yield from _gunzipped(path)
+    elif name.endswith((".zst", ".tzst")):
+        yield from _unzstd(path)
+    else:
+        yield from _chunks(path)
+
+
+def _gunzipped(path: Path) -> Iterator[bytes]:
+    machine = None
+    is_first = True
+    try:
+        for chunk in _chunks(path):
+            rest = chunk
+            while rest:
+                if machine is None:
+                    if not is_first and not rest.strip(b"\0"):
+                        break  # a file may be filled up with zeros
+                    machine, is_first = zlib.decompressobj(31), False
+                yield machine.decompress(rest, _PIECE)
+                rest = machine.unconsumed_tail
+                if machine.eof:
+                    rest, machine = machine.unused_data, None
+    except zlib.error as error:
+        raise _damaged(path) from error
+    if machine is not None or is_first:
+        raise _torn(path)
+
+
+def _unzstd(path: Path) -> Iterator[bytes]:
+    machine = None
+    is_first = True
+    try:
+        for chunk in _chunks(path):
+            for at in range(0, len(chunk), _ZST_PIECE):
+                rest = chunk[at : at + _ZST_PIECE]
+                while rest:
+                    if machine is None:
+                        machine = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+                        is_first = False
+                    yield machine.decompress(rest)
+                    rest = b""
+                    if machine.eof:
+                        rest, machine = machine.unused_data, None
+    except zstandard.ZstdError as error:
+        raise _damaged(path) from error
+    if machine is not None or is_first:
+        raise _torn(path)
+
+
+def _damaged(path: Path) -> MqtoolError:
+    return BadDataError(f"{path} cannot be unpacked: what it holds is damaged; read another copy")
+
+
+def _torn(path: Path) -> MqtoolError:
+    return BadDataError(f"{path} is cut short: it ends within what it holds; copy it again, or read another copy")
+
+
+class _Stream:
+    """What a file holds, unpacked, from its beginning on; ``position`` is how far it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self._pieces = _unpacked(path)
+        self._left = memoryview(b"")
+        self.position = 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, fewer at the end."""
+        parts = []
+        while size and self._fill():
+            part = self._left[:size]
+            self._left = self._left[len(part) :]
+            parts.append(part)
+            size -= len(part)
+            self.position += len(part)
+        return b"".join(parts)
+
+    def skip_to(self, position: int) -> None:
+        """Pass over bytes, to the end at most."""
+        while self.position < position and self._fill():
+            count = min(len(self._left), position - self.position)
+            self._left = self._left[count:]
+            self.position += count
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._pieces.close()  # type: ignore[attr-defined]
+
+    def _fill(self) -> bool:
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            self._left = memoryview(piece)
+        return True
+
+
+# Segments
+
+
+class PackedPath(RemotePath):
+    """A compressed segment, which is as long as what it holds."""
+
+    def __str__(self) -> str:
+        return _shown(self)
+
+    @classmethod
+    def of(cls, path: Path) -> "PackedPath":
+        """Make one of the path of a file."""
+        packed = cls(*path.parts)
+        vars(packed)["_of"] = path
+        return packed
+
+    @property
+    def _path(self) -> Path:
+        path: Path = vars(self).get("_of") or place(str(self))
+        return path
+
+    def entry(self) -> Entry:
+        """Return its name and the length of what it holds.
+
+        Raises:
+            BadDataError: it is damaged.
+        """
+        found: Entry | None = vars(self).get("_entry")
+        if found is None:
+            status = self._path.stat()
+            stamp = stamp_of(self._path) or str(status.st_mtime_ns)
+            found = Entry(self.name, _content_size(self._path, status.st_size), status.st_mtime_ns, stamp, False)
+            vars(self)["_entry"] = found
+        return found
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        """Tell whether it is there."""
+        return self._path.exists()
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        """Tell whether it is a file."""
+        return self._path.is_file()
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        """Return False: it is a file."""
+        return False
+
+    def opened(self, size: int | None = None) -> Content:  # noqa: ARG002
+        """Return what it holds, to be read onward."""
+        return _PackedFile(self._path, self.entry().size)
+
+
+def _content_size(path: Path, size: int) -> int:
+    """Return the length of what a compressed file holds: as it says itself, else counted.
+
+    That it is so long is found when it is read to its end.
+    """
+    said = _said_size(path, size)
+    return said if said is not None else sum(map(len, _unpacked(path)))
+
+
+def _said_size(path: Path, size: int) -> int | None:
+    if path.name.endswith(".gz"):
+        tail = _bytes_at(path, max(0, size - 4), 4)
+        return int.from_bytes(tail, "little") or None
+    head = _bytes_at(path, 0, min(size, 18))
+    try:
+        said = zstandard.frame_content_size(head)
+    except zstandard.ZstdError as error:
+        raise (_damaged(path) if size else _torn(path)) from error
+    return said if said > 0 else None
+
+
+def _bytes_at(path: Path, at: int, size: int) -> bytes:
+    if isinstance(path, RemotePath):
+        return path.opened().fetch(at, size) if size else b""
+    with reading(path), path.open("rb") as file:
+        file.seek(at)
+        return file.read(size)
+
+
+class _PackedFile(Content):
+    """What a compressed file holds."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.size = size
+        self.onward = threading.RLock()
+        self._path = path
+        self._stream = _Stream(path)
+
+    def fetch(self, at: int, size: int) -> bytes:
+        """Return the next bytes.
+
+        Raises:
+            BadDataError: it is damaged, or holds more or less than it says.
+        """
+        assert at == self._stream.position
+        data = self._stream.read(size)
+        is_longer = at + size == self.size and bool(self._stream.read(1))
+        if len(data) < size or is_longer:
+            held = f"more than {self.size:,}" if is_longer else f"{at + len(data):,}"
+            raise BadDataError(
+                f"{self._path} says that it holds {self.size:,} bytes and holds {held}: unpack it, and see what it is"
+            )
+        return data
+
+
+# Archives
+
+
+class _Member(NamedTuple):
+    """A file of an archive: its length, and where each stretch of it that is no hole lies."""
+
+    entry: Entry
+    stretches: tuple[tuple[int, int, int], ...]
+    """Position in the file, position in the archive, length."""
+    kept_at: int | None
+    """Where it lies in the file of what is kept."""
+
+
+class ArchivePath(RemotePath):
+    """A file or folder in an archive that was opened."""
+
+    def __str__(self) -> str:
+        return _shown(self)
+
+    @property
+    def tree(self) -> Any:
+        """The archive."""
+        return self._place()[0]
+
+    @property
+    def key(self) -> str:
+        """Its name in the archive."""
+        return self._place()[1]
+
+    def _place(self) -> "tuple[Archive, str]":
+        text = str(self)
+        above = text
+        while above not in _archives:
+            above = above.rpartition("/")[0]
+            if not above:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text)
+        return _archives[above], text[len(above) + 1 :]
+
+    def opened(self, size: int | None = None) -> Content:  # noqa: ARG002
+        """Return what it holds."""
+        archive, key = self._place()
+        with reading(self):
+            self.entry()
+        return _MemberFile(archive, archive.members[key])
+
+
+_archives: "dict[str, Archive]" = {}
+
+
+def _nobody() -> None:
+    return None
+
+
+def opened_archive(path: Path, remarks: list[str]) -> ArchivePath:
+    """List an archive and return the store in it: the one folder that holds a log, else parts of a store.
+
+    Raises:
+        BadDataError: it is damaged or cut short, names a file twice, a link, or one outside of itself.
+        NotFoundError: it holds no store.
+        UsageError: it holds several.
+    """
+    archive = Archive(path)
+    _archives[str(path)] = archive
+    roots = archive.roots()
+    if not roots:
+        raise NotFoundError(f"{path} holds no RocketMQ store")
+    if len(roots) > 1:
+        listed = ", ".join(root or "." for root in roots[:5])
+        raise UsageError(f"{path} holds several stores ({listed}): unpack it, and give one of them")
+    if roots[0]:
+        remarks.append(f"the store in {path} is taken to be {roots[0]}")
+    if archive.kept_size:
+        remarks.append(
+            f"{path} is read as a stream: {archive.kept_size:,} bytes of it, all but the log, are unpacked for a while "
+            f"into {tempfile.gettempdir()}"
+        )
+    return ArchivePath(*path.parts, *roots[0].split("/")) if roots[0] else ArchivePath(*path.parts)
+
+
+class Archive:
+    """The files of an archive by their names, as listings have them."""
+
+    def __init__(self, path: Path) -> None:
+        """Read its heads; what is compressed is read as a whole, and all but the log kept."""
+        self.path = path
+        self.is_stream = not path.name.lower().endswith(".tar")
+        self.members: dict[str, _Member] = {}
+        self.kept_size = 0
+        self.onward = threading.RLock()
+        self._kept = -1
+        self._kept_end = 0
+        self._folders: dict[str, dict[str, Entry]] = {"": {}}
+        self._stream: _Stream | None = None
+        self._reader: Callable[[], _MemberFile | None] = _nobody
+        self._read_before = 0
+        source = _Onward(_Stream(path)) if self.is_stream else _in_place(path)
+        try:
+            self._list(source)
+        except tarfile.TarError as error:
+            is_torn = "unexpected end" in str(error) or "truncated" in str(error)
+            raise (_torn if is_torn else _damaged)(path) from error
+        finally:
+            source.close()
+        self.size = source.end
+        if self.is_stream:
+            self._check_order()
+
+    # Listing
+
+    def _list(self, source: "_Source") -> None:
+        with tarfile.open(fileobj=source, mode="r:") as tar:
+            while (info := tar.next()) is not None:
+                self._add(info, source)
+                vars(tar)["members"].clear()  # it would keep all of them
+            source.seek(tar.offset)
+            mark = source.read(_BLOCK)
+            if len(mark) < _BLOCK:
+                raise _torn(self.path)
+            if any(mark):
+                raise _damaged(self.path)
+            source.finish()
+
+    def _add(self, info: tarfile.TarInfo, source: "_Source") -> None:
+        parts = [part for part in info.name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise BadDataError(f"{self.path} names a file outside of itself ({info.name}): unpack it with care")
+        key = "/".join(parts)
+        if info.isdir():
+            self._folder(key)
+            return
+        if info.issym() or info.islnk():
+            raise BadDataError(
+                f"{self.path} holds a link ({info.name}): unpack it first, where the link leads somewhere"
+            )
+        if not info.isreg() or not key:
+            return
+        if key in self.members:
+            raise BadDataError(f"{self.path} holds {key} twice: unpack it first (tar takes the last one)")
+        stretches, at = [], info.offset_data
+        parts_there: Any = info.sparse or ((0, info.size),)
+        for position, length in parts_there:
+            if length:
+                stretches.append((position, at, length))
+            at += length
+        entry = Entry(parts[-1], info.size, int(info.mtime * 1e9), str(info.mtime), False)
+        is_kept = self.is_stream and not _is_of_log(parts)
+        kept_at = self._keep(info.size, stretches, source) if is_kept else None
+        self.members[key] = _Member(entry, tuple(stretches), kept_at)
+        self._folder("/".join(parts[:-1]))[parts[-1]] = entry
+
+    def _folder(self, key: str) -> dict[str, Entry]:
+        if key not in self._folders:
+            self._folders[key] = {}
+            above, _, name = key.rpartition("/")
+            self._folder(above)[name] = Entry(name, 0, 0, "", True)
+        return self._folders[key]
+
+    def _keep(self, size: int, stretches: list[tuple[int, int, int]], source: "_Source") -> int:
+        """Write a file among those that are kept; zeros make holes."""
+        if self._kept < 0:
+            from mqtool.engine.store.spool import nameless_file
+
+            self._kept = nameless_file()
+        start, self._kept_end = self._kept_end, self._kept_end + -(-size // _PAGE) * _PAGE
+        with writing(Path(tempfile.gettempdir())):
+            os.ftruncate(self._kept, self._kept_end)
+            for position, at, length in stretches:
+                source.seek(at)
+                for done in range(0, length, _PAGE):
+                    data = source.read(min(_PAGE, length - done))
+                    if np.frombuffer(data, np.uint8).any():
+                        os.pwrite(self._kept, data, start + position + done)
+                        self.kept_size += len(data)
+        if self.kept_size > MOST_KEPT:
+            raise UsageError(
+                f"{self.path} holds more than {MOST_KEPT:,} bytes of queues, index and tables, too many to be kept "
+                "beside a stream: unpack it first"
+            )
+        return start
+
+    def _check_order(self) -> None:
+        """Raise ``UsageError`` where reading the log in its order would mean to read the archive too many times."""
+        at = cost = 0
+        log = [one for key, one in sorted(self.members.items()) if one.kept_at is None and one.stretches]
+        for member in log:
+            start, end = member.stretches[0][1], member.stretches[-1][1] + member.stretches[-1][2]
+            cost += end - (at if at <= start else 0)
+            at = end
+        self._allow(cost)
+
+    def _allow(self, size: int) -> None:
+        if size > max(_ALWAYS, _PASSES * self.size):
+            raise UsageError(
+                f"{self.path} holds the segments of the log in another order than that of their addresses, and would "
+                "have to be read again and again: unpack it first (tar --sort=name packs them in order)"
+            )
+
+    def roots(self) -> list[str]:
+        """Return the folders that hold a log, or else the topmost that hold other parts of a store."""
+        found = {_root_of(key) for key in self.members if _is_of_log(key.split("/"))}
+        if not found:
+            holding = [key for key, entries in self._folders.items() if any(part in entries for part in _PARTS)]
+            found = {key for key in holding if key.count("/") == min(one.count("/") for one in holding)}
+        return sorted(found)
+
+    # What a tree of a storage answers
+
+    def entry(self, key: str) -> Entry | None:
+        """Return what is said of a path, None where nothing is there."""
+        if key in self._folders:
+            return Entry(key.rpartition("/")[2], 0, 0, "", True)
+        member = self.members.get(key)
+        return member.entry if member else None
+
+    def children(self, key: str) -> dict[str, Entry] | None:
+        """Return what lies in a folder, None where there is none."""
+        return self._folders.get(key)
+
+    def forget(self, _: str) -> None:
+        """Stay as it is: an archive is listed once."""
+
+    # Bytes
+
+    def mapped(self, member: _Member) -> Bytes | None:
+        """Return the bytes of a file that is kept, or lies in one piece in an archive on this machine."""
+        size = member.entry.size
+        if member.kept_at is not None:
+            return map_file(self._kept, self._kept_end)[member.kept_at : member.kept_at + size]
+        if self.is_stream or isinstance(self.path, RemotePath) or [one[2] for one in member.stretches] != [size]:
+            return None
+        with reading(self.path):
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                if os.fstat(descriptor).st_size < self.size:
+                    raise _torn(self.path)
+                return map_file(descriptor, self.size)[member.stretches[0][1] :][:size]
+            finally:
+                os.close(descriptor)
+
+    def fetch(self, member: _Member, at: int, size: int, read: Callable[[int, int], bytes]) -> bytes:
+        """Return bytes of a file, with zeros in its holes."""
+        data = bytearray(size)
+        for position, start, length in member.stretches:
+            low, high = max(at, position), min(at + size, position + length)
+            if low < high:
+                data[low - at : high - at] = read(start + low - position, high - low)
+        return bytes(data)
+
+    def read_onward(self, at: int, size: int, reader: "_MemberFile") -> bytes:
+        """Return bytes of the stream, which begins again where they lie behind what it has passed.
+
+        What is left of the file that was read before this one is kept first: somebody may still be at it.
+        """
+        with self.onward:
+            before, self._reader = self._reader(), _nobody
+            if before is not None and before is not reader:
+                before.finish()
+            self._reader = weakref.ref(reader)
+            if self._stream is None or at < self._stream.position:
+                if self._stream:
+                    self._read_before += self._stream.position
+                    self._stream.close()
+                self._allow(self._read_before)
+                self._stream = _Stream(self.path)
+            self._stream.skip_to(at)
+            data = self._stream.read(size)
+        if len(data) < size:
+            raise _torn(self.path)
+        return data
+
+
+class _MemberFile(Content):
+    """A file of an archive."""
+
+    def __init__(self, archive: Archive, member: _Member) -> None:
+        self.size = member.entry.size
+        self.array = archive.mapped(member)
+        self.onward = archive.onward if archive.is_stream and self.array is None else None
+        self.finish: Callable[[], None] = _nobody
+        """Reads what was not read of it yet: who keeps it says how."""
+        self._archive = archive
+        self._member = member
+        path = archive.path
+        self._remote = path.opened() if isinstance(path, RemotePath) and not self.onward else None
+
+    def fetch(self, at: int, size: int) -> bytes:
+        """Return bytes of it."""
+        if self.array is not None:
+            return self.array[at : at + size].tobytes()
+        return self._archive.fetch(self._member, at, size, self._read)
+
+    def _read(self, at: int, size: int) -> bytes:
+        if self.onward:
+            return self._archive.read_onward(at, size, self)
+        return self._remote.fetch(at, size) if self._remote else _bytes_at(self._archive.path, at, size)
+
+
+class _Source(io.RawIOBase):
+    """An archive as ``tarfile`` reads it; ``end`` is how long it is."""
+
+    end = 0
+
+    def finish(self) -> None:
+        """Read what lies behind the end mark."""
+
+
+class _Onward(_Source):
+    """A stream, in which nobody looks back by more than a block."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+        self._tail = b""
+        self._at = 0
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        assert whence == 0
+        self._at = position
+        return position
+
+    def read(self, size: int = -1) -> bytes:
+        done = self._stream.position
+        again = self._tail[len(self._tail) - (done - self._at) :][:size] if self._at < done else b""
+        self._stream.skip_to(self._at)
+        data = again + self._stream.read(size - len(again))
+        self._at += len(data)
+        self._tail = (self._tail + data)[-2 * _BLOCK :] if len(data) < _BLOCK else data[-2 * _BLOCK :]
+        return data
+
+    def finish(self) -> None:
+        self._stream.skip_to(1 << 62)  # a copy that is damaged behind the last file is damaged
+        self.end = self._stream.position
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _InPlace(_Source):
+    """An archive in a storage: heads are fetched by themselves."""
+
+    def __init__(self, file: Content) -> None:
+        self._file = file
+        self.end = file.size
+        self._at = self._start = 0
+        self._data = b""
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        assert whence == 0
+        self._at = position
+        return position
+
+    def read(self, size: int = -1) -> bytes:
+        size = max(0, min(size, self.end - self._at))
+        if not self._start <= self._at <= self._at + size <= self._start + len(self._data):
+            self._start = self._at
+            self._data = self._file.fetch(self._at, min(max(size, _PAGE), self.end - self._at)) if size else b""
+        data = self._data[self._at - self._start :][:size]
+        self._at += len(data)
+        return data
+
+
+def _in_place(path: Path) -> _Source:
+    return _InPlace(path.opened() if isinstance(path, RemotePath) else _LocalFile(path))
+
+
+class _LocalFile(Content):
+    """An ordinary file."""
+
+    def __init__(self, path: Path) -> None:
+        with reading(path):
+            self.size = path.stat().st_size
+        self._path = path
+
+    def fetch(self, at: int, size: int) -> bytes:
+        """Return bytes of it."""
+        return _bytes_at(self._path, at, size)
+
+
+def _is_of_log(parts: list[str]) -> bool:
+    return _SEGMENT.fullmatch(plain_name(parts[-1])) is not None and _NO_LOG.isdisjoint(parts)
+
+
+def _root_of(segment: str) -> str:
+    """Return the folder of the store to which a segment of a log belongs: that of the log where it is alone."""
+    folders = segment.split("/")[:-1]
+    if folders and folders[-1].startswith("commitlog"):
+        return "/".join(folders[:-1])
+    if folders[-1:] == ["data"] and folders[-2].startswith("dledger-"):
+        return "/".join(folders[:-2])
+    return "/".join(folders)
+
+
+def _shown(path: RemotePath) -> str:
+    return RemotePath.__str__(path) if path.parts and path.parts[0].endswith(":") else PosixPath.__str__(path)
