@@ -175,6 +175,37 @@ def test_a_mirror_killed_at_any_time_loses_nothing_and_sends_nothing_twice(
     assert bodies(source) == bodies(target)
 
 
+@pytest.mark.parametrize("count", [4, 15])  # fewer than there were, and more
+@pytest.mark.parametrize(
+    "committed", [0, 10]
+)  # brokers of 5.x forget the offsets of a topic that is deleted, 4.9 does not
+def test_a_topic_that_was_made_again_is_copied_whole_and_nothing_of_it_twice(
+    count: int, committed: int, pair: tuple[mqtool.Broker, mqtool.Broker]
+) -> None:
+    source, target = pair
+    place = mqtool.MessageQueue("Orders", "broker-a", 0)
+
+    def commit(offset: int) -> None:
+        with mqtool.PullConsumer("mqtool_mirror_B", source.name_server_address) as consumer:
+            consumer.commit(place, offset)
+
+    topic(source, queues=1)
+    send(source, *(ProducerMessage("Orders", f"first {number}") for number in range(10)))
+    mirrored(source, target)
+    with mqtool.AdminClient(source.name_server_address) as admin:
+        admin.delete_topic("Orders")
+        admin.create_topic("Orders", queues=1)
+    send(source, *(ProducerMessage("Orders", f"second {number}") for number in range(count)))
+    for _ in range(2):
+        commit(committed)  # of the topic before, or killed before it could commit
+        mirrored(source, target)
+    send(source, ProducerMessage("Orders", "last"))
+    mirrored(source, target)
+
+    names = [f"{name} {number}" for name, most in (("first", 10), ("second", count)) for number in range(most)]
+    assert bodies(target) == {0: [*names, "last"]}
+
+
 def test_a_and_b_mirror_each_other_and_come_to_an_end(pair: tuple[mqtool.Broker, mqtool.Broker]) -> None:
     one, other = pair
     for broker, name in ((one, "a"), (other, "b")):

@@ -100,6 +100,7 @@ class _Lane:
     at: int = -1  # what is copied next, -1 where that is not known yet
     end: int = 0
     committed: int | None = None
+    is_begun: bool = False  # by an earlier run, whose commit may be of a topic that was deleted since
     last_timestamp: int = 0  # store time at the source of what was copied last
     target: MessageQueue | None = None
     target_address: str = ""
@@ -107,6 +108,15 @@ class _Lane:
     """Where copies may have gone before a broker was added to either cluster, or left it, with their addresses."""
     is_waiting: bool = False  # for a server
     offsets: OffsetMap = field(default_factory=OffsetMap)
+
+
+class _Copies(NamedTuple):
+    """What the target has of a queue of the source."""
+
+    last: tuple[Hop, int | None] | None
+    """The last copy, and its offset if it is where copies go now."""
+    before: int
+    """The highest offset of those of a topic that was deleted and made again since, -1 where there are none."""
 
 
 class Mirror:
@@ -384,6 +394,8 @@ class Mirror:
             else:
                 committed = await ask(lane.address, questions.offset_from(queue.topic, queue.queue_id, int(begin)))
             await ask(lane.address, questions.set_offset(self.group, queue.topic, queue.queue_id, committed))
+        else:
+            lane.is_begun = True
         lane.at = lane.committed = committed
 
     async def _commit(self) -> None:
@@ -421,18 +433,21 @@ class Mirror:
         target, lane.target_address = await self._target_of(lane)
         if target != lane.target:
             lane.target, lane.offsets = target, OffsetMap()
-        first = await self._first_at(lane, lane.at)
-        if first is None:
+        low = await self._first_at(lane, 0)
+        near = await self._first_at(lane, max(lane.at - 1, 0))
+        if low is None:
             return
-        since = first.store_timestamp - _CLOCKS_DIFFER_MS
-        last = await self._last_copy(lane, since)
-        if last is None:
+        copies = await self._last_copies(lane, low, (near or low).store_timestamp - _CLOCKS_DIFFER_MS)
+        if lane.is_begun and copies.before >= lane.at - 1:  # what was committed is of that topic, too
+            lane.at = low.queue_offset
+        lane.is_begun = False
+        if copies.last is None:
             return
-        hop, target_offset = last
+        hop, target_offset = copies.last
         lane.last_timestamp = max(lane.last_timestamp, hop.store_timestamp)
         if hop.queue_offset >= lane.at:
             origin = await self._first_at(lane, hop.queue_offset)
-            # Where a topic was deleted and made again its offsets begin again, with other messages.
+            # Where the source lost the end of a queue others may have come to its place.
             if origin is None or (origin.queue_offset, origin.store_timestamp) == (
                 hop.queue_offset,
                 hop.store_timestamp,
@@ -472,42 +487,46 @@ class Mirror:
                 return None
             offset = pulled.next_offset
 
-    async def _last_copy(self, lane: _Lane, since: int) -> tuple[Hop, int | None] | None:
-        """Return the last copy of a queue, and its offset if it is where copies go now.
+    async def _last_copies(self, lane: _Lane, low: Message, since: int) -> _Copies:
+        """Return what the target has of a queue, whose first message is given; looks from the end back to a time (ms).
 
-        Elsewhere it is looked for only where the last one that was committed is not there.
+        Elsewhere than where copies go now it is looked for only where the last one that was committed is not there.
         """
         assert lane.target
-        best: tuple[Hop, int | None] | None = await self._last_copy_in(lane.target, lane.target_address, lane, since)
-        if best is None or best[0].queue_offset < lane.at - 1:
+        found = await self._last_copies_in(lane.target, lane.target_address, lane, low, since)
+        if found.last is None or found.last[0].queue_offset < lane.at - 1:
             for queue, address in lane.others:
-                found = await self._last_copy_in(queue, address, lane, since)
-                if found and (best is None or found[0].queue_offset > best[0].queue_offset):
-                    best = found[0], None
-        return best
+                other = await self._last_copies_in(queue, address, lane, low, since)
+                if other.last and (found.last is None or other.last[0].queue_offset > found.last[0].queue_offset):
+                    found = found._replace(last=(other.last[0], None))
+                found = found._replace(before=max(found.before, other.before))
+        return found
 
-    async def _last_copy_in(
-        self, target: MessageQueue, address: str, lane: _Lane, since: int
-    ) -> tuple[Hop, int] | None:
-        """Return the last copy in one queue of the target, and its offset; looks from the end back to a time (ms)."""
+    async def _last_copies_in(
+        self, target: MessageQueue, address: str, lane: _Lane, low: Message, since: int
+    ) -> _Copies:
         await self._until_dispatched(address)
         ends = (await self._target.ask(address, questions.topic_queues(target.topic))).get(target.queue_id)
-        best: tuple[Hop, int] | None = None
+        best: tuple[Hop, int | None] | None = None
+        before = -1
         looked_at = 0
         high = ends.max_offset if ends else 0
         while ends and high > ends.min_offset:
-            low = max(high - _AT_ONCE, ends.min_offset)
-            for message in await self._stretch(target, address, low, high):
+            start = max(high - _AT_ONCE, ends.min_offset)
+            for message in await self._stretch(target, address, start, high):
                 hop = mirroring.last_hop(message.properties)
-                if hop and self._is_of(hop, lane) and (best is None or hop.queue_offset > best[0].queue_offset):
-                    best = hop, message.queue_offset
+                if hop and self._is_of(hop, lane):
+                    if hop.queue_offset >= low.queue_offset and hop.store_timestamp < low.store_timestamp:
+                        before = max(before, hop.queue_offset)
+                    elif best is None or hop.queue_offset > best[0].queue_offset:
+                        best = hop, message.queue_offset
                 looked_at += best is not None
                 if message.store_timestamp < since:
                     high = 0
             if best and (best[0].queue_offset >= lane.at - 1 or looked_at >= _MOST_LOOKED_AT):
                 break
-            high = min(high, low)
-        return best
+            high = min(high, start)
+        return _Copies(best, before)
 
     def _is_of(self, hop: Hop, lane: _Lane) -> bool:
         return hop.cluster == self._source_cluster and hop.queue == lane.queue
