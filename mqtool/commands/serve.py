@@ -168,11 +168,12 @@ def _name_server(
     host: str, port: int | None, given: dict[str, str], used: set[str], *, alone: bool
 ) -> "NameServerConfig":
     from mqtool.engine.cluster import NameServerConfig
+    from mqtool.engine.doors import parse_port
     from mqtool.engine.name_server.settings import NameServerSettings
     from mqtool.engine.streams.tls import TlsSettings
 
     if port is None:
-        port = _port(given.get("listenPort", "9876")) if alone else 9876
+        port = parse_port("listenPort", given.get("listenPort", "9876")) if alone else 9876
     rules, unknown = NameServerSettings().updated(given)
     used |= given.keys() - unknown
     return NameServerConfig(host, port, rules, TlsSettings.of(given))
@@ -181,19 +182,20 @@ def _name_server(
 def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
     from mqtool.engine.broker.settings import BrokerSettings, Role, check_role
     from mqtool.engine.cluster import BrokerConfig
+    from mqtool.engine.doors import DOORS, further_ports, parse_port
     from mqtool.engine.store.paths import STORE_SETTINGS
     from mqtool.engine.streams.tls import TlsSettings
 
     if port is None:
-        port = _port(given.get("listenPort", "10911"))
+        port = parse_port("listenPort", given.get("listenPort", "10911"))
     rules, unknown = BrokerSettings().updated(given)
     used |= given.keys() - unknown
-    used |= STORE_SETTINGS | {"storePathRootDir"}
+    used |= STORE_SETTINGS | {"storePathRootDir"} | {door.setting for door in DOORS.values()}
     check_role(given)
     if given.get("brokerRole") == Role.ASYNC_MASTER:
         used.add("brokerRole")
     of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
-    return BrokerConfig(store, host, port, rules, of_store, TlsSettings.of(given))
+    return BrokerConfig(store, host, port, rules, of_store, TlsSettings.of(given), further_ports(given))
 
 
 def _prepare_process() -> None:
@@ -211,12 +213,6 @@ def _prepare_process() -> None:
             f"(ulimit -n)",
             err=True,
         )
-
-
-def _port(text: str) -> int:
-    if text.isdecimal() and int(text[:6]) < 65536:
-        return int(text[:6])
-    raise click.UsageError(f"listenPort={text} is no port")
 
 
 async def _serve(
@@ -245,7 +241,8 @@ async def _serve(
     brokers = [broker] if broker else []
     async with Cluster(name_server, brokers, split_addresses(name_servers)) as cluster:
         ready = [f"name server {cluster.name_server_address}"] if name_server else []
-        ready += [f"broker {address}" for address in cluster.broker_addresses]
+        for doors in cluster.door_addresses:
+            ready += [f"{door} {address}" for door, address in doors.items()]
         async with contextlib.AsyncExitStack() as stack:
             if metrics_of:
                 address = await stack.enter_async_context(metrics_of(cluster.brokers))

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.doors import DOORS, REMOTING
 from mqtool.engine.name_server.kv_configs import write_kv
 from mqtool.engine.name_server.name_server import NameServer, Registering
 from mqtool.engine.name_server.refusal import RefusedError
@@ -28,6 +29,7 @@ from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.client import RemotingClient, own_address
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.server import RemotingServer
+from mqtool.engine.streams.server import Limits, StreamServer, most_connections
 from mqtool.engine.streams.tls import TlsSettings
 from mqtool.engine.virtual_clock import VirtualClock
 from mqtool.errors import MqtoolError, RecoveryNeededError, Status, WriteError
@@ -40,7 +42,6 @@ from mqtool.processes import die_with
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.broker.remoting_door import RemotingDoor
     from mqtool.engine.broker.saves import Save
     from mqtool.engine.store.message_store import MessageStore
     from mqtool.formats.config_tables import TopicConfig
@@ -76,6 +77,7 @@ class BrokerConfig:
     settings: BrokerSettings = field(default_factory=BrokerSettings)
     store_settings: Mapping[str, str] = field(default_factory=dict)  # by RocketMQ's names
     tls: TlsSettings = field(default_factory=TlsSettings)
+    further_ports: Mapping[str, int] = field(default_factory=dict)  # of other doors, by name: see ``doors.DOORS``
 
 
 class Cluster:
@@ -99,8 +101,10 @@ class Cluster:
         self.broker_addresses: list[str] = []
         self.brokers: list[Broker] = []
         """The rules of the brokers, to be asked in the event loop."""
-        self.doors: list[RemotingDoor] = []
-        """Where their clients come in."""
+        self.doors: list[dict[str, StreamServer[Any, Any]]] = []
+        """The servers of each broker, by the names of its doors."""
+        self.door_addresses: list[dict[str, str]] = []
+        """Where they listen."""
 
     async def __aenter__(self) -> Self:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -124,7 +128,8 @@ class Cluster:
                 stack.push_async_callback(broker.stop)
                 self.broker_addresses.append(broker.rules.address)
                 self.brokers.append(broker.rules)
-                self.doors.append(broker.door)
+                self.doors.append(broker.servers)
+                self.door_addresses.append(broker.addresses)
                 self._catching_up.append(broker.catch_up)
             if isinstance(self._clock, VirtualClock):
                 self._clock.on_advance.append(self._follow)
@@ -188,7 +193,7 @@ class _KvKeeper:
 
 
 class _RunningBroker:
-    """A broker on its socket, with a thread that flushes its store."""
+    """A broker on its sockets, with a thread that flushes its store."""
 
     def __init__(
         self, config: BrokerConfig, name_server: NameServer | None, name_servers: Sequence[str], clock: Clock
@@ -204,6 +209,9 @@ class _RunningBroker:
         self._is_stopping = False
         self._saves_wanted = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, "mqtool writer")
+        self.servers: dict[str, StreamServer[Any, Any]] = {}
+        """By the names of their doors."""
+        self.addresses: dict[str, str] = {}
 
     async def start(self) -> None:
         """Open the store, recovered if need be, listen, and register.
@@ -213,20 +221,18 @@ class _RunningBroker:
         """
         # With a store numpy comes in, which a name server alone does not need.
         from mqtool.engine.broker.broker import Broker
-        from mqtool.engine.broker.remoting_door import RemotingDoor
 
         config = self._config
         self.store = await self._open_store()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self.store.close)
             self.rules: Broker = Broker(self.store, self._clock(), config.settings)
-            self.door = RemotingDoor(self.rules)
-            self.server = RemotingServer(self.door, config.tls, clock=self._clock)
             host = config.settings.host or _address_of(config.host)
             self.rules.listens_at(f"{host}:{config.port}")
-            port = await self.server.listen(config.host, config.port)
+            await self._open_doors(stack, host)
+            _, _, port = self.addresses[REMOTING].rpartition(":")
             self.rules.listens_at(f"{host}:{port}")
-            await self._listen_for_vips(port)
+            await self._listen_for_vips(int(port))
             stack.pop_all()
         self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
         self.rules.saves.on_wanted = self._saves_wanted.set
@@ -241,12 +247,22 @@ class _RunningBroker:
         await self._register()
         self._registrar = asyncio.create_task(self._register_on())
 
+    async def _open_doors(self, stack: contextlib.AsyncExitStack, host: str) -> None:
+        config = self._config
+        ports = {REMOTING: config.port, **config.further_ports}
+        limits = Limits(connections=most_connections(1 + len(ports)))
+        for name, port in ports.items():
+            server = DOORS[name].make(self.rules, config.tls, limits, self._clock)
+            at = await server.listen(config.host, port)
+            stack.push_async_callback(server.stop)
+            self.servers[name], self.addresses[name] = server, f"{host}:{at}"
+
     async def _listen_for_vips(self, port: int) -> None:
         """Listen where clients send to whose ``vipChannelEnabled`` is true; a broker without that serves all others."""
         vip_port = port - _VIP_DISTANCE
         try:
             if vip_port > 0:
-                await self.server.listen(self._config.host, vip_port)
+                await self.servers[REMOTING].listen(self._config.host, vip_port)
         except MqtoolError as error:
             level = logging.WARNING if self._config.port else logging.INFO  # a port that was chosen is nobody's VIP
             log.log(level, "no VIP channel: %s", error)
@@ -266,10 +282,14 @@ class _RunningBroker:
         await self._flusher
         await self._removal
         await self._making
-        self.server.send(self.door.tick(self._clock()))
+        self.rules.tick(self._clock())
         await self._saver
-        await self.server.stop()
-        await asyncio.to_thread(self._writer.shutdown)
+        await asyncio.gather(*(server.stop() for server in self.servers.values()))
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        """Write everything down, when nobody is served any more; in a thread: others in this loop go on."""
+        self._writer.shutdown()
         self.store.removes_aside = False
         try:
             self.rules.stop(self._clock())
@@ -278,13 +298,23 @@ class _RunningBroker:
 
     def catch_up(self, now: int) -> None:
         """Do what is due by ``now``, to which the time has jumped: nobody could be heard of in between."""
+        if self._is_stopping:
+            return
         self.rules.clients.heard_all(now)
-        self.server.catch_up(now)
+        self._catch_up_servers(now)
         self.store.remove_expired()
         if self.store.wants_files:
             self.store.make_files()
-            self.server.catch_up(now)
+            self._catch_up_servers(now)
         self._topics_changed.set()
+
+    def _catch_up_servers(self, now: int) -> None:
+        for server in self.servers.values():
+            server.catch_up(now)
+
+    def _turn(self) -> None:
+        """Have done soon what is due; what comes of it wakes the servers of those whom it concerns."""
+        self.servers[REMOTING].turn_soon()
 
     # The store
 
@@ -335,8 +365,7 @@ class _RunningBroker:
             try:
                 while awaited.wants_flush and store.failure is None:
                     await loop.run_in_executor(None, store.flush)
-                    self.server.send(self.door.tick(self._clock()))
-                    self.server.turn(self._clock())
+                    self._turn()
                 now = self._clock()
                 if store.flush_is_due(now):
                     await loop.run_in_executor(None, store.flush)
@@ -347,14 +376,14 @@ class _RunningBroker:
                 self._make_files()
             except MqtoolError:
                 log.exception("the store takes nothing any more")
-                self.server.wake()
+                self._turn()
                 return
 
     def _make_files(self) -> None:
         """Have a thread make the files that are wanted; in the event loop."""
         if self.store.wants_files and self._making.done():
             self._making = asyncio.get_running_loop().run_in_executor(None, self.store.make_files)
-            self._making.add_done_callback(lambda _: self.server.wake())
+            self._making.add_done_callback(lambda _: self._turn())
 
     async def _save_on(self) -> None:
         """Write the tables that have changed in a thread, until told to stop and all is written."""
@@ -380,10 +409,8 @@ class _RunningBroker:
                 except Exception as error:  # answers wait for this: it must go on
                     log.exception("writing %s failed", save.path)
                     failed[save.path] = WriteError(f"{save.path} cannot be written: {error}")
-            now = self._clock()
-            saves.finished(taken, failed, now)
-            self.server.send(self.door.outgoing())
-            self.server.turn(now)
+            saves.finished(taken, failed, self._clock())
+            self._turn()
 
     # Name servers
 

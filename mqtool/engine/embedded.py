@@ -14,6 +14,7 @@ from typing import Self
 
 from mqtool.engine.broker.settings import BrokerSettings, check_role
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig, run
+from mqtool.engine.doors import further_ports, further_settings
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.store.paths import STORE_SETTINGS
@@ -65,17 +66,19 @@ class Broker:
         names, not_of_name_server = NameServerSettings().updated(given)
         self._name_server = None if name_servers else NameServerConfig(host, name_server_port, names, tls)
         of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
-        self._config = (host, port, rules, of_store, tls)
+        self._config = (host, port, rules, of_store, tls, further_ports(given))
         self._name_servers = name_servers
         self._given_store = store
         self._clock = clock
-        useless = {*not_of_broker} & {*not_of_name_server} - STORE_SETTINGS
+        useless = {*not_of_broker} & {*not_of_name_server} - STORE_SETTINGS - further_settings().keys()
         if useless := {name for name in useless if not name.startswith("tls.server.")}:
             log.warning("these settings have no effect here: %s", ", ".join(sorted(useless)))
         self.store: Path
         """The folder of its store, known while it runs."""
         self.address = ""
         """Where it listens, ``host:port``."""
+        self.door_addresses: Mapping[str, str] = {}
+        """Where each of its doors listens, by name."""
         self.name_server_address = ";".join(name_servers)
         """What clients are given: its name server, ``host:port``, or those that were named."""
 
@@ -95,6 +98,7 @@ class Broker:
             )
             await stack.enter_async_context(cluster)
             [self.address] = cluster.broker_addresses
+            [self.door_addresses] = cluster.door_addresses
             self.name_server_address = cluster.name_server_address or self.name_server_address
             self._stack = stack.pop_all()
         return self

@@ -25,6 +25,7 @@ from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.client_runtime import consume_services, instance
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
+from mqtool.engine.doors import REMOTING
 from tests.simulation.network import NetworkLoop
 from tests.simulation.virtual_loop import CURRENT, ListenerThreads, Process, ThreadPool
 
@@ -196,7 +197,9 @@ class BrokerHost(Server):
     @property
     def door(self) -> RemotingDoor:
         """The door of the one that runs."""
-        return self._cluster.doors[0]
+        door = self._cluster.doors[0][REMOTING].rules
+        assert isinstance(door, RemotingDoor)
+        return door
 
     def _make(self) -> Cluster:
         settings, _ = BrokerSettings().updated({"brokerName": self.name, **self._settings})

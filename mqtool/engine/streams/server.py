@@ -100,13 +100,13 @@ class Limits:
     connections: int = field(default_factory=lambda: most_connections())
 
 
-def most_connections() -> int:
-    """Return how many connections a server takes: what this process may open, but for what a store needs.
+def most_connections(servers: int = 2) -> int:
+    """Return how many connections one of some servers takes: what this process may open, but for what a store needs.
 
-    Of the rest a name server and a broker have half each. Without files a store could store nothing any more.
+    Of the rest all have as many, a name server and a broker half each. Without files a store could store nothing.
     """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max((files - _FILES_OF_STORE) // 2, 8) if files != resource.RLIM_INFINITY else sys.maxsize
+    return max((files - _FILES_OF_STORE) // servers, 8) if files != resource.RLIM_INFINITY else sys.maxsize
 
 
 class StreamServer(ABC, Generic[Taken, Sent]):
@@ -193,6 +193,8 @@ class StreamServer(ABC, Generic[Taken, Sent]):
             if handle:
                 handle.cancel()
         self._all_gone = asyncio.Event()
+        if (due := self.rules.next_tick(self.clock())) is not None and due <= self.clock():
+            self._finish_turn()
         for connection in [*self._connections.values()]:
             connection.flush()
             connection.transport.close()
@@ -205,9 +207,14 @@ class StreamServer(ABC, Generic[Taken, Sent]):
                     connection.transport.abort()
                 await self._all_gone.wait()
 
+    def turn_soon(self) -> None:
+        """Have ``tick`` called soon, and written what comes of it; in the event loop."""
+        if self._end_of_turn is None and self._all_gone is None:
+            self._end_of_turn = self.loop.call_soon(self._finish_turn)
+
     def wake(self) -> None:
-        """Have ``tick`` called soon; the one method that any thread may call."""
-        self.loop.call_soon_threadsafe(self._end_turn_soon)
+        """Do so from another thread; the one method that any thread may call."""
+        self.loop.call_soon_threadsafe(self.turn_soon)
 
     def catch_up(self, now: int) -> None:
         """Do all that is due by ``now``, to which the clock has jumped, and write what comes of it."""
@@ -277,16 +284,12 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         if due is not None and due < self._no_tick_before:
             due = self._no_tick_before
         if self._waiting or (due is not None and due <= now):
-            self._end_turn_soon()
+            self.turn_soon()
         elif due is not None and (self._timer is None or due < self._timer_due):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_due = due
             self._timer = self.loop.call_later((due - now) / 1000, self._timer_fired)
-
-    def _end_turn_soon(self) -> None:
-        if self._end_of_turn is None and self._all_gone is None:
-            self._end_of_turn = self.loop.call_soon(self._finish_turn)
 
     def _timer_fired(self) -> None:
         self._timer = None

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mqtool.engine.broker.processors.session import Outbox, RemotingSession
+from mqtool.engine.broker.processors.session import RemotingOutbox, RemotingSession
 from mqtool.engine.broker.waiting_room import WaitingRoom
 from mqtool.formats.peer import Peer
 from mqtool.formats.remoting import RESPONSE, RemotingCommand
@@ -15,7 +15,7 @@ class CallsOverTime(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.room = WaitingRoom()
-        self.outbox = Outbox(self.room, lambda: "broker-a")
+        self.outbox = RemotingOutbox(self.room, lambda: "broker-a")
         self.now = 0
         self.sessions = [RemotingSession(Peer(number, "192.0.2.1", number), self.outbox) for number in (1, 2, 3)]
         self.waiting: dict[int, tuple[RemotingSession, int]] = {}  # by opaque

@@ -126,6 +126,30 @@ def test_a_broker_that_stops_writes_what_is_wanted_and_answers(tmp_path: Path) -
     asyncio.run(test())
 
 
+def test_others_in_the_loop_go_on_while_a_broker_that_stops_writes_everything_down(tmp_path: Path) -> None:
+    async def test() -> None:
+        stops = mqtool.Broker(tmp_path / "stops")
+        async with asyncio.timeout(60), mqtool.Broker(tmp_path / "stays") as stays:
+            await stops.__aenter__()
+            client, honest = Client(stops.address), Client(stays.address)
+            await client.send(b"one", topic="T")
+            group: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            await client.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName": "G"}')
+            await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, **group, commitOffset=1)
+            await client.close()
+            await honest.send(b"before", topic="T")
+            disk = SlowDisk(tmp_path / "stops" / "config")
+            with disk.in_place():
+                stopping = asyncio.ensure_future(stops.__aexit__(None, None, None))
+                await asyncio.to_thread(disk.is_reached.wait, _PATIENCE)
+                await honest.send(b"meanwhile", topic="T")
+                assert not stopping.done()
+            await stopping
+            await honest.close()
+
+    asyncio.run(test())
+
+
 def test_nobody_waits_while_an_old_segment_is_removed(tmp_path: Path) -> None:
     reached, let_go = threading.Event(), threading.Event()
     real = Path.unlink

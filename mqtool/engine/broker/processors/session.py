@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.outbox import Outbox
 from mqtool.engine.broker.processors.refusals import REASONS
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.sessions import (
@@ -37,7 +38,7 @@ from mqtool.formats.hosts import host_text, parse_host
 from mqtool.formats.new_message import Host, build_record, record_size, topic_field
 from mqtool.formats.peer import Peer
 from mqtool.formats.properties import add_property
-from mqtool.formats.remoting import ONEWAY, Outgoing, RemotingCommand
+from mqtool.formats.remoting import ONEWAY, RemotingCommand
 from mqtool.formats.topics import HALF_TOPIC
 
 Then = Callable[[RemotingCommand | None, int], None]
@@ -47,19 +48,14 @@ _NOBODY: Host = (bytes(4), 0)
 _NO_ANSWER = object()
 
 
-class Outbox:
-    """What is to be sent, in its order; and the numbers of the requests among that."""
+class RemotingOutbox(Outbox[RemotingCommand]):
+    """What is to be sent, and the numbers of the requests among that."""
 
     def __init__(self, room: WaitingRoom, broker_name: Callable[[], str]) -> None:
+        super().__init__()
         self.room = room
         self.broker_name = broker_name
-        self.waiting: list[Outgoing] = []
         self._opaque = 0
-
-    def take(self) -> list[Outgoing]:
-        """Return what is to be sent."""
-        waiting, self.waiting = self.waiting, []
-        return waiting
 
     def next_opaque(self) -> int:
         """Return a number for another request."""
@@ -72,7 +68,7 @@ class RemotingSession(Session):
 
     __slots__ = ("_outbox", "born_host", "peer")
 
-    def __init__(self, peer: Peer, outbox: Outbox) -> None:
+    def __init__(self, peer: Peer, outbox: RemotingOutbox) -> None:
         super().__init__(peer.host, peer.address)
         self.peer = peer
         self._outbox = outbox
@@ -83,7 +79,7 @@ class RemotingSession(Session):
 
     def reply(self, answer: RemotingCommand, now: int) -> None:  # noqa: ARG002 - a ``Then`` of the waiting room
         """Send an answer that comes later."""
-        self._outbox.waiting.append((self.peer, answer))
+        self._outbox.put(self.peer, answer)
 
     def reply_when_saved(
         self, saves: Saves, command: RemotingCommand, answer: RemotingCommand, changes: int, now: int
@@ -107,7 +103,7 @@ class RemotingSession(Session):
     def tell(self, code: int, ext_fields: Mapping[str, str], body: bytes = b"") -> None:
         """Send a request that wants no answer."""
         request = RemotingCommand(code, ONEWAY, self._outbox.next_opaque(), dict(ext_fields), body)
-        self._outbox.waiting.append((self.peer, request))
+        self._outbox.put(self.peer, request)
 
     def call(self, request: RemotingCommand, due: int, then: Then) -> None:
         """Send a request; ``then`` gets its answer, or None when it has not come by ``due`` (ms).
@@ -124,7 +120,7 @@ class RemotingSession(Session):
             then(answer if isinstance(answer, RemotingCommand) else None, now)
 
         room.add(Waiting(CALLS, key, self, due, _give_up, ended, offset=request.opaque))
-        self._outbox.waiting.append((self.peer, request))
+        self._outbox.put(self.peer, request)
 
     def answered(self, answer: RemotingCommand, now: int) -> None:
         """Take the answer to a request; one that nobody waits for is dropped."""

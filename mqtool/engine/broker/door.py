@@ -1,0 +1,61 @@
+"""What the doors of a broker share: a session for each connection, an outbox, and the passing of time."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.outbox import Outbox
+from mqtool.engine.broker.sessions import Session
+from mqtool.formats.peer import Peer
+
+Sent = TypeVar("Sent")
+SessionOf = TypeVar("SessionOf", bound=Session)
+
+
+class Door(ABC, Generic[Sent, SessionOf]):
+    """Stands between the commands of a protocol and a broker: rules of a ``StreamServer``.
+
+    Several may stand before one broker. What one of them brings about for the peers of another waits in the outbox of
+    that, whose ``on_first`` has it taken.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.outbox = self.new_outbox()
+        self._sessions: dict[Peer, SessionOf] = {}
+
+    def new_outbox(self) -> Outbox[Sent]:
+        """Return where its sessions put what is to be sent."""
+        return Outbox()
+
+    @abstractmethod
+    def new_session(self, peer: Peer) -> SessionOf:
+        """Return a session for a connection that has none."""
+
+    def session(self, peer: Peer) -> SessionOf:
+        """Return the session of a connection."""
+        session = self._sessions.get(peer)
+        if session is None:
+            session = self._sessions[peer] = self.new_session(peer)
+        return session
+
+    def outgoing(self) -> Iterable[tuple[Peer, Sent]]:
+        """Return what is to be sent by now."""
+        return self.outbox.take()
+
+    def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, Sent]]:
+        """Return what to send when a connection has ended."""
+        session = self._sessions.pop(peer, None)
+        if session is not None:
+            self.broker.closed(session, now)
+        return self.outbox.take()
+
+    def tick(self, now: int) -> Iterable[tuple[Peer, Sent]]:
+        """Do what is due."""
+        self.broker.tick(now)
+        return self.outbox.take()
+
+    def next_tick(self, now: int) -> int:
+        """Return when something is due: at once where something is to be sent."""
+        return now if self.outbox.waiting else self.broker.next_tick(now)

@@ -1,0 +1,82 @@
+"""The doors of a broker: a row for each protocol by which others come in.
+
+A door (``broker/door.py``) stands between the commands of its protocol and the operations of a broker; a server
+(``StreamServer``) owns its sockets, and the door is the server's rules. What a door has to send waits in its outbox,
+which wakes the server of that door: so what comes in by one door reaches those who wait at another.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from mqtool.engine.streams.server import Limits, StreamServer
+from mqtool.engine.streams.tls import TlsSettings
+from mqtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.door import Door
+
+Clock = Callable[[], int]
+Server = TypeVar("Server", bound=StreamServer[Any, Any])
+
+
+class Entrance(NamedTuple):
+    """A protocol by which others come to a broker."""
+
+    setting: str
+    """Its port, among the settings of a broker; nobody listens where that is not given."""
+    make: Callable[["Broker", TlsSettings, Limits, Clock], StreamServer[Any, Any]]
+    """Returns a server whose rules are the door."""
+
+
+def _remoting(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) -> StreamServer[Any, Any]:
+    # With a broker numpy comes in, which a name server alone does not need.
+    from mqtool.engine.broker.remoting_door import RemotingDoor
+    from mqtool.engine.remoting.server import RemotingServer
+
+    door = RemotingDoor(broker)
+    return joined(door, RemotingServer(door, tls, limits, clock))
+
+
+def joined(door: "Door[Any, Any]", server: Server) -> Server:
+    """Return the server of a door, which is woken from now on when the door has something to send."""
+    door.outbox.on_first = server.turn_soon
+    return server
+
+
+REMOTING = "broker"
+"""The door that every broker has, and of which name servers tell."""
+
+DOORS: dict[str, Entrance] = {
+    REMOTING: Entrance("listenPort", _remoting),
+}
+"""By what they are called where it is said where they listen."""
+
+
+def further_settings() -> dict[str, str]:
+    """Return the settings with the ports of the doors beside ``REMOTING``, and the names of these doors."""
+    return {door.setting: name for name, door in DOORS.items() if name != REMOTING}
+
+
+def further_ports(settings: Mapping[str, str]) -> dict[str, int]:
+    """Return the ports of the doors beside ``REMOTING`` that settings ask for, by name; 0 is one that is free.
+
+    Raises:
+        UsageError: a port is none.
+    """
+    return {
+        name: parse_port(setting, settings[setting])
+        for setting, name in further_settings().items()
+        if setting in settings
+    }
+
+
+def parse_port(setting: str, text: str) -> int:
+    """Return the port that a setting names.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if text.isascii() and text.isdecimal() and int(text[:6]) < 65536:
+        return int(text[:6])
+    raise UsageError(f"{setting}={text} is no port")
