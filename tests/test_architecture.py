@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OURS = ("mqtool", "pyspark_rocketmq_store", "spark_jobs")
+OURS = ("mqtool", "pyspark_rocketmq", "pyspark_rocketmq_store", "spark_jobs")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,20 @@ ROOMS = {
     "mqtool.commands.spark": Row(("mqtool.commands", "mqtool.engine", "mqtool.formats"), when_called=("mqtool.spark",)),
     "mqtool.spark.__init__": Row(when_called=("mqtool.cli",)),
     "mqtool.spark": Row(("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats")),
-    "pyspark_rocketmq_store": Row(("mqtool.spark",)),  # Spark's door to the source
+    **dict.fromkeys(  # running brokers, by our own client
+        ("mqtool.spark.queues", "mqtool.spark.brokers", "mqtool.spark.broker_stream", "mqtool.spark.sender"),
+        Row(
+            (
+                "mqtool.engine.client",
+                "mqtool.engine.client_runtime",
+                "mqtool.engine.store",
+                "mqtool.formats",
+                "mqtool.spark",
+            )
+        ),
+    ),
+    "pyspark_rocketmq": Row(("mqtool.spark",)),  # Spark's doors to the sources
+    "pyspark_rocketmq_store": Row(("mqtool.spark",)),
     "spark_jobs": Row(("mqtool.spark",)),  # for spark-submit
 }
 

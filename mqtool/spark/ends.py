@@ -124,8 +124,13 @@ def _last(one: RangeReader, tables: Iterator[MessageTable], stop: int | None = N
         count = len(table) if stop is None else int((ends <= stop).sum())
         if count or found is None:
             row = max(0, count - 1)
-            found = Mark(base + int(table.starts[row]), int(ends[row]), _digest(table.record(row)[:_HEAD]))
+            found = mark_of(table.record(row), base + int(table.starts[row]), int(ends[row]))
     return found
+
+
+def mark_of(record: bytes, address: int, stop: int) -> Mark:
+    """Return the mark of a message."""
+    return Mark(address, stop, _digest(record[:_HEAD]))
 
 
 def _digest(head: bytes) -> str:

@@ -284,10 +284,11 @@ def _corrupt(rows: Rows, kind: Any) -> Any:
     if not len(bad):
         return pa.nulls(len(rows), kind)
     values: list[dict[str, Any] | None] = [None] * len(rows)
+    positions = rows.table.column("position") - rows.table.base
     for row in bad.tolist():
         values[row] = {
             "file": rows.file,
-            "position": int(rows.table.starts[row]),
+            "position": int(positions[row]),
             "code": _CODES[rows.codes[row]],
             "hex": rows.table.record(row)[:MOST_HEX].hex(),
         }
@@ -419,7 +420,8 @@ class Batches:
         if codes.any() and self.mode != "PERMISSIVE":
             if self.mode == "FAILFAST":
                 row = int(np.flatnonzero(codes)[0])
-                raise BadDataError(meaning(_CODES[codes[row]], file, int(table.starts[row])))
+                position = int(table.column("position")[row]) - table.base
+                raise BadDataError(meaning(_CODES[codes[row]], file, position))
             table, codes = table.where(codes == 0), codes[codes == 0]
         if not len(table):
             return

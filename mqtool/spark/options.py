@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,15 @@ OPTIONS = (
     "configOf", "topic", "subscribe", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
     "maxBytesPerTrigger", "maxFilesPerTrigger", "failOnDataLoss", "storeNames", "renumber", "live",
 )  # fmt: skip
-"""Beside ``set.KEY``, for settings of the broker."""
+"""Of stores, beside ``set.KEY``, for settings of the broker."""
+OPTIONS_OF_BROKERS = (
+    "namesrv", "nameServer", "topic", "subscribe", "group", "columns", "mode", "includeBody", "decompressBody",
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger",
+    "failOnDataLoss", "accessKey", "secretKey", "tls", "authorities", "namespace", "checkpointLocation",
+)  # fmt: skip
+"""Of running brokers; Spark hands the last one to sinks."""
 
-FLAGS = ("includeBody", "decompressBody", "failOnDataLoss", "renumber", "live")
+FLAGS = ("includeBody", "decompressBody", "failOnDataLoss", "renumber", "live", "tls")
 SIZES = ("maxPartitionBytes", "maxBytesPerTrigger")
 OF_MESSAGES = ("topic", "subscribe", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
@@ -44,18 +50,18 @@ class Options:
     given: Mapping[str, str]
 
     @classmethod
-    def read(cls, options: Mapping[str, str]) -> "Options":
-        """Take the options of a source.
+    def read(cls, options: Mapping[str, str], names: Sequence[str] = (*OPTIONS, "set.KEY")) -> "Options":
+        """Take the options of a source, which are called so.
 
         Raises:
             UsageError: one is unknown.
         """
-        known = {name.lower() for name in OPTIONS}
+        known = {name.lower() for name in names}
         for name in options:
-            if name.lower().startswith(_SET):
+            if name.lower().startswith(_SET) and "set.key" in known:
                 choose("setting", name[len(_SET) :], _SETTINGS.values())
             elif name.lower() not in known:
-                choose("option", name, (*OPTIONS, "set.KEY"))
+                choose("option", name, names)
         return cls({name.lower(): value for name, value in options.items()})
 
     def text(self, name: str, default: str, choices: Iterable[str]) -> str:
@@ -172,14 +178,22 @@ class Options:
         Raises:
             UsageError: one is none, or topics are given twice.
         """
-        if "topic" in self.given and "subscribe" in self.given:
-            raise UsageError("topic and subscribe mean the same: give one of them")
-        text = self.given.get("topic", self.given.get("subscribe"))
+        text = self.either("topic", "subscribe")
         topics = None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
         if topics == frozenset():
             raise UsageError("no topic is given: topic or subscribe is a name, or several with commas")
         since, until = self._moment("startingTimestamp"), self._moment("endingTimestamp")
         return Bounds(since=since, until=until, topics=topics)
+
+    def either(self, name: str, other: str) -> str | None:
+        """Return an option that has two names.
+
+        Raises:
+            UsageError: both are given.
+        """
+        if name.lower() in self.given and other.lower() in self.given:
+            raise UsageError(f"{name} and {other} mean the same: give one of them")
+        return self.given.get(name.lower(), self.given.get(other.lower()))
 
     def _moment(self, name: str) -> int | None:
         """Return a time in milliseconds since 1970, which is how it is given, or by ISO 8601."""

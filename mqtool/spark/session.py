@@ -24,7 +24,7 @@ _ON_THIS_MACHINE = re.compile(r"local(-cluster)?(\[.*\])?")
 _WITHOUT_RETRY = re.compile(r"^(local\[[^],]+)\]$")
 _TRIES = 4  # of a task, as on a cluster: a process that reads a file which is cut short may end
 _ROOT = Path(__file__).parent.parent.parent
-_SHIPPED = ("mqtool", "pyspark_rocketmq_store")
+_SHIPPED = ("mqtool", "pyspark_rocketmq", "pyspark_rocketmq_store")
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

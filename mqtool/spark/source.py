@@ -130,7 +130,7 @@ class RocketMQStore(DataSource):
     @sentences()
     def schema(self) -> StructType:
         """Return the columns that are asked for."""
-        return spark_schema({name: kind for name, (_, kind) in _columns(self.read_options()).items()})
+        return spark_schema({name: kind for name, (_, kind) in columns_of(self.read_options()).items()})
 
     @sentences()
     def reader(self, schema: StructType) -> "StoreTableReader":
@@ -162,23 +162,33 @@ class RocketMQStore(DataSource):
         return Options.read(dict(self.options))
 
 
+def check_of_messages(options: Options) -> None:
+    """See to it that options which any source of messages has are what they should be.
+
+    Raises:
+        UsageError: one is not.
+    """
+    columns_of(options)
+    for flag in FLAGS:
+        options.flag(flag, True)
+    _ = options.mode, options.bounds
+
+
 def _check(options: Options) -> None:
     """See to it that all options are what they should be, so that what is not is told before a job begins.
 
     Raises:
         MqtoolError: one is not.
     """
-    _columns(options)
-    for flag in FLAGS:
-        options.flag(flag, True)
+    check_of_messages(options)
     for size in SIZES:
         options.size(size, None)
-    _ = options.mode, options.settings, options.store_names
-    _ = options.bounds, options.places("startingOffsets"), options.places("endingOffsets")
+    _ = options.settings, options.store_names
+    _ = options.places("startingOffsets"), options.places("endingOffsets")
     options.count("maxFilesPerTrigger")
 
 
-def _columns(options: Options) -> dict[str, tuple[str, str]]:
+def columns_of(options: Options) -> dict[str, tuple[str, str]]:
     """Return for each column that is asked for what it holds and its type.
 
     Raises:
@@ -219,7 +229,7 @@ def ask_for(options: Options, schema: StructType) -> Ask:
     Raises:
         UsageError: a column is unknown, or of another type.
     """
-    known = _columns(options)
+    known = columns_of(options)
     if choose("table", options.table, TABLES) == "messages":
         known = {name: (name, column.type) for name, column in COLUMNS.items()} | known
     held = []
@@ -254,7 +264,7 @@ class _PushFilters:
 
     __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", lambda filters: filters))  # 4.1 and later
 
-    def __init__(self, reader: "StoreTableReader") -> None:
+    def __init__(self, reader: "NarrowedReader") -> None:
         self._reader = reader
 
     def __call__(self, filters: Sequence[Any]) -> Sequence[Any]:
@@ -262,15 +272,12 @@ class _PushFilters:
         return filters
 
 
-class StoreTableReader(DataSourceReader):
-    """Reads a table of some stores."""
+class NarrowedReader(DataSourceReader):
+    """A reader that looks at filters where Spark pushes them down."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.schema = schema
-        self.table = choose("table", options.table, TABLES)
-        self.stores = options.stores()
         self.ask = ask_for(options, schema)
-        self._starts, self._stops = places(options, self.stores)
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     @sentences()
@@ -280,6 +287,16 @@ class StoreTableReader(DataSourceReader):
         for one in filters:
             bounds = narrowed(bounds, one, held)
         self.ask = dataclasses.replace(self.ask, bounds=bounds)
+
+
+class StoreTableReader(NarrowedReader):
+    """Reads a table of some stores."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.table = choose("table", options.table, TABLES)
+        self.stores = options.stores()
+        super().__init__(options, schema)
+        self._starts, self._stops = places(options, self.stores)
 
     @sentences()
     def partitions(self) -> Sequence[InputPartition]:

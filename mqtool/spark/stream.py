@@ -8,7 +8,6 @@ more.
 
 import dataclasses
 import itertools
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,24 +24,15 @@ from pyspark.sql.types import StructType
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageError
-from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds, thinned
+from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds
 from mqtool.spark.options import EARLIEST, LATEST, Options, choose
 from mqtool.spark.partitions import log_ranges
+from mqtool.spark.places import Losses, Offsets, Place, place_behind
 from mqtool.spark.sentences import sentences
 from mqtool.spark.source import StorePartition, arrow_schema, ask_for, places
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, read_lost, read_messages
-
-_log = logging.getLogger("mqtool.spark")
-
-Place = dict[str, Any]
-"""How far one store was read: ``offset``, the address behind it, and ``marks``, messages before it, the newest first.
-``start`` is there where the messages since the place before do not begin at its ``offset``."""
-Offsets = dict[str, Place]
-"""By the name of the store."""
-
-_GO_ON = "set failOnDataLoss=false to go on"
 
 
 @dataclasses.dataclass
@@ -63,8 +53,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UsageError(f"the table {table} is no stream: only messages are appended; read it with spark.read")
         self.options = options
         self.schema = schema
-        self.fails = options.flag("failOnDataLoss", True)
-        self.ask = dataclasses.replace(ask_for(options, schema), fails_on_loss=self.fails)
+        self._losses = Losses(options.flag("failOnDataLoss", True))
+        self.ask = dataclasses.replace(ask_for(options, schema), fails_on_loss=self._losses.fails)
         for name in ("endingOffsets", "endingTimestamp"):
             if name.lower() in options.given:
                 raise UsageError(f"{name} is of spark.read: a stream has no end; stop the query where it is to end")
@@ -72,14 +62,13 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.most_files = options.count("maxFilesPerTrigger")
         self._ends: dict[str, LogEnd] = {}  # where the logs ended when they were last looked at
         self._target: dict[str, LogEnd] | None = None
-        self._told: set[str] = set()
 
     @sentences()
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Return where a new query begins."""
         stores = self.options.names(self.options.stores())
         if self.options.given.get("startingoffsets", EARLIEST).strip().lower() == LATEST:
-            return {name: _place(end, []) for name, end in self._latest(stores).items()}
+            return {name: place_behind(end, []) for name, end in self._latest(stores).items()}
         given, _ = places(self.options, list(stores.values()))
         return {name: self._first(name, store, given.get(store.path, 0)) for name, store in stores.items()}
 
@@ -103,7 +92,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         stores, start = self._stores(start)
         for name in start.keys() - stores.keys():
-            self._lose(NotFoundError(f"{name} is gone: no store of this name is there any more"), "without it")
+            self._losses.tell(NotFoundError(f"{name} is gone: no store of this name is there any more"), "without it")
         ends = self._latest(stores)
         if self._target is not None:
             ends = {name: min(ends[name], end, key=_offset) for name, end in self._target.items() if name in ends}
@@ -116,7 +105,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, end in self._limited(stores, begins, ends, limit).items():
             place, is_new = places[name], end.offset > begins[name]
             if is_new or place is not start.get(name):
-                new[name] = _place(end if is_new else LogEnd(begins[name], None), place["marks"])
+                new[name] = place_behind(end if is_new else LogEnd(begins[name], None), place["marks"])
             if place is not start.get(name):
                 new[name]["start"] = place["offset"]
         return new
@@ -152,7 +141,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if place == before:
                 continue
             if store is None:
-                self._lose(NotFoundError(f"{name} is gone: no store of this name is there any more"), "without it")
+                self._losses.tell(
+                    NotFoundError(f"{name} is gone: no store of this name is there any more"), "without it"
+                )
                 continue
             reader = store.open()
             low, stop = place.get("start", before["offset"] if before else None), place["offset"]
@@ -162,7 +153,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = min(reader.commit_log.min_offset, stop)
             if low is not None and low < first:
                 text = f"{store.path}: the messages from {low:,} to {first:,} were deleted before they were read"
-                self._lose(NotFoundError(text), "behind them")
+                self._losses.tell(NotFoundError(text), "behind them")
                 parts.append(LostPartition(store, low, first))
             ranges = log_ranges(store, reader, self.ask.max_partition, low or 0, stop)
             # A message ends each range of addresses, so what is no message before it lies in between.
@@ -212,14 +203,16 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         left = list(itertools.dropwhile(lambda mark: not holds(reader, mark), marks))
         low = left[0].stop if left else first
         if left != marks or not marks:
-            self._lose(_changed(name, store, place["offset"]), f"at {low:,}, from where on messages may come twice")
+            self._losses.tell(
+                _changed(name, store, place["offset"]), f"at {low:,}, from where on messages may come twice"
+            )
         return {"offset": low, "marks": left}, low
 
     def _check(self, name: str, store: Store, reader: StoreReader, place: Place) -> None:
         """See to it that a log is as it was when it was read or to be read up to a place."""
         marks = [Mark(*one) for one in place["marks"][:1]]
         if marks and holds(reader, marks[0]) is False:
-            self._lose(_changed(name, store, place["offset"]), "with what is there now")
+            self._losses.tell(_changed(name, store, place["offset"]), "with what is there now")
 
     def _limited(
         self, stores: dict[str, Store], begins: dict[str, int], ends: dict[str, LogEnd], limit: ReadLimit
@@ -243,18 +236,6 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             name: end if stops[name] >= end.offset else end_before(store, store.open(), begins[name], stops[name])
             for name, end, store in ((name, end, stores[name]) for name, end in ends.items())
         }
-
-    def _lose(self, error: NotFoundError | StoreChangedError, how: str) -> None:
-        """Tell of a loss, once.
-
-        Raises:
-            MqtoolError: it is to end the query.
-        """
-        if self.fails:
-            raise type(error)(f"{error}; {_GO_ON} {how}, or begin with a new checkpointLocation")
-        if str(error) not in self._told:
-            self._told.add(str(error))
-            _log.warning("%s; the stream goes on %s", error, how)
 
 
 class RefusedStreamReader(DataSourceStreamReader):
@@ -285,14 +266,6 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 def _offset(end: LogEnd) -> int:
     return end.offset
-
-
-def _place(end: LogEnd, marks: Sequence[Sequence[Any]]) -> Place:
-    """Return a place behind an end, with the marks of it and of a place before it."""
-    every = [Mark(*mark) for mark in marks]
-    if end.last and end.last not in every[:1]:
-        every.insert(0, end.last)
-    return {"offset": end.offset, "marks": [list(mark) for mark in thinned(every)]}
 
 
 def _changed(name: str, store: Store, offset: int) -> StoreChangedError:

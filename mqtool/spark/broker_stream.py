@@ -1,0 +1,283 @@
+"""Topics of running brokers as a stream: how far it has come is one offset a queue, with digests of what was read.
+
+A micro-batch is the messages of ranges of queues, so each comes once, whichever executor reads it and however often.
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageError
+from mqtool.formats.bodies import MessageQueue
+from mqtool.formats.codes import ResponseCode
+from mqtool.spark.brokers import (
+    QueuePartition,
+    ask_of_brokers,
+    called,
+    check_all,
+    cut,
+    fails,
+    places,
+    queue_name,
+    read_queue,
+    topics_of,
+)
+from mqtool.spark.ends import LogEnd, Mark, mark_of
+from mqtool.spark.options import Options
+from mqtool.spark.places import Losses, Place, place_behind
+from mqtool.spark.queues import Connection, Ends, Queues
+from mqtool.spark.sentences import sentences
+from mqtool.spark.source import arrow_schema, ask_for
+
+_log = logging.getLogger("mqtool.spark")
+
+Offsets = dict[str, dict[str, Place]]
+"""By topic and by broker and queue."""
+Places = dict[MessageQueue, Place]
+
+_POLL_S = 0.1
+"""Spark asks again at once where nothing has come."""
+
+
+class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the messages of topics as they come; queues and brokers that come later join in."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.topics = topics_of(options)
+        self.connection = Connection.of(options)
+        self.most = options.count("maxOffsetsPerTrigger")
+        self.ask = ask_of_brokers(ask_for(options, schema), options)
+        for name in ("endingOffsets", "endingTimestamp"):
+            if name.lower() in options.given:
+                raise UsageError(f"{name} is of spark.read: a stream has no end; stop the query where it is to end")
+        self._losses = Losses(fails(options))
+        self._queues: Queues | None = None
+        self._ends: dict[MessageQueue, Ends] = {}  # when they were last looked at
+        self._target: dict[MessageQueue, Ends] | None = None
+        self._known: set[tuple[MessageQueue, Mark]] = set()  # messages that were there then
+        self._committed: dict[MessageQueue, int] = {}
+        self._idle_since = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connections to the driver."""
+        return {**self.__dict__, "_queues": None}
+
+    def stop(self) -> None:
+        """End all connections."""
+        if self._queues is not None:
+            self._queues.__exit__()
+            self._queues = None
+
+    @sentences()
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+        """Return where a new query begins."""
+        ends = self._look()
+        check_all(self.topics, self.connection, ends)
+        given = places(self.options, "startingOffsets", ends)
+        since = self.ask.bounds.since
+        by_time = {} if since is None else self._open().offsets_at(dict.fromkeys(ends, since))
+        return _nested({
+            queue: {"offset": given.get(queue, max(one.first, by_time.get(queue, 0))), "marks": []}
+            for queue, one in ends.items()
+        })  # fmt: skip
+
+    @sentences()
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        """Return where the next micro-batch ends.
+
+        Raises:
+            StoreChangedError: a queue is another one than before, or became shorter, with ``failOnDataLoss``.
+            NotFoundError: a queue is gone, with ``failOnDataLoss``.
+        """
+        before = _flat(start)
+        ends = self._look()
+        for queue in before.keys() - ends.keys():
+            self._lose_queue(queue)
+        self._commit({queue: place for queue, place in before.items() if queue in ends})
+        if self._target is not None:
+            ends = {
+                queue: Ends(one.first, min(one.stop, self._target[queue].stop))
+                for queue, one in ends.items()
+                if queue in self._target
+            }
+        self._known = set()
+        resumed = {queue: self._resumed(queue, before.get(queue), one) for queue, one in ends.items()}
+        begins = {queue: max(resumed[queue]["offset"], one.first) for queue, one in ends.items()}
+        stops = self._limited(begins, ends, limit)
+        moved = [queue for queue, stop in stops.items() if stop > begins[queue]]
+        last = dict(zip(moved, self._marks([(queue, stops[queue] - 1) for queue in moved]), strict=True))
+        self._known |= {(queue, mark) for queue, mark in last.items() if mark}
+        new = dict(before)
+        for queue, stop in stops.items():
+            place, is_kept = resumed[queue], resumed[queue] is before.get(queue)
+            if queue in last or not is_kept:
+                end = LogEnd(stop, last[queue]) if queue in last else LogEnd(begins[queue], None)
+                new[queue] = place_behind(end, place["marks"])
+                if not is_kept:
+                    new[queue]["start"] = place["offset"]
+        self._wait_where_nothing_comes(new == before)
+        return _nested(new)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the options give."""
+        return ReadMaxRows(self.most) if self.most else ReadAllAvailable()
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802
+        """Return how far the queues reach."""
+        return _nested({queue: {"offset": one.stop} for queue, one in self._ends.items()})
+
+    @sentences()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note how far a query is to go that reads what is there and ends."""
+        self._target = self._look()
+
+    @sentences()
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Return the ranges between two offsets.
+
+        Raises:
+            StoreChangedError: a queue is another one than before, with ``failOnDataLoss``.
+            NotFoundError: retention was faster, or a queue is gone, with ``failOnDataLoss``.
+        """
+        before, after = _flat(start), _flat(end)
+        changed = {queue: place for queue, place in after.items() if place != before.get(queue)}
+        ends = self._look()
+        parts: list[InputPartition] = []
+        for queue, place in changed.items():
+            known, old = ends.get(queue), before.get(queue)
+            if known is None:
+                self._lose_queue(queue)
+                continue
+            if "start" not in place and old:
+                self._check(queue, old)
+            self._check(queue, place)
+            low: int = place["start"] if "start" in place else old["offset"] if old else known.first
+            if low < min(known.first, place["offset"]):
+                first = min(known.first, place["offset"])
+                text = f"{called(queue)}: the messages from {low:,} to {first:,} were deleted before they were read"
+                self._losses.tell(NotFoundError(text), "behind them")
+            parts += cut(queue, low, place["offset"])
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the record batches of a range."""
+        assert isinstance(partition, QueuePartition)
+        yield from read_queue(self.connection, partition, self.ask, arrow_schema(self.schema))
+
+    def _commit(self, places: Places) -> None:
+        """Have brokers note how far the group has come, where there is one.
+
+        Spark tells a source of a micro-batch that is done only when it plans the next one, and never of the last.
+        """
+        offsets = {queue: place["offset"] for queue, place in places.items()}
+        changed = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
+        if self.connection.group and changed:
+            try:
+                self._open().commit(changed)
+                self._committed = offsets
+            except MqtoolError as error:  # the checkpoint has them
+                _log.warning("offsets of %s are not committed: %s", self.connection.group, error)
+
+    def _open(self) -> Queues:
+        if self._queues is None:
+            self._queues = Queues(self.connection).__enter__()
+        return self._queues
+
+    def _look(self) -> dict[MessageQueue, Ends]:
+        self._ends = self._open().ends(self.topics)
+        return dict(self._ends)
+
+    def _wait_where_nothing_comes(self, is_idle: bool) -> None:
+        now = time.monotonic()
+        if is_idle and now - self._idle_since < _POLL_S:
+            time.sleep(_POLL_S)
+        self._idle_since = time.monotonic() if is_idle else 0.0
+
+    def _resumed(self, queue: MessageQueue, place: Place | None, ends: Ends) -> Place:
+        """Return the place from which to read on: the one that is given where the queue is still as it was.
+
+        Else it lies behind the newest message that was read and is still there, or at the first.
+        """
+        if place is None:
+            return {"offset": ends.first, "marks": []}
+        stop = self._ends[queue].stop
+        if stop == place["offset"]:
+            return place
+        marks = [Mark(*one) for one in place["marks"]]
+        if stop > place["offset"] and (not marks or self._holds(queue, marks[0]) is not False):
+            return place
+        left = list(itertools.dropwhile(lambda mark: not self._holds(queue, mark), marks))
+        low = left[0].stop if left else ends.first
+        self._losses.tell(_changed(queue, place["offset"]), f"at {low:,}, from where on messages may come twice")
+        return {"offset": low, "marks": left}
+
+    def _check(self, queue: MessageQueue, place: Place) -> None:
+        """See to it that a queue is as it was when it was read, or is to be read, up to a place."""
+        marks = [Mark(*one) for one in place["marks"][:1]]
+        if marks and (queue, marks[0]) not in self._known and self._holds(queue, marks[0]) is False:
+            self._losses.tell(_changed(queue, place["offset"]), "with what is there now")
+
+    def _holds(self, queue: MessageQueue, mark: Mark) -> bool | None:
+        """Tell whether a message is still where it was, None where it has been deleted or cannot be read."""
+        ends = self._ends[queue]
+        if mark.address < ends.first:
+            return None
+        if mark.address >= ends.stop:
+            return False
+        [found] = self._marks([(queue, mark.address)])
+        if found == mark:
+            self._known.add((queue, mark))
+        return None if found is None else found == mark
+
+    def _marks(self, places: Sequence[tuple[MessageQueue, int]]) -> list[Mark | None]:
+        """Return marks of the messages at some offsets, None where none begins there."""
+        answers = self._open().firsts(places)
+        return [
+            mark_of(answer.records, offset, offset + 1) if answer.code == ResponseCode.SUCCESS else None
+            for (_, offset), answer in zip(places, answers, strict=True)
+        ]
+
+    def _limited(
+        self, begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, Ends], limit: ReadLimit
+    ) -> dict[MessageQueue, int]:
+        """Return ends of a micro-batch: each queue gets of a limit what it has of all that is to be read."""
+        stops = {queue: max(one.stop, begins[queue]) for queue, one in ends.items()}
+        left = {queue: stop - begins[queue] for queue, stop in stops.items()}
+        total = sum(left.values())
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else total
+        if total <= most:
+            return stops
+        return {queue: begins[queue] + min(count, -(-most * count // total)) for queue, count in left.items()}
+
+    def _lose_queue(self, queue: MessageQueue) -> None:
+        self._losses.tell(NotFoundError(f"{called(queue)} is gone: no broker has it any more"), "without it")
+
+
+def _changed(queue: MessageQueue, offset: int) -> StoreChangedError:
+    return StoreChangedError(
+        f"{called(queue)} is no longer the one that was read up to {offset:,}: it became shorter, or was replaced"
+    )
+
+
+def _flat(offsets: Offsets) -> Places:
+    found = {}
+    for topic, queues in offsets.items():
+        for name, place in queues.items():
+            broker_name, _, queue_id = name.rpartition(":")
+            found[MessageQueue(topic, broker_name, int(queue_id))] = place
+    return found
+
+
+def _nested(places: Mapping[MessageQueue, Place]) -> Offsets:
+    found: Offsets = {}
+    for queue, place in sorted(places.items(), key=lambda one: one[0]):
+        found.setdefault(queue.topic, {})[queue_name(queue)] = place
+    return found

@@ -1,0 +1,179 @@
+"""Queues of running brokers as the source ``rocketmq`` asks for them: where they begin and end, and their records."""
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+from mqtool.engine.client import consuming, fetching, questions
+from mqtool.engine.client.fetching import Fetched
+from mqtool.engine.client.names import with_namespace
+from mqtool.engine.client.questions import TOOLS_GROUP, Question
+from mqtool.engine.client.routes import broker_to_read, masters, readable_queues
+from mqtool.engine.client_runtime.admin_client import AdminClient
+from mqtool.engine.client_runtime.blocking.background import background
+from mqtool.engine.client_runtime.given_options import options_of
+from mqtool.engine.client_runtime.instance import NAMESRV_ADDR, ClientOptions
+from mqtool.engine.client_runtime.wire import together
+from mqtool.engine.store.reader import CLOCK_STEP_MS
+from mqtool.errors import BusyError, UnavailableError, UsageError
+from mqtool.formats.bodies import MessageQueue, TopicRoute
+from mqtool.spark.options import Options
+
+T = TypeVar("T")
+
+_TRIES = 5
+_PAUSE_S = 1.0
+
+
+class Ends(NamedTuple):
+    """The offset of the first message of a queue, and the one behind its last."""
+
+    first: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection:
+    """How to reach brokers: all that an executor needs to know of it."""
+
+    name_servers: str
+    client: Mapping[str, Any]
+    """Options of a client, by name."""
+    group: str | None = None
+    """Whose offsets are kept."""
+
+    @classmethod
+    def of(cls, options: Options, kind: type[ClientOptions] = ClientOptions) -> "Connection":
+        """Return what options say, and for those that are not given the environment of this process.
+
+        Raises:
+            UsageError: an option makes no sense, or there is no name server.
+        """
+        given = options.given
+        texts = {"accesskey": "access_key", "secretkey": "secret_key", "namespace": "namespace"}
+        client: dict[str, Any] = {name: given[option] for option, name in texts.items() if option in given}
+        if "tls" in given:
+            client["tls"] = options.flag("tls", False)
+        if given.get("authorities"):
+            client["authorities"] = Path(given["authorities"])
+        made = options_of(kind, client, {})
+        name_servers = options.either("namesrv", "nameServer") or os.environ.get(NAMESRV_ADDR, "")
+        if not name_servers.strip():
+            raise UsageError(
+                f"no name server is given: set the option namesrv, as in localhost:9876, or {NAMESRV_ADDR} "
+                "in the environment of the driver"
+            )
+        every = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+        return cls(name_servers, every, given.get("group"))
+
+    @property
+    def namespace(self) -> str:
+        """What stands before the names of topics and groups."""
+        return str(self.client["namespace"])
+
+
+class Queues:
+    """Asks brokers about queues, in a ``with`` block; of a broker whose master is gone the slave with the least id.
+
+    A broker that cannot be reached is asked again, five times in all: it may be starting again.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._group = with_namespace(connection.group or TOOLS_GROUP, connection.namespace if connection.group else "")
+        self._routes: dict[str, TopicRoute] = {}
+
+    def __enter__(self) -> Self:
+        self._admin = background.call(self._made)
+        background.run(self._admin.start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        background.run(self._admin.shutdown())
+
+    def _made(self) -> AdminClient:
+        return AdminClient(self._connection.name_servers, ClientOptions(**self._connection.client))
+
+    def ends(self, topics: Collection[str]) -> dict[MessageQueue, Ends]:
+        """Return all queues of topics that can be read.
+
+        Raises:
+            UnavailableError: no name server answers, or a broker does not.
+        """
+        return background.run(self._ends(topics))
+
+    def offsets_at(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return for each queue an offset from which on nothing is left out that was stored at a time (ms) or later."""
+        asked = (
+            self._ask(queue, questions.offset_from(queue.topic, queue.queue_id, time - CLOCK_STEP_MS))
+            for queue, time in times.items()
+        )
+        return dict(zip(times, self._all(asked), strict=True))
+
+    def fetch(self, queue: MessageQueue, offset: int, most: int) -> Fetched:
+        """Return records of a queue from an offset on, at once, whether there are any or not."""
+        return background.run(self._fetch(queue, offset, most))
+
+    def firsts(self, offsets: Iterable[tuple[MessageQueue, int]]) -> list[Fetched]:
+        """Return what each of some queues has at an offset."""
+        return self._all(self._fetch(queue, offset, 1) for queue, offset in offsets)
+
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Have brokers note what the group reads next."""
+        self._all(
+            self._ask(queue, questions.set_offset(self._group, queue.topic, queue.queue_id, offset), of_master=True)
+            for queue, offset in offsets.items()
+        )
+
+    def _all(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        return background.run(together(work))
+
+    async def _ends(self, topics: Collection[str]) -> dict[MessageQueue, Ends]:
+        routes = await together(self._route(with_namespace(topic, self._connection.namespace)) for topic in topics)
+        queues = [queue for topic, route in routes if route for queue in readable_queues(route, topic)]
+        by_broker = {(queue.topic, queue.broker_name): queue for queue in queues}
+        told = await together(self._ask(queue, questions.topic_queues(queue.topic)) for queue in by_broker.values())
+        known = dict(zip(by_broker, told, strict=True))
+
+        async def ends_of(queue: MessageQueue) -> Ends:
+            found = known[queue.topic, queue.broker_name].get(queue.queue_id)
+            if found:
+                return Ends(found.min_offset, found.max_offset)
+            # Of a topic that is read more widely than written brokers tell only what is written.
+            first = await self._ask(queue, questions.min_offset(queue.topic, queue.queue_id))
+            return Ends(first, await self._ask(queue, fetching.max_offset(queue)))
+
+        return dict(zip(queues, await together(map(ends_of, queues)), strict=True))
+
+    async def _route(self, topic: str) -> tuple[str, TopicRoute | None]:
+        route = await self._admin.ask_name_server(questions.route(topic))
+        if route:
+            self._routes[topic] = route
+        return topic, route
+
+    async def _fetch(self, queue: MessageQueue, offset: int, most: int) -> Fetched:
+        subscription = consuming.subscribe(queue.topic, "*", 0)
+        question = fetching.pull(self._group, queue, offset, most, subscription, hold_ms=0, with_subscription=True)
+        return await self._ask(queue, question)
+
+    async def _ask(self, queue: MessageQueue, question: Question[T], of_master: bool = False) -> T:
+        for left in reversed(range(_TRIES)):
+            try:
+                return await self._admin.ask(await self._address(queue, of_master), question)
+            except (UnavailableError, BusyError):
+                if not left:
+                    raise
+                self._routes.pop(queue.topic, None)
+                await asyncio.sleep(_PAUSE_S)
+        raise AssertionError
+
+    async def _address(self, queue: MessageQueue, of_master: bool) -> str:
+        route = self._routes.get(queue.topic) or (await self._route(queue.topic))[1]
+        found = broker_to_read(route, queue.broker_name) if route else None
+        address = masters(route).get(queue.broker_name) if of_master and route else found[1] if found else None
+        if address is None:
+            raise UnavailableError(f"the broker {queue.broker_name} is in no route of {queue.topic} any more")
+        return address

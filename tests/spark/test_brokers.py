@@ -1,0 +1,445 @@
+"""Topics of running brokers as tables, streams and sinks, by the calls that Spark makes, without a JVM."""
+
+import json
+import pickle
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, GreaterThanOrEqual
+
+import mqtool
+from mqtool import ProducerMessage
+from mqtool.errors import BadDataError, MqtoolError, NotFoundError, StoreChangedError, UnavailableError, UsageError
+from mqtool.formats.topics import is_system_topic
+from mqtool.spark import brokers as module
+from mqtool.spark.broker_stream import QueuesStreamReader
+from mqtool.spark.brokers import RocketMQ
+from mqtool.spark.sender import MessageSender
+from mqtool.spark.source import RocketMQStore, arrow_schema, spark_schema
+from tests.golden import copy_of
+from tests.spark import reading
+from tests.spark.test_stream import Query
+
+NAMED: dict[str, str | int | bool] = {"brokerName": "broker-a"}
+SMALL = {**NAMED, "mappedFileSizeCommitLog": 65_536, "maxHashSlotNum": 100, "maxIndexNum": 400}
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NAMESRV_ADDR", "MQTOOL_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[mqtool.Broker]:
+    with mqtool.Broker(settings=NAMED) as running:
+        yield running
+
+
+def source(address: str, **options: object) -> RocketMQ:
+    given = {name: str(value) for name, value in options.items()}
+    return RocketMQ(CaseInsensitiveDict({"namesrv": address, **given}))
+
+
+def read(address: str, filters: list[Any] | None = None, **options: object) -> list[dict[str, Any]]:
+    one = source(address, **{"columns": "all", **options})
+    reader = one.reader(one.schema())
+    if filters is not None:
+        assert list(reader.pushFilters(filters)) == filters
+    return [row for part in reading.batches(reader) for batch in part for row in batch.to_pylist()]
+
+
+def topic_of(broker: mqtool.Broker, name: str, queues: int = 2) -> str:
+    with mqtool.AdminClient(broker.name_server_address) as admin:
+        admin.create_topic(name, queues=queues)
+    return name
+
+
+def send(address: str, topic: str, bodies: list[bytes]) -> list[bytes]:
+    """Send messages to all queues in turn."""
+    with mqtool.Producer("tests", address) as producer:
+        queues = producer.queues(topic)
+        for number, body in enumerate(bodies):
+            producer.send(ProducerMessage(topic, body), queues[number % len(queues)])
+    return bodies
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def bodies_of(rows: list[dict[str, Any]]) -> list[bytes]:
+    return sorted(row["body"] for row in rows)
+
+
+# Tables.
+
+
+@pytest.mark.parametrize("name", ["mixed-533-clean", "batchcq-533-clean", "retry-497-clean"])
+def test_rows_are_those_of_the_store_that_the_broker_writes(name: str, tmp_path: Path) -> None:
+    copy = copy_of(name, tmp_path)
+    topics = [*json.loads((copy / "config" / "topics.json").read_text())["topicConfigTable"]]
+    readable = [topic for topic in topics if not is_system_topic(topic)]
+    stored = reading.read(copy, topic=",".join(readable))
+    with mqtool.Broker(copy) as running:
+        found = read(running.name_server_address, topic=",".join({row["topic"] for row in stored}))
+
+    assert {row.pop("store") for row in found} == {"broker-a"}
+    for row in stored:
+        del row["store"]
+    assert sorted(found, key=lambda row: row["physical_offset"]) == stored
+    assert stored
+
+
+def test_columns_are_those_of_the_store(tmp_path: Path) -> None:
+    for options in ({}, {"columns": "kafka"}, {"columns": "rocketmq-spark"}, {"includeBody": "true"}):
+        store = RocketMQStore(CaseInsensitiveDict({"path": str(tmp_path), **options}))
+        assert source("127.0.0.1:1", topic="T", **options).schema() == store.schema()
+
+
+def test_offsets_and_times_choose_what_is_read(broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, address = topic_of(broker, "Chosen"), broker.name_server_address
+    send(address, topic, numbers(40))
+    rows = read(address, topic=topic)
+    assert bodies_of(rows) == sorted(numbers(40))
+    middle = sorted(row["store_timestamp"] for row in rows)[20]
+
+    monkeypatch.setattr(module, "MOST_OF_A_PART", 7)
+    assert read(address, topic=topic) == rows
+    by_queue = [[row for row in rows if row["queue_id"] == queue] for queue in (0, 1)]
+    assert read(address, subscribe=topic, startingOffsets=json.dumps({topic: {"broker-a:0": 5}})) == (
+        by_queue[0][5:] + by_queue[1]
+    )
+    assert read(
+        address, topic=topic, startingOffsets=json.dumps({topic: {"1": 3, "0": "latest"}}),
+        endingOffsets=json.dumps({topic: {"broker-a:1": 9}}),
+    ) == by_queue[1][3:9]  # fmt: skip
+    assert read(address, topic=topic, startingOffsets="latest") == []
+    assert read(address, topic=topic, startingTimestamp=middle) == [r for r in rows if r["store_timestamp"] >= middle]
+    assert read(address, topic=topic, endingTimestamp=middle) == [r for r in rows if r["store_timestamp"] < middle]
+    filters = [EqualTo(("queue_id",), 1), GreaterThanOrEqual(("queue_offset",), 4)]
+    assert read(address, filters, topic=topic) == by_queue[1][4:]
+
+
+def test_a_body_that_does_not_match_its_crc_is_told(tmp_path: Path) -> None:
+    with mqtool.Broker(tmp_path, settings=SMALL) as running:
+        topic_of(running, "Damaged", 1)
+        send(running.name_server_address, "Damaged", [b"first", b"second"])
+    log = tmp_path / "commitlog" / f"{0:020}"
+    log.write_bytes(log.read_bytes().replace(b"second", b"seXond"))
+    with mqtool.Broker(tmp_path, settings=SMALL) as running:
+        rows = read(running.name_server_address, topic="Damaged")
+        dropped = read(running.name_server_address, topic="Damaged", mode="DROPMALFORMED")
+        with pytest.raises(BadDataError, match="LOG-CRC Damaged/0@"):
+            read(running.name_server_address, topic="Damaged", mode="FAILFAST")
+
+    assert [row["_corrupt_record"] and row["_corrupt_record"]["code"] for row in rows] == [None, "LOG-CRC"]
+    assert rows[1]["_corrupt_record"]["position"] == rows[1]["physical_offset"]
+    assert bodies_of(dropped) == [b"first"]
+
+
+def test_what_is_misspelt_or_not_there_is_said_in_a_sentence(broker: mqtool.Broker) -> None:
+    address, topic = broker.name_server_address, topic_of(broker, "There")
+    wrong: list[tuple[dict[str, str], type[MqtoolError], str]] = [
+        ({}, UsageError, "no topic is given: set the option topic"),
+        ({"topic": "Ther"}, NotFoundError, "there is no topic Ther, or nobody may read it"),
+        ({"topik": topic}, UsageError, "there is no option topik: did you mean topic"),
+        ({"topic": topic, "startingOffsets": "late"}, UsageError, "did you mean latest"),
+        ({"topic": topic, "startingOffsets": '{"There": {"broker-b:0": 1}}'}, UsageError, "did you mean broker-a:0"),
+        ({"topic": topic, "startingOffsets": '{"There": {"0": 9}}'}, UsageError, "ends at 0, before 9"),
+        (
+            {"topic": topic, "startingOffsets": '{"There": {"0": -2}}'},
+            UsageError,
+            "-2 of There broker-a:0 is no",
+        ),
+        ({"topic": topic, "accessKey": "me"}, UsageError, "access_key and secret_key belong together"),
+        ({"topic": topic, "nameServer": address}, UsageError, "namesrv and nameServer mean the same"),
+        ({"topic": topic, "tls": "maybe"}, UsageError, "there is no tls maybe"),
+    ]
+    for options, kind, told in wrong:
+        with pytest.raises(kind, match=told):
+            read(address, None, **options)
+    with pytest.raises(UsageError, match=r"no name server is given: set the option namesrv.*NAMESRV_ADDR"):
+        RocketMQ(CaseInsensitiveDict({"topic": topic}))
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 "):
+        read("127.0.0.1:1", topic=topic)
+
+
+def test_name_servers_and_keys_may_come_from_the_environment(
+    broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_of(broker, "ByEnvironment")
+    send(broker.name_server_address, topic, numbers(3))
+    monkeypatch.setenv("NAMESRV_ADDR", broker.name_server_address)
+    monkeypatch.setenv("MQTOOL_ACCESS_KEY", "me")
+    monkeypatch.setenv("MQTOOL_SECRET_KEY", "12345678")
+    one = RocketMQ(CaseInsensitiveDict({"topic": topic, "columns": "body"}))
+    reader = one.reader(one.schema())
+    monkeypatch.undo()  # executors have another
+
+    assert reader.connection.client["access_key"] == "me"
+    assert [len(batch) for part in reading.batches(reader) for batch in part] in ([3], [1, 2], [2, 1])
+
+
+# Streams.
+
+
+class Following(Query):
+    """A query that follows topics."""
+
+    def restart(self) -> None:
+        one = source(str(self.path), **{"columns": "all", **self.options})
+        reader = one.streamReader(one.schema())
+        assert isinstance(reader, QueuesStreamReader)
+        if self.offsets is not None:
+            self.reader.stop()
+        self.reader: Any = reader
+        if self.offsets is None:
+            self.offsets = json.dumps(reader.initialOffset())
+
+    def trigger(self) -> bool:
+        self.reader._idle_since = 0.0  # nobody waits here
+        return super().trigger()
+
+    def __enter__(self) -> "Following":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.stop()
+
+
+def test_each_message_comes_once_through_limits_restarts_and_new_queues(broker: mqtool.Broker) -> None:
+    topic, address = topic_of(broker, "Followed"), broker.name_server_address
+    sent = send(address, topic, numbers(50))
+    with Following(address, topic=topic, maxOffsetsPerTrigger=20) as query:
+        assert query.trigger()
+        assert 20 <= len(query.rows) <= 21
+        pickle.loads(pickle.dumps(query.reader))
+        query.restart()
+        while query.trigger():
+            pass
+        assert bodies_of(query.rows) == sorted(sent)
+        assert not query.trigger()
+
+        topic_of(broker, topic, 4)
+        sent += send(address, topic, numbers(50, start=50))
+        query.reader.prepareForTriggerAvailableNow()
+        send(address, topic, [b"later"])
+        while query.trigger():
+            pass
+        assert bodies_of(query.rows) == sorted(sent)
+        assert {row["queue_id"] for row in query.rows} == {0, 1, 2, 3}
+        reached = query.reader.reportLatestOffset()[topic]
+        assert sum(place["offset"] for place in reached.values()) == 101
+
+
+def test_offsets_are_committed_to_the_group_where_one_is_given(broker: mqtool.Broker) -> None:
+    topic, address = topic_of(broker, "Committed"), broker.name_server_address
+    send(address, topic, numbers(30))
+    with Following(address, topic=topic, group="reports", maxOffsetsPerTrigger=10) as query:
+        query.trigger()
+        read_first = len(query.rows)
+        query.trigger()
+        with mqtool.AdminClient(address) as admin:
+            assert sum(one.lag or 0 for one in admin.offsets("reports")) == 30 - read_first
+            while query.trigger():
+                pass
+            assert [one.lag for one in admin.offsets("reports")] == [0, 0]
+    with Following(address, topic=topic) as query:
+        query.trigger()
+    with mqtool.AdminClient(address) as admin:
+        assert {one.group for one in admin.offsets() if one.topic == topic} == {"reports"}
+
+
+@pytest.mark.parametrize("again", [5, 40, 80])
+def test_a_broker_that_lost_its_end_ends_a_query_or_is_read_from_where_it_is_the_same(
+    again: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, backup = tmp_path / "store", tmp_path / "backup"
+    with mqtool.Broker(store, settings=SMALL) as running:
+        topic_of(running, "Restored", 1)
+        kept = send(running.name_server_address, "Restored", numbers(10))
+    shutil.copytree(store, backup)
+    with mqtool.Broker(store, settings=SMALL) as running:
+        send(running.name_server_address, "Restored", numbers(40, start=10))
+        strict = Following(running.name_server_address, topic="Restored", maxOffsetsPerTrigger=2)
+        lax = Following(running.name_server_address, topic="Restored", maxOffsetsPerTrigger=2, failOnDataLoss=False)
+        for query in (strict, lax):
+            while query.trigger():
+                pass
+            query.reader.stop()
+    shutil.rmtree(store)
+    backup.rename(store)
+    with mqtool.Broker(store, settings=SMALL) as running:
+        other = send(running.name_server_address, "Restored", [b"other %d" % n for n in range(again)])
+        strict.path = lax.path = running.name_server_address
+        strict.restart()
+        lax.restart()
+        with strict, lax:
+            if again == 40:  # as long as it was: nothing is to be read, until more comes
+                assert not strict.trigger()
+                other += send(running.name_server_address, "Restored", [b"other more"])
+            with pytest.raises(StoreChangedError, match=r"up to 50: it became shorter, or was .*failOnDataLoss=false"):
+                strict.trigger()
+            while lax.trigger():
+                pass
+    bodies = [row["body"] for row in lax.rows]
+    assert {*kept, *other} <= {*bodies}
+    again_read = bodies[50:]
+    assert again_read == [*kept, *other][len(kept) + len(other) - len(again_read) :]
+    assert sum("is no longer the one that was read up to 50" in one.message for one in caplog.records) == 1
+
+
+def test_messages_that_retention_deletes_first_end_a_query_or_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with mqtool.Broker(tmp_path, settings=SMALL) as running:
+        topic_of(running, "Old", 1)
+        send(running.name_server_address, "Old", [b"x" * 3000 for _ in range(60)])
+        queries = [
+            Following(running.name_server_address, topic="Old", maxOffsetsPerTrigger=3, failOnDataLoss=fails)
+            for fails in (True, False)
+        ]
+        for query in queries:
+            query.trigger()
+            query.reader.stop()
+    (tmp_path / "commitlog" / f"{0:020}").unlink()
+    with mqtool.Broker(tmp_path, settings=SMALL) as running:
+        for query in queries:
+            query.path = running.name_server_address
+            query.restart()
+        with queries[0] as strict, queries[1] as lax:
+            with pytest.raises(NotFoundError, match=r"messages from 3 to \d+ were deleted before they were read"):
+                strict.trigger()
+            while lax.trigger():
+                pass
+        first = read(running.name_server_address, topic="Old")[0]["queue_offset"]
+        with pytest.raises(NotFoundError, match=r"from 3 to \d+ were deleted .*failOnDataLoss=false to go on behind"):
+            read(running.name_server_address, topic="Old", startingOffsets='{"Old": {"0": 3}}')
+    assert first > 10
+    offsets = [row["queue_offset"] for row in lax.rows if row["_corrupt_record"] is None]
+    assert offsets == [0, 1, 2, *range(first, 60)]
+    assert [row["_corrupt_record"]["code"] for row in lax.rows if row["_corrupt_record"]] == ["LOG-GAP"]
+    assert any("were deleted before they were read" in one.message for one in caplog.records)
+
+
+def test_a_broker_that_is_retired_ends_a_query_or_is_left_out() -> None:
+    with mqtool.Broker(settings=SMALL) as first:
+        address = first.name_server_address
+        with mqtool.Broker(name_servers=[address], settings={**SMALL, "brokerName": "broker-b"}):
+            topic_of(first, "Shared", 1)
+            sent = send(address, "Shared", numbers(20))
+            queries = [Following(address, topic="Shared", failOnDataLoss=fails) for fails in (True, False)]
+            for query in queries:
+                query.trigger()
+                assert bodies_of(query.rows) == sorted(sent)
+        sent += send(address, "Shared", [b"more"])
+        with queries[0] as strict, queries[1] as lax:
+            with pytest.raises(NotFoundError, match=r"queue 0 of Shared on broker-b is gone: .*failOnDataLoss=false"):
+                strict.trigger()
+            lax.trigger()
+            assert not lax.trigger()
+        assert bodies_of(lax.rows) == sorted(sent)
+
+
+def test_a_stream_that_cannot_be_says_why() -> None:
+    for options, told in (
+        ({}, "no topic is given"),
+        ({"topic": "T", "endingOffsets": "latest"}, "a stream has no end"),
+    ):
+        one = source("127.0.0.1:1", **options)
+        with pytest.raises(UsageError, match=told):
+            one.streamReader(one.schema()).initialOffset()
+
+
+# Sinks.
+
+
+def sender(address: str, columns: dict[str, str], **options: object) -> MessageSender:
+    made = source(address, **options).writer(spark_schema(columns), False)
+    assert isinstance(made, MessageSender)
+    return made
+
+
+def send_rows(one: MessageSender, columns: dict[str, str], rows: list[dict[str, Any]]) -> int:
+    batch = pa.RecordBatch.from_pylist(rows, schema=arrow_schema(spark_schema(columns)))
+    return pickle.loads(pickle.dumps(one)).write(iter([batch])).count  # type: ignore[no-any-return]
+
+
+COLUMNS = {"topic": "string", "body": "binary", "tags": "string", "keys": "string",
+           "properties": "map<string,string>"}  # fmt: skip
+
+
+def test_rows_are_sent_with_all_that_a_message_has(broker: mqtool.Broker) -> None:
+    topic, address = topic_of(broker, "Sent", 4), broker.name_server_address
+    rows = [
+        {"topic": topic, "body": b"%d" % n, "tags": "new" if n % 2 else None, "keys": f"a{n} b{n}",
+         "properties": {"region": "eu"} if n % 3 else None}
+        for n in range(500)
+    ]  # fmt: skip
+
+    assert send_rows(sender(address, COLUMNS), COLUMNS, rows) == 500
+
+    found = sorted(read(address, topic=topic), key=lambda row: int(row["body"]))
+    assert [(row["body"], row["tags"], row["keys"], dict(row["properties"]).get("region")) for row in found] == [
+        (row["body"], row["tags"], row["keys"], "eu" if row["properties"] else None) for row in rows
+    ]
+
+
+def test_rows_of_the_source_can_be_sent_on(broker: mqtool.Broker) -> None:
+    topics, address = [topic_of(broker, name) for name in ("From", "Onto")], broker.name_server_address
+    with mqtool.Producer("tests", address) as producer:
+        for n in range(5):
+            producer.send(ProducerMessage(topics[0], b"%d" % n, tags="t", keys=["k"], properties={"own": "x"}))
+    columns = {field.name: field.dataType.simpleString() for field in source(address, columns="all").schema().fields}
+    rows = [{**row, "topic": topics[1]} for row in read(address, topic=topics[0])]
+
+    send_rows(sender(address, columns), columns, rows)
+
+    found = read(address, topic=topics[1])
+    shown = [(row["body"], row["tags"], row["keys"], dict(row["properties"])["own"]) for row in found]
+    assert sorted(shown) == [(b"%d" % n, "t", "k", "x") for n in range(5)]
+    assert {row["unique_key"] for row in found}.isdisjoint(row["unique_key"] for row in rows)
+
+
+def test_rows_with_one_shard_key_go_to_one_queue_and_delayed_ones_come_later(broker: mqtool.Broker) -> None:
+    topic, address = topic_of(broker, "Sharded", 4), broker.name_server_address
+    columns = {"body": "string", "shard_key": "string"}
+    rows = [{"body": f"{n}", "shard_key": f"order-{n % 5}"} for n in range(60)]
+    send_rows(sender(address, columns, topic=topic), columns, rows)
+    queues: dict[int, set[int]] = {}
+    for row in read(address, topic=topic):
+        queues.setdefault(int(row["body"]) % 5, set()).add(row["queue_id"])
+    assert [len(one) for one in queues.values()] == [1] * 5
+    assert len({*map(tuple, queues.values())}) > 1
+
+    delayed = {"body": "string", "deliver_at": "bigint"}
+    at = int(time.time() * 1000) + 3_600_000
+    send_rows(sender(address, delayed, topic=topic), delayed, [{"body": "late", "deliver_at": at}])
+    assert len(read(address, topic=topic)) == 60
+
+
+def test_what_cannot_be_sent_is_said_in_a_sentence(broker: mqtool.Broker) -> None:
+    address, body = broker.name_server_address, {"body": "string"}
+    for columns, options, told in (
+        ({"topic": "string"}, {}, "a message needs the column body"),
+        (body, {}, "no topic is given: add a column topic, or set the option topic"),
+        ({**body, "tag": "string"}, {"topic": "T"}, "no column of messages tag: did you mean tags"),
+        ({"body": "int"}, {"topic": "T"}, "the column body is int, not binary or string: cast it in the query"),
+        (body, {"topic": "T", "startingOffsets": "latest"}, "startingOffsets is an option of reading, not of sending"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            sender(address, columns, **options)
+    with pytest.raises(UsageError, match="never overwritten"):
+        source(address, topic="T").writer(spark_schema(body), True)
+    for row, told in (({"body": None}, "row 1 of a partition cannot be sent: its body is null"),
+                      ({"body": ""}, "row 1 of a partition cannot be sent: a message to There2 has no")):  # fmt: skip
+        with pytest.raises(BadDataError, match=told):
+            send_rows(sender(address, body, topic=topic_of(broker, "There2")), body, [{"body": "x"}, row])
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 "):
+        send_rows(sender("127.0.0.1:1", body, topic="T"), body, [{"body": "x"}])
