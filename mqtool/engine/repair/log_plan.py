@@ -24,6 +24,7 @@ from mqtool.engine.repair.bridges import (
     QueueGap,
     QueueOrder,
     Rows,
+    by_queue,
     find_lost,
     lay_out,
     light_key,
@@ -155,12 +156,12 @@ class LogPlan:
     def note_bridged(self, rows: Rows, keys: list[QueueKey], light: list[Light]) -> None:
         """Tell of messages that get a placeholder at the place where they stood."""
         queued = rows.where(rows.has_unit)
-        order = np.argsort(queued.queue, kind="stable")
+        order = by_queue(queued.queue)
         edges = np.flatnonzero(np.diff(queued.queue[order])) + 1
         for some in np.split(order, edges) if len(order) else ():
-            one = queued.where(some)
-            stops = one.queue_offset + one.batch_size
-            self.losses.add_many(keys[one.queue[0]], one.queue_offset, stops, one.size, GIVEN_UP)
+            starts = queued.queue_offset[some]
+            stops = starts + queued.batch_size[some]
+            self.losses.add_many(keys[queued.queue[some[0]]], starts, stops, queued.size[some], GIVEN_UP)
         for row in np.flatnonzero(~rows.has_unit & (rows.queue >= 0)).tolist():
             self.losses.add_elsewhere(keys[rows.queue[row]][0], 1, int(rows.size[row]), GIVEN_UP)
         for row in np.flatnonzero(rows.light >= 0).tolist():

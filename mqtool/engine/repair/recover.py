@@ -45,6 +45,7 @@ from mqtool.errors import BadDataError, UsageError
 from mqtool.formats import checkpoint, consume_queue, index_file, scan
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
+from mqtool.formats.scan import Ints
 
 _NORMAL_SEGMENTS = 3
 """A broker that was stopped cleanly looks at so many of its last segments."""
@@ -53,12 +54,41 @@ _MOST_ENTRIES = 64 << 20
 """Bytes of index entries that a plan keeps in memory."""
 
 
+class _Narrow(NamedTuple):
+    """Numbers of 64 bits that lie near each other, in half the room."""
+
+    least: int
+    above: Any
+
+    @classmethod
+    def of(cls, column: Ints) -> Self:
+        """Keep a copy of numbers."""
+        least = int(column.min()) if len(column) else 0
+        is_near = not len(column) or int(column.max()) - least < 1 << 32
+        return cls(least, (column - least).astype(np.uint32)) if is_near else cls(0, column.copy())
+
+    def wide(self) -> Ints:
+        """Return the numbers."""
+        numbers: Ints = self.above + np.int64(self.least)
+        return numbers
+
+
 class _Keys(NamedTuple):
     """What ``IndexBuilder`` takes of messages that follow each other."""
 
-    entries: IndexEntries
+    key_hash: Any
+    physical_offset: _Narrow
+    store_timestamp: _Narrow
     last_timestamp: int
     more: bool
+
+    def add_to(self, builder: IndexBuilder) -> None:
+        """Give all of it to the index that is made."""
+        offsets = self.physical_offset.wide()
+        # Of rows and tags only the number is asked.
+        none, no_tags = np.broadcast_to(np.int64(0), offsets.shape), np.broadcast_to(np.False_, offsets.shape)
+        entries = IndexEntries(none, self.key_hash, offsets, self.store_timestamp.wide(), no_tags)
+        builder.add(entries, self.last_timestamp, self.more)
 
 
 class _KeptKeys:
@@ -73,23 +103,17 @@ class _KeptKeys:
         if self.all is None:
             return
         if run is None:
+            of, more = NO_ENTRIES, True
             last = int(units.store_timestamp[-1]) if len(units.store_timestamp) else 0
             last = last or (self.all[-1].last_timestamp if self.all else 0)
-            self.all.append(_Keys(NO_ENTRIES, last, more=True))
-            return
-        of = run.entries
-        more = not len(of.rows) or int(of.rows[-1]) < run.count - 1
-        # Copied, as they are parts of something larger; of rows and tags only their number is asked.
-        kept = dataclasses.replace(of, rows=_none(of.rows), is_tag=_none(of.is_tag), key_hash=of.key_hash.copy())
-        self.all.append(_Keys(kept, run.last_timestamp, more))
-        self._size += kept.key_hash.nbytes + kept.physical_offset.nbytes + kept.store_timestamp.nbytes
+        else:
+            of, last = run.entries, run.last_timestamp
+            more = not len(of.rows) or int(of.rows[-1]) < run.count - 1
+        offsets, times = _Narrow.of(of.physical_offset), _Narrow.of(of.store_timestamp)
+        self.all.append(_Keys(of.key_hash.copy(), offsets, times, last, more))  # copied: parts of something larger
+        self._size += of.key_hash.nbytes + offsets.above.nbytes + times.above.nbytes
         if self._size > _MOST_ENTRIES:
             self.all = None
-
-
-def _none(column: Any) -> Any:
-    """Return a column of the same length that takes no memory."""
-    return np.broadcast_to(column.dtype.type(0), column.shape)
 
 
 @dataclasses.dataclass
@@ -759,7 +783,7 @@ def _apply_index(reader: StoreReader, keys: list[_Keys] | None, journal: Journal
         journal.disk.make_folder(into)
         builder = IndexBuilder(into / "index", journal.disk, shape_of(reader), kernels)
         for some in keys:
-            builder.add(*some)
+            some.add_to(builder)
         builder.finish()
     if (into / "index").exists():
         journal.move_in(into / "index", reader.paths.index)

@@ -22,6 +22,7 @@ from mqtool.errors import UsageError
 from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain
 from tests import damage
+from tests.builders import Draft, Sizes, write_store
 from tests.golden import GOLDEN_NAMES, copy_of
 
 CASES = {case.name: case for case in damage.cases()}
@@ -84,14 +85,28 @@ def test_a_sound_store_stays_as_it_is(name: str, tmp_path: Path) -> None:
 def test_the_index_that_is_made_of_what_the_plan_knows_is_that_of_another_walk_over_the_log(
     name: str, tmp_path: Path
 ) -> None:
-    store = CASES[name].store(tmp_path)
-    plan = plan_of(store, mode="abnormal")
+    assert_index_is_of_another_walk(CASES[name].store(tmp_path), tmp_path / "new", StoreConfig())
+
+
+def test_it_is_so_where_years_lie_between_messages(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    times = [1_500_000_000_000, *(1_600_000_000_000 + number for number in range(6)), 1_700_000_000_000]
+    drafts = [Draft(pairs={"UNIQ_KEY": f"K{time}", "KEYS": "a b"}, store_timestamp=time) for time in times]
+    third = write_store(store, drafts)[2]
+    at = {"file": "commitlog/00000000000000000000", "at": third.physical_offset, "len": len(third.record)}
+    damage.apply_ops(store, [{"op": "zero", **at}])
+
+    assert_index_is_of_another_walk(store, tmp_path / "new", StoreConfig(Sizes().settings))
+
+
+def assert_index_is_of_another_walk(store: Path, into: Path, config: StoreConfig) -> None:
+    plan = plan_mend(store, config, "recover", {"mode": "abnormal"})
     assert plan.found.keys is not None
 
-    carry_out(store, StoreConfig(), plan, Disk())
+    carry_out(store, config, plan, Disk())
 
-    build_index(StoreReader(store), tmp_path / "new", Disk())
-    made, expected = (sorted((root / "index").iterdir()) for root in (store, tmp_path / "new"))
+    build_index(StoreReader(store, config), into, Disk())
+    made, expected = (sorted((root / "index").iterdir()) for root in (store, into))
     assert [path.name for path in made] == [path.name for path in expected] != []
     assert [path.read_bytes() for path in made] == [path.read_bytes() for path in expected]
 
