@@ -175,7 +175,10 @@ class _Check:
         if not self.case.base.startswith("rocksdb"):
             there = {key for key in after.reachable() if were.get(key, {b""}) <= kept.get(key, set())}
             everywhere = (record for segment in before.segments for record in segment.records)
-            there -= {key for one in everywhere for key in one.keys if one.digest() not in kept.get(key, ())}
+            for one in everywhere:  # of another log's batch all places are told
+                if any(one.digest() not in kept.get(key, ()) for key in one.keys):
+                    topic, queue_id, offset = one.keys[0]
+                    there -= {*one.keys, *((topic, queue_id, offset + place) for place in range(one.batch_size))}
             if cried := there.difference(Told(ranges=told.ranges).lacks(there)):
                 self.broken("conservation", "cried", f"told as lost, and there: {_some(sorted(cried))}")
         self.tell_of_light_queues(told)
@@ -269,16 +272,24 @@ class _Check:
                 found[record.topic, record.digest()] += 1
         return found
 
-    def restored_in(self, kept: "dict[Key, set[bytes]]") -> set[Key]:
-        """Return the places whose messages, damaged as they were, are in a new store what they once were."""
+    def restored_in(self, new: JudgedStore, kept: "dict[Key, set[bytes]]") -> set[Key]:
+        """Return the places whose messages, damaged as they were, are in a new store what they once were.
+
+        And those that a message claimed which is there in its own place, whole but for the properties that tell places.
+        """
         whole = base_of(self.case.base).judged.records
-        return {
-            key
-            for record in (*self.before.records.values(), *self.before.misplaced)
-            if (was := whole.get(record.stated))
-            for key in {*record.keys} & {*was.keys}
-            if was.digest() in kept.get(key, ())
-        }
+        found: set[Key] = set()
+        there = {key: record for record in new.records.values() for key in record.keys}
+        for record in (*self.before.records.values(), *self.before.misplaced):
+            was = whole.get(record.stated)
+            if was is None:
+                continue
+            found.update(key for key in {*record.keys} & {*was.keys} if was.digest() in kept.get(key, ()))
+            now = there.get(was.keys[0]) if was.keys else None
+            if now is not None and (now.keys, now.batch_size, now.body) == (was.keys, was.batch_size, record.body):
+                said = {name: value for name, value in record.properties.items() if name not in _PLACES}
+                found.update(record.keys if said.items() <= now.properties.items() else ())
+        return found
 
     def without_unread(self, were: "dict[Key, set[bytes]]", after: JudgedStore, unread: int) -> "dict[Key, set[bytes]]":
         """Leave out what lay in the wrong place where nobody looked, and lies there still."""
@@ -488,7 +499,7 @@ class _Check:
         before = self.before
         kept = new.messages()
         were = before.messages(misplaced=self.case.mend == "salvage")
-        restored = self.restored_in(kept)
+        restored = self.restored_in(new, kept)
         lost = [key for key, digests in were.items() if key not in restored and not digests & kept.get(key, set())]
         self.tell_of_light_queues(told)
         if untold := told.lacks(lost):

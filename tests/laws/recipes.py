@@ -872,6 +872,70 @@ _ROWS = {
             }
         ],
     ),
+    "a record that comes back out of a second copy of its segment is not told as lost": (
+        "ext-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "duplicate",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000065536",
+            },
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 20512, "hex": "000000000000000b"},
+        ],
+    ),
+    "the batches of another log, whose places others have, are told by all of their places": (
+        "batchcq-533-kill",
+        "recover",
+        [
+            {
+                "op": "graft",
+                "base": "batchcq-533-clean",
+                "path": "commitlog/00000000000000000000",
+                "to": "commitlog/00000000000000065536",
+            }
+        ],
+    ),
+    "a message that is no batch does not keep the numbers of one": (
+        "batchcq-533-kill",
+        "recover --normal",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 46672,
+                "hex": (
+                    b"INNER_BASE\x019\2MSG_REGION\1DefaultRegion\2UNIQ_KEY\1FD00000000000000000000000000000229E44E0E2F2A"
+                    b"67682EA0043\2CLUSTER\1DefaultCluster\2WAIT\1true\2TRACE_ON\1true\2INNER_NUM\x012\2"
+                ).hex(),
+            }
+        ],
+    ),
+    "units of a batch queue behind empty ones tell what stood in the log": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "zero", "file": "batchconsumequeue/Inner2/1/00000000000000000460", "at": 0, "len": 46},
+            {"op": "excise", "file": "commitlog/00000000000000000000", "at": 40448, "len": 276, "keep": True},
+        ],
+    ),
+    "units of a batch queue behind empty ones tell a salvage what stood in the log": (
+        "batchcq-533-clean",
+        "salvage",
+        [
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 0, "len": 1916},
+            {
+                "op": "swap",
+                "path": "batchconsumequeue/Inner/0/00000000000000000000",
+                "to": "batchconsumequeue/Inner/0/00000000000000000460",
+            },
+        ],
+    ),
+    "a rebuild notes a negative store time as a broker does": (
+        "txn-533-kill",
+        "rebuild index",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 13239, "hex": "8000000000000000"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
 }  # fmt: skip
 

@@ -220,8 +220,8 @@ def _units_in(reader: StoreReader, holes: list[Hole]) -> Iterator[_Units]:
                 yield _Units(key, positions, sizes, low + rows, np.ones(len(rows), np.int64))
     for key, batch_queue in reader.batch_consume_queues.items():
         least = placeholder.least_size(key[0].encode())
-        for low in range(0, batch_queue.unit_count, _UNITS_AT_ONCE):
-            units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.unit_count))
+        for low in range(0, batch_queue.used_count, _UNITS_AT_ONCE):
+            units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.used_count))
             rows = _inside(units, least, starts, ends)
             if len(rows):
                 names = ("physical_offset", "size", "queue_offset", "batch_size")
@@ -428,8 +428,9 @@ def _front(reader: StoreReader, key: QueueKey, first: int, address: int, start: 
     """Return the queue offset of the first unit that tells of a message before the first sound one of its queue."""
     batches = reader.batch_consume_queues.get(key)
     if batches is not None:
-        units = batches.units_in_line(0, batches.place_of(first))
-        before = units[(units["physical_offset"] >= start) & (units["physical_offset"] < address)]
+        units = batches.units_in_line(0, batches.used_count)
+        leads = (units["physical_offset"] >= start) & (units["physical_offset"] < address)
+        before = units[leads & (units["queue_offset"] < first)]
         return int(before["queue_offset"][0]) if len(before) else None
     queue = reader.consume_queues.get(key)
     if queue is None:

@@ -204,6 +204,8 @@ class PutBack:
             base = one.source.file.start_offset
             position = base + int(one.table.starts[0])
             record = one.table.record(0)
+            if kept.get(one.start) == record:
+                continue  # the one that lies there becomes it again
             is_kept = position in own or _but_address(kept.get(position, b"")) == _but_address(record)
             if base != _OUTSIDE and is_kept:
                 continue

@@ -166,7 +166,7 @@ class QueueMender:
             self._finish_batch(key, batch, max(start_offset, self.reader.commit_log.min_offset), plan)
 
     def _finish_batch(self, key: QueueKey, queue: BatchConsumeQueue, start_offset: int, plan: LogPlan) -> None:
-        count = queue.unit_count
+        count = queue.used_count
         units = queue.units(0, count)
         place = self._places.get(key, int(np.argmax(np.r_[units["physical_offset"] >= start_offset, True])))
         if count > place:
@@ -174,10 +174,9 @@ class QueueMender:
         last = units[min(place, count) - 1] if place and count else None
         end = queue.first_offset if last is None else int(last["queue_offset"]) + int(last["batch_size"])
         end = self._trimmed[key] = self._next.get(key, end)
-        if queue.max_offset() > end:
-            units = queue.units_in_line(0, count)
-            firsts = units["queue_offset"].astype(np.int64)
-            self._tell(key, np.maximum(firsts, end), firsts + units["batch_size"], units, plan)
+        units = queue.units_in_line(0, count)
+        firsts = units["queue_offset"].astype(np.int64)
+        self._tell(key, np.maximum(firsts, end), firsts + units["batch_size"], units, plan)
 
     def _tell(self, key: QueueKey, starts: Ints, stops: Ints, units: Packed, plan: LogPlan) -> None:
         """Tell of the messages whose units are trimmed, but for those that have gone by age."""

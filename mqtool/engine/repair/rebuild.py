@@ -580,7 +580,7 @@ def _index_time_changes(reader: StoreReader, built: Built | None) -> Iterator[Ch
     if not path.exists():
         yield Change("create", "checkpoint", text, size=checkpoint.CHECKPOINT_SIZE)
         return
-    time = None if built is None else built.index_timestamp.to_bytes(_INDEX_TIME_SIZE, "big")
+    time = None if built is None else built.index_timestamp.to_bytes(_INDEX_TIME_SIZE, "big", signed=True)
     if time is None or read_file(path)[_INDEX_TIME_AT:][:_INDEX_TIME_SIZE] != time:
         yield Change("write", "checkpoint", text, _INDEX_TIME_AT, _INDEX_TIME_SIZE)
 
@@ -789,4 +789,4 @@ def _note_index(reader: StoreReader, journal: Journal, timestamp: int) -> None:
     path = reader.paths.checkpoint
     if not path.exists():
         journal.create(path, checkpoint.CHECKPOINT_SIZE)
-    journal.write(path, _INDEX_TIME_AT, timestamp.to_bytes(_INDEX_TIME_SIZE, "big"))
+    journal.write(path, _INDEX_TIME_AT, timestamp.to_bytes(_INDEX_TIME_SIZE, "big", signed=True))

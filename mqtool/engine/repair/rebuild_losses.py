@@ -99,8 +99,8 @@ def _told_by_batches(
     log: tuple[int, int],
 ) -> Iterator[Loss]:
     """Yield what units of a batch queue tell of messages of the log that the new one lacks."""
-    for low in range(0, queue.unit_count, _UNITS_AT_ONCE):
-        for unit in queue.units(low, min(low + _UNITS_AT_ONCE, queue.unit_count)):
+    for low in range(0, queue.used_count, _UNITS_AT_ONCE):
+        for unit in queue.units(low, min(low + _UNITS_AT_ONCE, queue.used_count)):
             address, size = int(unit["physical_offset"]), int(unit["size"])
             start, stop = int(unit["queue_offset"]), int(unit["queue_offset"]) + int(unit["batch_size"])
             if log[0] <= address <= log[1] - size and size >= layout.MIN_SIZE:

@@ -35,6 +35,8 @@ from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 _UNITS_AT_ONCE = 1 << 18
 _LEAST = ("WAIT", "TRACE_ON", "MSG_REGION", "CLUSTER")
 """Properties that nobody asks for once a message is stored: the first to make room."""
+_OWN = ("INNER_NUM", "INNER_BASE", CRC_NAME)
+"""Properties that a broker makes, and that are made anew."""
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
 
@@ -146,8 +148,9 @@ class RecordEditor:
                     yield QueueGap(key, low + row, low + row + 1, address, self.end_offset)
         for key, batches in self.reader.batch_consume_queues.items():
             after, address = ends.get(key, (batches.first_offset, -1))
-            units = batches.units_in_line(batches.place_of(after), batches.unit_count)
+            units = batches.units_in_line(0, batches.used_count)
             leads = np.isin(units["physical_offset"], wanted) & (units["physical_offset"] > address)
+            leads &= units["queue_offset"] >= after
             for unit in units[leads]:
                 start = int(unit["queue_offset"])
                 yield QueueGap(key, start, start + max(1, int(unit["batch_size"])), address, self.end_offset)
@@ -155,11 +158,16 @@ class RecordEditor:
     def _units_of(self, gaps: list[QueueGap], holes: list[Hole]) -> Iterator[tuple[QueueGap, int]]:
         """Yield place and address of units in gaps that point to a record beside the holes."""
         starts, ends = np.array([hole.start for hole in holes] or [0]), np.array([hole.end for hole in holes] or [0])
+        in_line: dict[QueueKey, Any] = {}  # units of batch queues, by queue offset
         for gap in gaps:
             queue = self.reader.consume_queues.get(gap.queue)
             batches = self.reader.batch_consume_queues.get(gap.queue)
             if batches is not None:
-                units = batches.units_in_line(batches.place_of(gap.start), batches.place_of(gap.stop))
+                if gap.queue not in in_line:
+                    units = batches.units_in_line(0, batches.used_count)
+                    in_line[gap.queue] = units[np.argsort(units["queue_offset"], kind="stable")]
+                units = in_line[gap.queue]
+                units = units[slice(*np.searchsorted(units["queue_offset"], (gap.start, gap.stop)))]
                 offsets, counts = (units[name].astype(np.int64) for name in ("queue_offset", "batch_size"))
             elif queue is not None:
                 low, high = max(gap.start, queue.first_offset), min(gap.stop, queue.max_offset())
@@ -240,10 +248,12 @@ class RecordEditor:
         )
 
     def take_batches(self, records: dict[int, bytes]) -> None:
-        """Take inner batches that are to say anew what they hold, by address."""
-        reason = "how many messages this batch holds is written anew"
+        """Take inner batches that are to say anew what they hold, and messages that say so and are none, by address."""
         for position, data in records.items():
-            self._rewrite(position, data, reason)
+            record = self._record(position)
+            is_batch = record is None or record.message.sys_flag & layout.INNER_BATCH
+            text = "how many messages this batch holds is written anew"
+            self._rewrite(position, data, text if is_batch else "it is no batch, and no longer has the numbers of one")
 
     def _add_properties(self, record: _Record, pairs: dict[str, str], reason: str) -> bool:
         """Write properties into a record in place of damaged ones; tell whether there is room for them."""
@@ -261,7 +271,7 @@ class RecordEditor:
         lost: list[str] = []
         if before is not None and after is not None:
             there = after.message.properties
-            lost = [name for name in _whole(before.message) if name not in there and name != CRC_NAME]
+            lost = [name for name in _whole(before.message) if name not in there and name not in _OWN]
         room = f", which takes the room of {', '.join(lost)}" if lost else ""
         self._tell(reason, f"the message at {position:,} stays: {reason}{room}")
 

@@ -475,9 +475,9 @@ def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int
     for key, batch_queue in reader.batch_consume_queues.items():
         first, stop = order.ranges.get(key, (0, 0))
         before = behind = 0
-        for low in range(0, batch_queue.unit_count, _UNITS_AT_ONCE):
-            units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.unit_count))
-            units = units[units["physical_offset"] >= reader.commit_log.min_offset]
+        for low in range(0, batch_queue.used_count, _UNITS_AT_ONCE):
+            units = batch_queue.units(low, min(low + _UNITS_AT_ONCE, batch_queue.used_count))
+            units = units[(units["size"] > 0) & (units["physical_offset"] >= reader.commit_log.min_offset)]
             offsets, counts = units["queue_offset"], np.maximum(units["batch_size"].astype(np.int64), 1)
             before += int(counts[offsets < first].sum())
             behind += int(counts[offsets >= stop].sum())

@@ -4,6 +4,8 @@ How many messages a batch holds and from which queue offset on stands in its pro
 is that of the elements of its body, and the offset that of the unit which leads to it. (Rules: store.md 2.8, 4.9.)
 """
 
+import re
+
 import numpy as np
 
 from mqtool.engine.repair.record_editor import with_pairs
@@ -15,21 +17,31 @@ from mqtool.formats import kernels as plain
 from mqtool.formats import record_edits, scan
 from mqtool.formats.inner_batch import count_elements
 from mqtool.formats.message import Message, message_at
+from mqtool.formats.properties import PAIR_SEPARATOR
 from mqtool.formats.scan import MessageTable
+
+_NUMBERS = re.compile(rb"(?<![^\x02])INNER_(?:NUM|BASE)\x01[^\x02]*(?:\x02|\Z)")
 
 
 def mended_batches(reader: StoreReader, table: MessageTable, properties: Properties) -> dict[int, bytes]:
     """Return, by row, the inner batches whose numbers are wrong, with the right ones; linear in all inner batches.
+
+    And messages that have numbers of a batch and are none, without these.
 
     Args:
         reader: of the store.
         table: of sound records.
         properties: of these.
     """
-    rows = np.flatnonzero(table.column("sys_flag") & layout.INNER_BATCH != 0)
+    is_batch = table.column("sys_flag") & layout.INNER_BATCH != 0
     has_crc = bool((properties.at(CRC_PROPERTY)[1] > 0).any())
     mended = {}
-    for row in rows.tolist():
+    for row in np.flatnonzero(~is_batch & (properties.at("INNER_NUM")[1] > 0)).tolist():
+        message = message_at(table, row)
+        if str(_count(message)) != message.properties.get("INNER_NUM"):
+            raw = _NUMBERS.sub(lambda found: PAIR_SEPARATOR.encode() * len(found[0]), message.raw_properties)
+            mended[row] = record_edits.with_properties(table.record(row), len(raw), raw)
+    for row in np.flatnonzero(is_batch).tolist():
         said = tuple(properties.text(table, name, row) for name in ("INNER_NUM", "INNER_BASE"))
         is_packed = int(table.column("sys_flag")[row]) & layout.COMPRESSED
         count = 0 if is_packed else count_elements(table.bytes_of(plain.BODY, row))
@@ -42,10 +54,7 @@ def mended_batches(reader: StoreReader, table: MessageTable, properties: Propert
 
 def _mended(reader: StoreReader, record: bytes, message: Message, said: tuple[str, ...], has_crc: bool) -> bytes | None:
     """Return a record with numbers that are right, None where it has them, or nothing tells them."""
-    try:
-        count = count_elements(message.plain_body())
-    except FormatError:
-        return None
+    count = _count(message)
     offset = _told_by_unit(reader, message)
     pairs = {"INNER_NUM": str(count), "INNER_BASE": str(message.queue_offset if offset is None else offset)}
     if not count or (said == tuple(pairs.values()) and offset in (None, message.queue_offset)):
@@ -56,6 +65,14 @@ def _mended(reader: StoreReader, record: bytes, message: Message, said: tuple[st
     if offset is not None:
         record = record_edits.with_queue_offset(record, offset)
     return record_edits.with_properties(record, len(properties), properties)
+
+
+def _count(message: Message) -> int:
+    """Return how many messages a body holds as a batch, 0 where it is none."""
+    try:
+        return count_elements(message.plain_body())
+    except FormatError:
+        return 0
 
 
 def _told_by_unit(reader: StoreReader, message: Message) -> int | None:

@@ -127,6 +127,15 @@ class BatchConsumeQueue(FileQueue):
                 return start + int(empty[0])
         return self.first_places[-1]
 
+    @functools.cached_property
+    def used_count(self) -> int:
+        """One past the last unit that is not empty: more than ``unit_count`` where empty ones lie between others."""
+        for number in reversed(range(len(self.segments))):
+            used = used_units(self.segments[number], batch_consume_queue.UNIT_DTYPE)
+            if used:
+                return self.first_places[number] + used
+        return 0
+
     @property
     def first_offset(self) -> int:
         """Queue offset of the first unit in line, 0 without one."""
@@ -155,14 +164,14 @@ class BatchConsumeQueue(FileQueue):
         return raw.view(batch_consume_queue.UNIT_DTYPE)
 
     def units_in_line(self, start: int, stop: int) -> Units:
-        """Return a copy of the units of a range of places that are in line."""
-        return self.units(start, min(stop, self.unit_count))[self._in_line(start, stop)]
+        """Return a copy of the units of a range of places that are in line; empty ones are not."""
+        return self.units(start, stop)[self._in_line(start, stop)]
 
     def next_in_line(self, place: int) -> int:
         """Return the first place from ``place`` on whose unit is in line, ``unit_count`` without one."""
         step = 1
         while place < self.unit_count:
-            found = np.flatnonzero(self._in_line(place, place + step))
+            found = np.flatnonzero(self._in_line(place, min(place + step, self.unit_count)))
             if len(found):
                 return place + int(found[0])
             place, step = place + step, min(2 * step, _WINDOW)
@@ -191,7 +200,7 @@ class BatchConsumeQueue(FileQueue):
     def offset_at(self, physical_offset: int, size: int | None = None) -> int | None:
         """Return the queue offset of the unit that leads to an address of the log, None without one.
 
-        A binary search: units are in the order of the log.
+        A binary search: units are in the order of the log. Behind an empty one all are looked at.
 
         Args:
             physical_offset: the address.
@@ -202,11 +211,11 @@ class BatchConsumeQueue(FileQueue):
             return int(self.units(place, place + 1)["physical_offset"][0])
 
         place = bisect.bisect_left(range(self.unit_count), physical_offset, key=leads_to)
-        if place >= self.unit_count:
-            return None
-        unit = self.units(place, place + 1)[0]
-        is_it = unit["physical_offset"] == physical_offset and size in (None, int(unit["size"]))
-        return int(unit["queue_offset"]) if is_it else None
+        for units in (self.units(place, min(place + 1, self.unit_count)), self.units(self.unit_count, self.used_count)):
+            for unit in units[units["physical_offset"] == physical_offset]:
+                if size in (None, int(unit["size"])):
+                    return int(unit["queue_offset"])
+        return None
 
     def address_of(self, place: int) -> int:
         """Return the address where a unit begins."""
@@ -221,9 +230,9 @@ class BatchConsumeQueue(FileQueue):
     def _in_line(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Tell of each unit of a range of places whether it is in line."""
         low = max(0, start - 1)
-        units = self.units(low, min(stop + 1, self.unit_count))
+        units = self.units(low, stop + 1)
         first = units["queue_offset"].astype(np.int64)
-        sane = (first >= 0) & (first < MOST_OFFSET)
+        sane = (first >= 0) & (first < MOST_OFFSET) & (units["size"] > 0)
         ordered, joined = np.ones(len(units), np.bool_), np.zeros(len(units), np.bool_)
         follows = first[:-1] + units["batch_size"][:-1] == first[1:]
         joined[:-1] |= follows

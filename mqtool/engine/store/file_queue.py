@@ -146,7 +146,8 @@ class FileQueue:
         gaps = collections.Counter(after - before for before, after in itertools.pairwise(starts))
         lengths = collections.Counter(segment.size for segment in self.segments if segment.size)
         length, count = max(lengths.items(), key=lambda one: one[1], default=(0, 0))
-        if 1 < count > lengths.total() / 2 and not any(start % length for start in starts):
+        is_of_all = count == lengths.total()  # and a name that does not fit is a wrong one
+        if 1 < count > lengths.total() / 2 and (is_of_all or not any(start % length for start in starts)):
             return length  # the names may be further apart, with files missing in between
         # A name that is none of a segment brings about a distance that is no length either.
         likely = collections.Counter({size: count for size, count in gaps.items() if not size % _PAGE})

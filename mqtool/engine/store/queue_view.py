@@ -244,7 +244,7 @@ class BatchQueueView(QueueView):
         parts = [self._queue.units(0, 0)]
         wanted = limit + 2  # one that may end in front of ``start``, and one behind that tells where the last ends
         while wanted > 0 and place < self._queue.unit_count:
-            parts.append(self._queue.units_in_line(place, place + limit + 2))
+            parts.append(self._queue.units_in_line(place, min(place + limit + 2, self._queue.unit_count)))
             wanted -= len(parts[-1])
             place += limit + 2
         units = np.concatenate(parts)

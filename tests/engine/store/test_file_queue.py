@@ -161,6 +161,7 @@ def test_a_folder_that_is_not_there_is_not_found(tmp_path: Path) -> None:
         ({0: 100, 200: 100, 400: 1}, 100),  # so are others, and the last was cut
         ({0: 100, 100: 100, 200: 5000}, 100),  # the last was extended
         ({0: 70, 100: 70, 200: 70, 270: 100}, 100),  # cut, all but one
+        ({0: 100, 150: 100, 200: 100}, 100),  # one is renamed
         ({0: 100, 100: 0}, 100),
         ({0: 0}, 0),
     ],
