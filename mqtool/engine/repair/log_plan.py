@@ -47,7 +47,13 @@ from mqtool.engine.repair.record_editor import Patch, RecordEditor
 from mqtool.engine.repair.store_times import Samples, TimeOrder
 from mqtool.engine.repair.torn_batches import mended_batches, with_records
 from mqtool.engine.repair.verify_log import TIME_ORDER, FindingsOfRows, Run
-from mqtool.engine.repair.verify_records import check_records, ends_like_crc, has_crc_property, right_flags
+from mqtool.engine.repair.verify_records import (
+    check_records,
+    ends_like_crc,
+    has_crc_property,
+    is_mendable_crc,
+    right_flags,
+)
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.dispatch import (
     CRC_PROPERTY,
@@ -318,7 +324,7 @@ def _property_crc_fails(table: MessageTable, whole: Bools) -> Bools:
 def _lost_crc(table: MessageTable, whole: Bools) -> Bools:
     """Tell which records between two that end in a CRC property end in something else than one: in foreign bytes.
 
-    But for fillers that have no room for one.
+    But for fillers that have no room for one. Also those that end in a damaged one, without which they cannot be read.
     """
     lost = np.zeros(len(table), np.bool_)
     rows = np.flatnonzero(whole)
@@ -326,7 +332,10 @@ def _lost_crc(table: MessageTable, whole: Bools) -> Bools:
     has = has_crc_property(sound, properties_of(sound))
     if has.any():
         has_room = sound.sizes(plain.BODY) + sound.sizes(plain.PROPERTIES) >= CRC_SIZE
-        lost[rows[1:-1]] = (has_room & ~has & ~ends_like_crc(sound))[1:-1] & has[:-2] & has[2:]
+        ends_like = ends_like_crc(sound)
+        lost[rows[1:-1]] = (has_room & ~has & ~ends_like)[1:-1] & has[:-2] & has[2:]
+        damaged = np.flatnonzero(~has & ends_like)
+        lost[rows[damaged]] |= ~is_mendable_crc(sound.where(damaged))
     return lost
 
 

@@ -23,7 +23,7 @@ from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.repair.rebuild import Built, build
 from mqtool.engine.repair.store_times import CONTEXT, corrections
 from mqtool.engine.repair.verify_log import MOST_LISTED, TIME_ORDER, FindingsOfRows
-from mqtool.engine.repair.verify_records import NO_CRC, check_records, ends_like_crc, right_flags, right_offsets
+from mqtool.engine.repair.verify_records import NO_CRC, check_records, is_mendable_crc, right_flags, right_offsets
 from mqtool.engine.store.disk import Disk, inside
 from mqtool.engine.store.dispatch import dispatch, inner_batch_topics, properties_of
 from mqtool.engine.store.locks import hold_folder
@@ -312,7 +312,7 @@ class NewStore:
         if has.all() or not (has.any() or had):
             return
         lacking = np.flatnonzero(~has)
-        rows = lacking[ends_like_crc(table.where(lacking))]
+        rows = lacking[is_mendable_crc(table.where(lacking))]
         if len(rows):
             mark_crcs(records, ends[rows], table.sizes(plain.PROPERTIES)[rows])
             self._mended["its CRC property is damaged, it is written anew"] += len(rows)

@@ -13,7 +13,8 @@ from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch, Properties
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, build_properties
+from mqtool.formats.properties import CRC_NAME, CRC_SIZE, are_readable, build_properties
+from mqtool.formats.record_edits import with_new_crc
 from mqtool.formats.scan import Envelope, Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
@@ -276,6 +277,15 @@ def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
     is_digit = (tails >= ord("0")) & (tails <= ord("9"))
     agree = np.where(pattern == ord("0"), is_digit, tails == pattern).sum(axis=1)
     found: npt.NDArray[np.bool_] = (table.sizes(plain.PROPERTIES) >= CRC_SIZE) & (agree >= _MOST_OF_CRC)
+    return found
+
+
+def is_mendable_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
+    """Tell which records end in a damaged CRC property, and can be read once it is written anew."""
+    found = ends_like_crc(table)
+    for row in np.flatnonzero(found).tolist():
+        size = int(table.sizes(plain.PROPERTIES)[row])
+        found[row] = are_readable(with_new_crc(table.record(row), size)[-size:])
     return found
 
 
