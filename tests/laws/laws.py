@@ -30,6 +30,7 @@ from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import MqtoolError
 from tests.golden import manifest
 from tests.judge.index import key_hash
+from tests.judge.log import Record
 from tests.judge.store import JudgedStore, Key
 from tests.laws import advice
 from tests.laws.cases import Case
@@ -235,13 +236,8 @@ class _Check:
             if now is None:
                 continue
             is_as_it_was = was is not None and was.digest() == now.digest() and was.keys == now.keys
-            stays = next((one for one in plan.remarks if f"the message at {record.position:,} stays" in one), "")
-            if record.in_place and stays:
-                gone = re.findall(r"[^\s,]+", stays.partition("takes the room of ")[2])
-                some = {name: value for name, value in record.properties.items() if name not in (*_PLACES, *gone)}
-                pairs = ((name, value, name + value) for name, value in some.items())
-                readable = {name: value for name, value, text in pairs if text.isprintable() and "\ufffd" not in text}
-                is_kept = now.body == record.body and readable.items() <= now.properties.items()
+            if record.in_place and (stays := _said_to_stay(record, plan.remarks)):
+                is_kept = _is_kept(record, now, stays)
                 # Where its places are those of the undamaged store, what damaged properties claimed beside never was.
                 places = [(one.keys, one.batch_size) for one in (record, was) if one is not None]
                 is_at_home = (now.keys, now.batch_size) in places
@@ -272,24 +268,29 @@ class _Check:
                 found[record.topic, record.digest()] += 1
         return found
 
-    def restored_in(self, new: JudgedStore, kept: "dict[Key, set[bytes]]") -> set[Key]:
+    def restored_in(self, new: JudgedStore, told: Told) -> set[Key]:
         """Return the places whose messages, damaged as they were, are in a new store what they once were.
 
-        And those that a message claimed which is there in its own place, whole but for the properties that tell places.
+        Also of those whose damaged properties were written anew, with what could be read, as is told.
         """
-        whole = base_of(self.case.base).judged.records
-        found: set[Key] = set()
-        there = {key: record for record in new.records.values() for key in record.keys}
-        for record in (*self.before.records.values(), *self.before.misplaced):
-            was = whole.get(record.stated)
-            if was is None:
-                continue
-            found.update(key for key in {*record.keys} & {*was.keys} if was.digest() in kept.get(key, ()))
-            now = there.get(was.keys[0]) if was.keys else None
-            if now is not None and (now.keys, now.batch_size, now.body) == (was.keys, was.batch_size, record.body):
-                said = {name: value for name, value in record.properties.items() if name not in _PLACES}
-                found.update(record.keys if said.items() <= now.properties.items() else ())
-        return found
+        kept, whole = new.messages(), base_of(self.case.base).judged.records
+        by_body: dict[bytes, list[Record]] = collections.defaultdict(list)
+        for now in new.records.values():
+            by_body[now.body].append(now)
+        rewritten = {
+            key
+            for record in self.before.records.values()
+            if (stays := _said_to_stay(record, told.remarks))
+            if any(now.keys == record.keys and _is_kept(record, now, stays) for now in by_body[record.body])
+            for key in record.keys
+        }
+        return rewritten | {
+            key
+            for record in (*self.before.records.values(), *self.before.misplaced)
+            if (was := whole.get(record.stated))
+            for key in {*record.keys} & {*was.keys}
+            if was.digest() in kept.get(key, ())
+        }
 
     def without_unread(self, were: "dict[Key, set[bytes]]", after: JudgedStore, unread: int) -> "dict[Key, set[bytes]]":
         """Leave out what lay in the wrong place where nobody looked, and lies there still."""
@@ -499,7 +500,7 @@ class _Check:
         before = self.before
         kept = new.messages()
         were = before.messages(misplaced=self.case.mend == "salvage")
-        restored = self.restored_in(new, kept)
+        restored = self.restored_in(new, told)
         lost = [key for key, digests in were.items() if key not in restored and not digests & kept.get(key, set())]
         self.tell_of_light_queues(told)
         if untold := told.lacks(lost):
@@ -615,6 +616,20 @@ def _differing(one: bytes, other: bytes) -> Iterator[int]:
     for start in range(0, len(one), 4096):
         if one[start : start + 4096] != other[start : start + 4096]:
             yield from (at for at in range(start, min(start + 4096, len(one))) if one[at] != other[at])
+
+
+def _said_to_stay(record: Record, remarks: Iterable[str]) -> str:
+    """Return the remark on a record that stays with other properties, nothing without one."""
+    return next((one for one in remarks if f"the message at {record.position:,} stays" in one), "")
+
+
+def _is_kept(record: Record, now: Record, told: str) -> bool:
+    """Tell whether a record has its body again, and the properties that can be read but for those that are told."""
+    gone = re.findall(r"[^\s,]+", told.partition("takes the room of ")[2])
+    some = {name: value for name, value in record.properties.items() if name not in (*_PLACES, *gone)}
+    pairs = ((name, value, name + value) for name, value in some.items())
+    readable = {name: value for name, value, text in pairs if text.isprintable() and "\ufffd" not in text}
+    return now.body == record.body and readable.items() <= now.properties.items()
 
 
 def _kind(path: str) -> str:

@@ -937,6 +937,56 @@ _ROWS = {
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 13239, "hex": "8000000000000000"}],
     ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
+    "a record that ends in a CRC property and has another name in front of it is given up": (
+        "propcrc-forced-533-clean",
+        "recover",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 17724, "hex": "5f5f435243333223"},
+        ],
+    ),
+    "what has another name in front of its CRC property is imported as it is, and told": (
+        "propcrc-forced-533-clean",
+        "export | import",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 17724, "hex": "5f5f435243333223"},
+        ],
+    ),
+    "a batch that is told by its unit to lie elsewhere in its queue is salvaged there, as is told": (
+        "batchcq-533-clean",
+        "salvage",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 30639,
+                "hex": (
+                    "494e4e45525f42415345013230024d53475f524547494f4e0144656661756c74526567696f6e0255"
+                    "4e49515f4b4559014644303030303030303030303030303030303030303030303030303030303032"
+                    "32354539344530453246324136373637413736343030373802434c55535445520144656661756c74"
+                    "436c7573746572025741495401747275650254524143455f4f4e017472756502494e4e45525f4e55"
+                    "4d013302"
+                ),
+            },
+        ],
+    ),
+    "a batch with the properties of another message is salvaged with what finds room, as is told": (
+        "batchcq-533-kill",
+        "salvage",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 1810,
+                "hex": (
+                    "4d53475f524547494f4e0144656661756c74526567696f6e02554e49515f4b455901464430303030"
+                    "30303030303030303030303030303030303030303030303030323239453434453045324632413637"
+                    "3638333038383030453402434c55535445520144656661756c74436c75737465720254414753016f"
+                    "726465722d63726561746564024b455953016b313420757365722d31206b34340257414954017472"
+                    "756502"
+                ),
+            },
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

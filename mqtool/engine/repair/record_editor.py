@@ -39,6 +39,7 @@ _OWN = ("INNER_NUM", "INNER_BASE", CRC_NAME)
 """Properties that a broker makes, and that are made anew."""
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
+_OF_BATCH = "how many messages this batch holds is written anew"
 
 
 class Patch(NamedTuple):
@@ -86,9 +87,7 @@ class RecordEditor:
     def remarks(self) -> Iterator[str]:
         """Yield what is to be told, of many records of one kind a few."""
         for texts in self._told.values():
-            yield from texts[:_MOST_TOLD]
-            if len(texts) > _MOST_TOLD:
-                yield f"so it is with {len(texts) - _MOST_TOLD:,} more messages"
+            yield from few_of(texts)
 
     # Places in queues
 
@@ -251,9 +250,7 @@ class RecordEditor:
         """Take inner batches that are to say anew what they hold, and messages that say so and are none, by address."""
         for position, data in records.items():
             record = self._record(position)
-            is_batch = record is None or record.message.sys_flag & layout.INNER_BATCH
-            text = "how many messages this batch holds is written anew"
-            self._rewrite(position, data, text if is_batch else "it is no batch, and no longer has the numbers of one")
+            self._rewrite(position, data, of_batch(record.message) if record else _OF_BATCH)
 
     def _add_properties(self, record: _Record, pairs: dict[str, str], reason: str) -> bool:
         """Write properties into a record in place of damaged ones; tell whether there is room for them."""
@@ -268,11 +265,7 @@ class RecordEditor:
         before = self._record(position)
         self._edited[position] = data, reason
         after = self._record(position)
-        lost: list[str] = []
-        if before is not None and after is not None:
-            there = after.message.properties
-            lost = [name for name in _whole(before.message) if name not in there and name not in _OWN]
-        room = f", which takes the room of {', '.join(lost)}" if lost else ""
+        room = "" if before is None or after is None else made_room(before.message, after.message)
         self._tell(reason, f"the message at {position:,} stays: {reason}{room}")
 
     # Numbers
@@ -347,6 +340,25 @@ class RecordEditor:
 
     def _tell(self, kind: str, text: str) -> None:
         self._told.setdefault(kind, []).append(text)
+
+
+def few_of(sentences: list[str]) -> Iterator[str]:
+    """Yield some of the sentences on messages of one kind, and how many more there are."""
+    yield from sentences[:_MOST_TOLD]
+    if len(sentences) > _MOST_TOLD:
+        yield f"so it is with {len(sentences) - _MOST_TOLD:,} more messages"
+
+
+def of_batch(message: Message) -> str:
+    """Return what is told of a message whose numbers of a batch are written anew, or taken away."""
+    is_batch = message.sys_flag & layout.INNER_BATCH
+    return _OF_BATCH if is_batch else "it is no batch, and no longer has the numbers of one"
+
+
+def made_room(before: Message, after: Message) -> str:
+    """Return the end of a sentence on a message with other properties: which of those that could be read are gone."""
+    lost = [name for name in _whole(before) if name not in after.properties and name not in _OWN]
+    return f", which takes the room of {', '.join(lost)}" if lost else ""
 
 
 def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes | None:

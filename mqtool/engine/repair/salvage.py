@@ -26,6 +26,7 @@ from mqtool.engine.repair.queue_order import Missing, Order, Run, arrange
 from mqtool.engine.repair.rebuild import VERSIONS, batch_topics_of, has_tags
 from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.repair.rebuild_queues import Sizes, has_ext
+from mqtool.engine.repair.record_editor import few_of, made_room, of_batch
 from mqtool.engine.repair.torn_batches import with_records
 from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.consume_queue import ConsumeQueue
@@ -37,6 +38,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreInUseError, UsageError
 from mqtool.formats import commit_log as layout
 from mqtool.formats import config_tables, consume_queue, scan
+from mqtool.formats.message import message_at
 from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
@@ -346,7 +348,7 @@ class Survey:
             for one in missing:
                 placeholders[one.queue[0]] += one.stop - one.start
         tables, remarks = self.tables()
-        remarks += list(_not_copied(self.reader))
+        remarks += [*_not_copied(self.reader), *self._tell_of_batches(order)]
         config = config_of(self.reader)
         size = int(config.settings["mappedFileSizeCommitLog"])
         start = self.first_offset() // size * size
@@ -367,6 +369,22 @@ class Survey:
             size=self.size,
             remarks=remarks,
         )
+
+    def _tell_of_batches(self, order: Order) -> Iterator[str]:
+        """Yield what is told of inner batches that say anew what they hold; note those that have another place then."""
+        told = []
+        for stretch in self.stretches:
+            for position, data in stretch.mended.items():
+                old = stretch.segment.read(position - stretch.segment.start_offset, len(data))
+                before, after = (scan.scan(memoryview(one), position, limit=1).table for one in (old, data))
+                one, other = (message_at(table, 0) for table in (before, after))
+                told.append(f"the message at {position:,} stays: {of_batch(one)}{made_room(one, other)}")
+                said, now = (known_of(one, 0, misplaced=False) for one in (before, after))
+                if said.queue_offset != now.queue_offset:
+                    run = Run(position, said.queue_offset, said.queue_offset + now.batch_size)
+                    queue = now.topic, now.queue_id
+                    order.moved.append((queue, run, queue, now.queue_offset))
+        yield from few_of(told)
 
     def log_size(self) -> int:
         """Return how many bytes of log there are."""
