@@ -146,8 +146,12 @@ def _make_accounts(path: Path) -> None:
         Account("client-of-all", secrets.token_urlsafe(24), default_topic_perm=ANY, default_group_perm=SUB),
     ]
     text = build_acl(PlainAcl({one.access_key: one for one in accounts}))
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(path)  # whole at once: a file that was cut short would keep all out
     names = " and ".join(one.access_key for one in accounts)
     click.echo(f"mqtool: {path} is made: the accounts {names}, with their secrets", err=True)
 

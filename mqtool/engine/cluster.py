@@ -430,8 +430,7 @@ class _RunningBroker:
             name, address, cluster, broker_id = self._identity()
             header = RegisterBroker(name, address, cluster, "", broker_id, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
             command = RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(header), body=body)
-            for client in self._clients:
-                await self._tell(client, command)
+            await asyncio.gather(*(self._tell(client, command) for client in self._clients))
 
     def _register_topics(self, configs: "Iterable[TopicConfig]") -> None:
         """Tell of topics: the name server in here at once, before who has made them can ask for a route."""
@@ -459,8 +458,8 @@ class _RunningBroker:
         if self._name_server is not None:
             self._name_server.routes.unregister(identity.cluster_name, identity.broker_addr, identity.broker_name)
         command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=build_header(identity))
+        await asyncio.gather(*(self._tell(client, command) for client in self._clients))
         for client in self._clients:
-            await self._tell(client, command)
             await client.close()
 
     def _identity(self) -> BrokerIdentity:

@@ -47,10 +47,12 @@ def parse_acl(text: str) -> PlainAcl:
     import yaml
 
     try:
-        members = yaml.load(text, yaml.BaseLoader) or {}  # which makes texts only, and lists and maps of them
+        members = yaml.load(text, yaml.BaseLoader)  # which makes texts only, and lists and maps of them
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise FormatError(error.problem or "this is no YAML", mark.index if mark else 0) from error
+    if not members:  # half written, perhaps: else it would keep all out
+        raise FormatError("the file says nothing", offset=0)
     if not isinstance(members, dict):
         raise FormatError("the file has no names", offset=0)
     accounts = {}

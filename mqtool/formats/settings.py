@@ -1,13 +1,18 @@
 """Settings as RocketMQ keeps and sends them: Java properties, one ``key=value`` a line; and tables of such settings."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from mqtool.errors import UsageError
 
-_SETTING = re.compile(r"([^=:\s]*)\s*[=:]?\s*(.*)")
+_BLANK = " \t\f"
+_LINE_END = re.compile(r"\r\n|[\r\n]")
+_SETTING = re.compile(rf"((?:\\.|[^=:{_BLANK}\\])*)[{_BLANK}]*[=:]?[{_BLANK}]*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_TO_ESCAPE = {ord(text): f"\\{name}" for name, text in {**_ESCAPED, "\\": "\\"}.items()}
 
 
 def parse_settings(text: str) -> dict[str, str]:
@@ -17,17 +22,39 @@ def parse_settings(text: str) -> dict[str, str]:
     {'listenPort': '10911'}
     """
     settings = {}
-    for line in text.splitlines():
-        line = line.strip()
-        if line and line[0] not in "#!":
-            key, value = _SETTING.fullmatch(line).groups()  # type: ignore[union-attr]
-            settings[key] = value
+    for line in _lines(text):
+        key, value = _SETTING.fullmatch(line).groups()  # type: ignore[union-attr]
+        settings[_unescape(key)] = _unescape(value)
     return settings
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines with settings; one that ends with a backslash goes on in the next."""
+    begun = ""
+    for line in _LINE_END.split(text):
+        line = line.lstrip(_BLANK)
+        if not begun and line[:1] in ("", "#", "!"):
+            continue
+        begun += line
+        if (len(begun) - len(begun.rstrip("\\"))) % 2:
+            begun = begun[:-1]
+            continue
+        yield begun.rstrip(_BLANK)
+        begun = ""
+    if begun:
+        yield begun.rstrip(_BLANK)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPED.get(found[2], found[2]), text)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves of pairs make one
 
 
 def build_settings(settings: Mapping[str, str]) -> str:
     """Return the text of settings, a line each."""
-    return "".join(f"{key}={value}\n" for key, value in settings.items())
+    return "".join(f"{key}={value.translate(_TO_ESCAPE)}\n" for key, value in settings.items())
 
 
 def setting(name: str, default: Any, least: int = 1) -> Any:

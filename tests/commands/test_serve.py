@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.remoting.connection import Connection
 from mqtool.errors import Status
 from mqtool.formats.bodies import QueueData, parse_cluster_info, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
@@ -404,6 +405,45 @@ async def test_a_name_server_that_is_away_is_said_once_and_found_when_it_is_back
     assert away.startswith(f"name server {address}: ")
     assert again == f"name server {address}: it answers again"
     assert gone.startswith(f"name server {address}: ")
+
+
+@on_a_loop
+async def test_a_name_server_that_hangs_holds_up_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    others_know = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = Connection()
+        while data := await reader.read(1 << 16):
+            frames.receive(data)
+            for command in frames.commands():
+                await others_know.wait()
+                writer.write(build_frame(command.answer()))
+        writer.close()
+
+    hanging = await asyncio.start_server(hang, "127.0.0.1", 0)
+    first = f"127.0.0.1:{hanging.sockets[0].getsockname()[1]}"
+    async with Cluster(NameServerConfig()) as names:
+        client = RemotingClient([names.name_server_address])
+
+        async def known() -> bool:
+            answer = await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+            return bool(parse_cluster_info(answer.body).brokers)
+
+        cluster = Cluster(None, [BrokerConfig(tmp_path / "store")], [first, names.name_server_address])
+        starting = asyncio.ensure_future(cluster.__aenter__())
+        while not await known():
+            await asyncio.sleep(0)
+        others_know.set()
+        await starting
+        others_know.clear()
+        stopping = asyncio.ensure_future(cluster.__aexit__(None, None, None))
+        while await known():
+            await asyncio.sleep(0)
+        others_know.set()
+        await stopping
+        await client.close()
+    hanging.close()
+    assert first not in caplog.text  # it was waited for, and not for longer than it had
 
 
 def test_several_brokers_share_a_name_server_in_one_process(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_file_as_rocketmq_has_it_is_read(text: str) -> None:
     assert PUB | SUB == ANY
 
 
-@pytest.mark.parametrize("text", ["", "accounts:\n", "accounts: []\nglobalWhiteRemoteAddresses:\n"])
+@pytest.mark.parametrize("text", ["accounts:\n", "accounts: []\nglobalWhiteRemoteAddresses:\n"])
 def test_a_file_without_accounts_lets_nobody_in(text: str) -> None:
     assert parse_acl(text) == ({}, (), (0, 0))
 

@@ -20,7 +20,7 @@ class Some(Settings):
     offset: int = setting("someOffset", 0, least=0)
 
 
-names = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1)
+names = st.text().map(lambda text: text.strip(" \t\f"))
 
 
 @given(names, st.booleans(), st.integers(1, (1 << 31) - 1), st.integers(0, (1 << 31) - 1))
@@ -50,3 +50,19 @@ def test_what_has_no_effect_is_named_and_all_else_stays() -> None:
 def test_a_value_that_is_not_of_its_kind_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="=".join(*given.items())):
         Some().updated(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),  # as java.util.Properties of JDK 17 reads them
+    [
+        ("a=b\\\n   c", {"a": "bc"}),
+        ("a\\=b = c\\:d", {"a=b": "c:d"}),
+        ("\\u0041b c", {"Ab": "c"}),
+        ("a=1\r\n! no=setting\r# none\n b : 2", {"a": "1", "b": "2"}),
+        ("a=\\\\\nb=\\t|\\x", {"a": "\\", "b": "\t|x"}),
+        ("a=\u2028b\x85", {"a": "\u2028b\x85"}),
+        ("a=x\\\n# y", {"a": "x# y"}),
+    ],
+)
+def test_settings_are_read_as_java_reads_properties(text: str, settings: dict[str, str]) -> None:
+    assert parse_settings(text) == settings

@@ -32,6 +32,8 @@ MOST_OF_SUBSCRIPTIONS = 1 << 24
 """Characters of all subscriptions."""
 MOST_NAME = 255
 """Characters of a group, a topic or a client id that a client names."""
+MOST_OF_SETTING = 255
+"""Characters of a setting of the broker that is changed while it runs: some are in each message, or each answer."""
 MOST_OF_BODY = 1 << 20
 """Bytes of a request that carries no messages: it is parsed while all others wait."""
 

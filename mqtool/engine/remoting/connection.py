@@ -19,7 +19,7 @@ def other_protocol(data: bytes | bytearray) -> str | None:
     """
     if data.startswith(b"PRI * HT"):
         return "HTTP/2, as clients by gRPC do: they need the proxy of RocketMQ"
-    if data.startswith((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN")):
+    if data.startswith((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"DELE", b"PATC", b"TRAC")):
         return "HTTP"
     if data.startswith(b"\x16\x03"):
         return "TLS, which is off here: see tls.server.mode, certPath and keyPath"

@@ -15,7 +15,7 @@ from mqtool.engine.store.live_log import LiveLog
 from mqtool.engine.store.live_queue import LiveQueue
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.retention import Retention
-from mqtool.errors import FormatError, MqtoolError, WriteError
+from mqtool.errors import FormatError, MqtoolError, UsageError, WriteError
 from mqtool.formats import commit_log
 from mqtool.formats.new_message import (
     MOST_PROPERTIES,
@@ -45,6 +45,7 @@ _INNER = commit_log.INNER_BATCH | commit_log.NEED_UNWRAP
 _ILLEGAL = AppendResult(PutStatus.MESSAGE_ILLEGAL)
 _TOO_MANY_PROPERTIES = AppendResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
 _REFUSED = AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
+_SYNC_FLUSH, _ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
 _PUT_OK = PutStatus.PUT_OK  # as an attribute of an enum it takes longer
 _NONE_OF_BATCH = frozenset((_DELAY, live_dispatch.BATCH_COUNT))
 """Properties that no message of a batch has."""
@@ -72,7 +73,10 @@ class Appender:
             UsageError: a setting makes no sense.
         """
         self._most_body = config.number("maxMessageSize", 4 << 20)
-        self.is_sync = config.settings.get("flushDiskType", "").upper() == "SYNC_FLUSH"
+        flush = config.settings.get("flushDiskType", _ASYNC_FLUSH)
+        if flush.upper() not in (_SYNC_FLUSH, _ASYNC_FLUSH):  # a slip must not make messages less safe
+            raise UsageError(f"flushDiskType={flush} is neither {_SYNC_FLUSH} nor {_ASYNC_FLUSH}")
+        self.is_sync = flush.upper() == _SYNC_FLUSH
         """Whether producers are told of a message when it is on the disk."""
 
     def append(self, message: NewMessage, now: int) -> AppendResult:

@@ -525,6 +525,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
         if first == HANDSHAKE and tls.context is not None:
             self._tls = TlsServerSide(tls.context)
         elif tls.mode is TlsMode.ENFORCING:
+            self._server.say_of_stranger("no TLS, which is enforced here (tls.server.mode)", self.peer)
             self.end("TLS is enforced here")
             return False
         return True

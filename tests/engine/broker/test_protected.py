@@ -12,7 +12,7 @@ import pytest
 
 import mqtool
 from mqtool.engine.remoting.client import RemotingClient
-from mqtool.errors import UsageError
+from mqtool.errors import BadDataError, UsageError
 from mqtool.formats.bodies import Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.recall import RecallHandle, build_handle
@@ -151,6 +151,30 @@ def test_a_reply_goes_to_no_other_account_that_takes_the_id_of_who_has_asked(tmp
     asyncio.run(test())
 
 
+def test_a_file_of_accounts_that_was_cut_short_is_refused_at_the_start_and_changes_nothing_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        accounts = tmp_path / "plain_acl.yml"
+        accounts.write_text("# nothing yet\n")
+        settings: dict[str, Any] = {"aclEnable": True, "rocketmq.acl.plain.file": str(accounts)}
+        with pytest.raises(BadDataError, match=r"plain_acl.yml: the file says nothing"):
+            async with mqtool.Broker(settings=settings):
+                pass
+        accounts.write_text(ACCOUNTS)
+        clock = mqtool.VirtualClock()
+        async with asyncio.timeout(60), mqtool.Broker(settings=settings, clock=clock) as broker:
+            client = Client(broker.address, Credentials("who-asks", "who-asks-secret"))
+            await client.send(b"one", topic="Orders")
+            accounts.write_text("")
+            clock.advance(60)
+            await client.send(b"two", topic="Orders")
+            await client.close()
+
+    asyncio.run(test())
+    assert "access stays as it was" in caplog.text
+
+
 def test_a_broker_may_be_closed_to_all() -> None:
     async def test(client: Client) -> None:
         sent = await client.ask(RequestCode.SEND_MESSAGE, b"one", **FIELDS, topic="Orders", properties="")
@@ -184,6 +208,49 @@ def test_what_a_setting_has_for_a_terminal_is_not_written_to_the_log(caplog: pyt
     on_broker(test)
     [said] = [one.getMessage() for one in caplog.records if "changed" in one.getMessage()]
     assert said.endswith(r"changed regionId=\x1b[2J\x07ü\u202e")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"traceOn=false\nregionId=" + bytes(256).replace(b"\0", b"x"),
+        b"traceOn=false\nregionId=a\x02KEYS\x01forged",
+        rb"traceOn=false" + b"\n" + rb"regionId=a\u0002KEYS\u0001forged",
+        b"traceOn=false\nflushDiskType=SYNC_FLSH",
+    ],
+)
+def test_a_setting_that_would_harm_each_message_is_refused_and_nothing_beside_it_is_taken(body: bytes) -> None:
+    async def test(client: Client) -> None:
+        answer = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body)
+        assert (answer.code, answer.remark or "") != (0, "")
+        await client.send(b"one", topic="T")
+        [message] = await client.messages("T")
+        assert dict(message.properties).keys() >= {"MSG_REGION", "TRACE_ON"}
+        assert {**dict(message.properties), "UNIQ_KEY": ""} == {
+            "CLUSTER": "DefaultCluster",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "UNIQ_KEY": "",
+            "WAIT": "true",
+        }
+
+    on_broker(test)
+
+
+def test_settings_are_read_and_told_with_the_escapes_of_java() -> None:
+    async def test(client: Client) -> None:
+        changed = b"regionId=a\\:\\u00fc\\n\\ud83d\\ude00 \\\\ \\\n   end\n! traceOn=false\r\ntraceOn\\\n   =false"
+        await client.done(RequestCode.UPDATE_BROKER_CONFIG, changed)
+        await client.send(b"one", topic="T")
+        [message] = await client.messages("T")
+        properties = dict(message.properties)
+        assert (properties["MSG_REGION"], properties["TRACE_ON"]) == ("a:\u00fc\n\U0001f600 \\ end", "false")
+        told = (await client.ask(RequestCode.GET_BROKER_CONFIG)).body.decode()
+        assert "regionId=a:\u00fc\\n\U0001f600 \\\\ end\n" in told
+        await client.done(RequestCode.UPDATE_BROKER_CONFIG, b"regionId=\\ud83d")  # half of a character
+        assert "regionId=\ufffd\n" in (await client.ask(RequestCode.GET_BROKER_CONFIG)).body.decode()
+
+    on_broker(test)
 
 
 def test_a_name_server_refuses_settings_that_it_does_not_know_and_changes_none() -> None:

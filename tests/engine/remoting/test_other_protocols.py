@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import ssl
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ import mqtool
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.remoting import RemotingCommand
+from tests.engine.remoting.test_tls import settings, with_certificate
 
 # What a gRPC client sends first: the preface of HTTP/2 (RFC 9113, 3.4) and empty settings.
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
@@ -26,6 +29,7 @@ CLIENT_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(32)
         (HTTP2, "it speaks HTTP/2, as clients by gRPC do"),
         (PULSAR, "it speaks the protocol of Pulsar"),
         (b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n", "it speaks HTTP"),
+        (b"DELETE /topics HTTP/1.1\r\n\r\n", "it speaks HTTP"),
         (CLIENT_HELLO, "it speaks TLS, which is off here"),
     ],
 )
@@ -51,4 +55,35 @@ def test_who_speaks_another_protocol_is_closed_and_told_of_once(
     asyncio.run(test())
     lines = [one.getMessage() for one in caplog.records if "is not served" in one.getMessage()]
     assert len(lines) == 2  # a line of the broker, and one of the name server
+    assert all(said in one for one in lines)
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_encrypted", "said"),
+    [
+        ("permissive", True, "it speaks HTTP/2, as clients by gRPC do"),
+        ("permissive", False, "it speaks HTTP/2, as clients by gRPC do"),
+        ("enforcing", True, "it speaks HTTP/2, as clients by gRPC do"),
+        ("enforcing", False, "it speaks no TLS, which is enforced here"),
+    ],
+)
+def test_who_speaks_another_protocol_where_tls_is_on_is_told_of_too(
+    mode: str, is_encrypted: bool, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = with_certificate(tmp_path)
+    ours = ssl.create_default_context(cafile=str(folder / "cert.pem")) if is_encrypted else None
+
+    async def test() -> None:
+        async with asyncio.timeout(60), mqtool.Broker(settings=settings(folder, mode=mode)) as broker:
+            for address in (broker.address, broker.name_server_address):
+                host, _, port = address.rpartition(":")
+                reader, writer = await asyncio.open_connection(host, int(port), ssl=ours)
+                with contextlib.suppress(ConnectionError):
+                    writer.write(HTTP2)
+                    assert await reader.read() == b""
+                writer.close()
+
+    asyncio.run(test())
+    lines = [one.getMessage() for one in caplog.records if "is not served" in one.getMessage()]
+    assert len(lines) == 2
     assert all(said in one for one in lines)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
+from mqtool.engine.broker.limits import MOST_OF_SETTING
 from mqtool.engine.broker.operations.queues import next_offset_of
 from mqtool.engine.broker.operations.refusal import Reason, RefusedError
 from mqtool.engine.broker.settings import AT_START, BrokerSettings
@@ -36,6 +37,8 @@ _QUEUES_OF_THREADS = {
     "ack": 100_000,
 }
 """The queues of RocketMQ's threads and their lengths; here nothing waits, but tools look for the figures."""
+_SEPARATORS = frozenset("\0\1\2")
+"""What stands between the properties of a message."""
 _AT_START = AT_START | (STORE_SETTINGS - CHANGEABLE)
 
 
@@ -59,6 +62,10 @@ class SettingRequests:
         """
         if any(name.startswith(_PROTECTED) for name in given):
             raise RefusedError(Reason.NOT_ALLOWED, "Can not update config in black list.")
+        for name, value in given.items():
+            if len(value) > MOST_OF_SETTING or not _SEPARATORS.isdisjoint(value):
+                text = f"{name[:MOST_OF_SETTING]} has at most {MOST_OF_SETTING} characters, and none below \\x03"
+                raise RefusedError(Reason.BAD_ARGUMENT, text)
         of_store = {name: value for name, value in given.items() if name in CHANGEABLE}
         of_broker = {name: value for name, value in given.items() if name not in CHANGEABLE}
         try:
