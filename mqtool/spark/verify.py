@@ -1,11 +1,13 @@
 """``verify`` as a Spark job: the findings of ``mqtool verify``, however large the stores are.
 
 A task judges some stretches of one log by themselves, with units and index entries where they should lie, or one index
-file. What it found goes to the one task of its store that joins all of them in the order of the log (``verify_far``):
-some bytes for each queue in a stretch, and the findings. Nothing else is shuffled, and nothing is read twice but where
-the log is damaged.
+file. What was found is joined by other tasks, of some segments each, and what these made again, until few groups are
+left: a tree (``verify_groups``), as high as the log has segments. One task for each store takes what is left in the
+order of the log: the findings, and some bytes for each queue and group. Nothing else is shuffled, and nothing is read
+twice but where the log is damaged.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -19,12 +21,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from mqtool.engine.repair.findings import Finding, Rest, Severity
-from mqtool.engine.repair.parts import PART, PartReport, joined
+from mqtool.engine.repair.parts import PART
 from mqtool.engine.repair.verify import Level, Verification, counted
 from mqtool.engine.repair.verify_access import leave_out_unread
-from mqtool.engine.repair.verify_far import Stretch, judge_far, report_of
+from mqtool.engine.repair.verify_far import Stretch, judge_far
+from mqtool.engine.repair.verify_groups import groups_of, reports_of
 from mqtool.engine.repair.verify_index import IndexJudge, check_chains
-from mqtool.engine.repair.verify_log import MOST_LISTED, Rules, Run, check_part
+from mqtool.engine.repair.verify_log import MOST_LISTED, Rules
 from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.store import remote
 from mqtool.engine.store.reader import StoreReader
@@ -38,11 +41,22 @@ from mqtool.spark.tables import TABLES, finding_row
 
 SCHEMA = spark_schema(TABLES["findings"].columns)
 """A finding as a row, as in the table ``findings``: what was expected and what is there are texts."""
-_REPORTS = pa.schema([("store", pa.int32()), ("place", pa.int64()), ("report", pa.binary())])
-_REPORTS_SCHEMA = "store int, place long, report binary"
-_FIRST = -1  # place of what comes before all stretches
+_REPORTS = pa.schema(
+    [
+        ("store", pa.int32()),
+        ("segment", pa.int64()),
+        ("start", pa.int64()),
+        ("number", pa.int64()),
+        ("report", pa.binary()),
+    ]
+)
+_REPORTS_SCHEMA = "store int, segment long, start long, number long, report binary"
+_ORDER = ("store", "segment", "start")
+_FIRST = -1  # segment of what comes before all stretches
+FAN = 32
+"""So many segments, or groups of the level below, are joined by one task."""
 _BATCH = 1000
-_NUMBER = re.compile(r"-?[0-9]+")
+_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +70,8 @@ class Scope(Common):
     delay_levels: tuple[int, ...]
     tags_in_index: bool
     size: int  # bytes of log
+    segment_size: int
+    segments: int  # how many
     left_out: tuple[str, ...]  # what cannot be read
 
     def open(self) -> StoreReader:
@@ -75,6 +91,7 @@ class Item(NamedTuple):
     scope: Scope
     stretch: Stretch | None
     index_file: str | None
+    is_segment: bool  # the stretch is all of its segment
 
 
 def findings(spark: Any, stores: Sequence[Store], level: Level, partition_size: int) -> Any:
@@ -86,10 +103,23 @@ def findings(spark: Any, stores: Sequence[Store], level: Level, partition_size: 
         level: how much to look at.
         partition_size: bytes of log for one task, rounded to whole stretches.
     """
+    from pyspark.sql import functions
+
     scopes, items = plan(stores, level, partition_size)
     reports = spread(spark, items, judge, _REPORTS_SCHEMA)
-    ordered = reports.repartition(len(scopes), "store").sortWithinPartitions("store", "place")
+    for size in levels(scopes):
+        groups = sum(-(-scope.segments // size) for scope in scopes)
+        in_groups = reports.repartition(groups, "store", functions.floor(functions.col("number") / size))
+        work = functools.partial(gather, scopes, size)
+        reports = in_groups.sortWithinPartitions(*_ORDER).mapInArrow(work, _REPORTS_SCHEMA)
+    ordered = reports.repartition(len(scopes), "store").sortWithinPartitions(*_ORDER)
     return ordered.mapInArrow(functools.partial(_join_all, scopes), SCHEMA)
+
+
+def levels(scopes: Sequence[Scope]) -> list[int]:
+    """Return how many segments a group of each level has; the last task takes at most ``FAN`` groups of a store."""
+    most = max((scope.segments for scope in scopes), default=0)
+    return list(itertools.takewhile(lambda size: most > size, (FAN**level for level in itertools.count(1))))
 
 
 def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[list[Scope], list[Item]]:
@@ -110,11 +140,16 @@ def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[li
         rules = checks.rules(None)
         levels = tuple(rules.delay_levels)
         left_out = tuple(map(str, reader.left_out))
-        scope = Scope(job, store, level, checks.live, levels, rules.tags_in_index, total, left_out)
+        counts = collections.Counter(part.segment.start_offset for part in parts)
+        scope = Scope(
+            job, store, level, checks.live, levels, rules.tags_in_index, total,
+            max(1, reader.commit_log.file_size), len(counts), left_out,
+        )  # fmt: skip
         scopes.append(scope)
-        items.append(Item(number, scope, None, None))  # or nobody would join a store of which there is nothing to judge
-        items += [Item(number, scope, None, file.path.name) for file in (checks.chained if checks.whole else ())]
-        items += [Item(number, scope, Stretch.of(part), None) for part in parts]
+        # Or nobody would join a store of which there is nothing to judge.
+        items.append(Item(number, scope, None, None, False))
+        items += [Item(number, scope, None, file.path.name, False) for file in (checks.chained if checks.whole else ())]
+        items += [Item(number, scope, Stretch.of(part), None, counts[part.segment.start_offset] == 1) for part in parts]
     return scopes, items
 
 
@@ -142,32 +177,67 @@ def judge(item: Item) -> Iterator[pa.RecordBatch]:
     """Judge what one task is to judge; yields reports as ``_REPORTS`` has them."""
     scope = item.scope
     if item.stretch is None and item.index_file is None:
-        yield _reports(item.number, _FIRST, pickle.dumps(None))
+        yield _reports(scope, item.number, _FIRST, 0, pickle.dumps(None))
         return
     judge = _judge_of(scope)
     if item.index_file is not None:
         with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
             found = judge.chains(item.index_file, scope.live)
-            yield _reports(item.number, _FIRST, pickle.dumps((item.index_file, found)))
-    for stretch in item.stretch.cut(PART) if item.stretch else ():
-        try:
-            report = judge_far(judge.rules, judge.index, stretch)
-        except (NotFoundError, StoreChangedError):
-            continue
-        yield _reports(item.number, stretch.segment + stretch.start, report)
+            yield _reports(scope, item.number, _FIRST, 0, pickle.dumps((item.index_file, found)))
+        return
+    assert item.stretch
+    reports = _judged(judge, item.stretch)
+    if item.is_segment:
+        yield from _groups(scope, item.number, (report for _, report in reports))
+        return
+    for stretch, report in reports:
+        yield _reports(scope, item.number, stretch.segment, stretch.start, report)
 
 
-def _reports(number: int, place: int, report: bytes) -> pa.RecordBatch:
-    return pa.record_batch([[number], [place], [report]], schema=_REPORTS)
+def _judged(judge: _Judge, whole: Stretch) -> Iterator[tuple[Stretch, bytes]]:
+    for stretch in whole.cut(PART):
+        with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
+            yield stretch, judge_far(judge.rules, judge.index, stretch)
+
+
+def _groups(scope: Scope, store: int, reports: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    judge = _judge_of(scope)
+    for group in groups_of(judge.rules, judge.index.claim, reports):
+        yield _reports(scope, store, group.first, 0, pickle.dumps(group))
+
+
+def _reports(scope: Scope, store: int, segment: int, start: int, report: bytes) -> pa.RecordBatch:
+    number = segment // scope.segment_size
+    return pa.record_batch([[store], [segment], [start], [number], [report]], schema=_REPORTS)
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of batches, one at a time: some hold megabytes."""
+    for batch in batches:
+        for place in range(len(batch)):
+            yield batch.slice(place, 1).to_pylist()[0]
+
+
+def gather(scopes: Sequence[Scope], size: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join what tasks of the level below found in so many segments each, which come group by group.
+
+    Args:
+        scopes: of all stores.
+        size: segments of a group.
+        batches: as ``_REPORTS`` has them.
+    """
+    by_group = itertools.groupby(_rows(batches), key=lambda row: (row["store"], row["number"] // size))
+    for (store, group), rows in by_group:
+        if group < 0:
+            yield from (pa.RecordBatch.from_pylist([row], _REPORTS) for row in rows)
+        else:
+            yield from _groups(scopes[store], store, (row["report"] for row in rows))
 
 
 def _join_all(scopes: Sequence[Scope], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join the reports of stores, which come store by store, each in the order of its log."""
-    rows = itertools.chain.from_iterable(
-        zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches
-    )
-    for number, its_rows in itertools.groupby(rows, key=lambda row: row[0]):
-        found = join(scopes[number], ((place, report) for _, place, report in its_rows))
+    for number, rows in itertools.groupby(_rows(batches), key=lambda row: row["store"]):
+        found = join(scopes[number], ((row["segment"], row["report"]) for row in rows))
         while chunk := list(itertools.islice(found, _BATCH)):
             yield findings_batch(scopes[number].store.path, chunk)
 
@@ -177,7 +247,7 @@ def join(scope: Scope, reports: Iterable[tuple[int, bytes]]) -> Iterator[Finding
 
     Args:
         scope: what of it is judged.
-        reports: what ``judge`` made of all items, by place.
+        reports: what ``judge`` made of all items, or ``gather`` of that, in the order of the log, with their segments.
     """
     reader = scope.open()
     checks = Verification(reader, scope.level, scope.live)
@@ -191,22 +261,16 @@ def _joined(checks: Verification, rules: Rules, reports: Iterator[tuple[int, byt
     yield from checks.before()
     chains: dict[str, list[Finding]] = {}
     stretches: Iterator[bytes] = iter(())
-    for place, data in reports:
-        if place != _FIRST:
+    for segment, data in reports:
+        if segment != _FIRST:
             stretches = itertools.chain([data], (report for _, report in reports))
             break
         chain = pickle.loads(data)
         chains.update([chain] if chain else [])
-    for report in joined(_reports_of(checks, stretches), functools.partial(check_part, rules)):
+    for report in reports_of(rules, stretches, checks.in_doubt):
         yield from checks.take(report, rules)
     yield from checks.index_files(chains.get(file.path.name, []) for file in checks.chained)
     yield from checks.after(rules)
-
-
-def _reports_of(checks: Verification, stretches: Iterable[bytes]) -> Iterator[PartReport[Run]]:
-    for data in stretches:
-        with contextlib.suppress(StoreChangedError):  # its segment went by retention meanwhile
-            yield report_of(checks.reader.commit_log, data)
 
 
 def findings_batch(store: str, found: Iterable[Finding]) -> pa.RecordBatch:

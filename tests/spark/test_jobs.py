@@ -57,7 +57,10 @@ def test_findings_of_all_golden_stores_are_those_of_verify(spark: Any) -> None:
     assert findings_of(rows) == wanted_of(stores)
 
 
-def test_findings_of_damaged_stores_are_those_of_verify(spark: Any, tmp_path: Path) -> None:
+def test_findings_of_damaged_stores_are_those_of_verify(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtool.spark.verify.FAN", 2)  # a tree of some levels
     stores = [Store(str(case.store(tmp_path / str(number)))) for number, case in enumerate(cases())]
 
     rows = verify.findings(spark, stores, Level.FULL, SMALL).collect()

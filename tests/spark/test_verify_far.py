@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,13 +27,21 @@ def victim(request: pytest.FixtureRequest) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+def gathered(scope: verify.Scope, items: list[verify.Item]) -> list[tuple[int, bytes]]:
+    """Judge items in their order, and join what is found level by level, as Spark would."""
+    batches = [batch for item in items for batch in verify.judge(item)]
+    for size in [*verify.levels([scope]), None]:
+        rows = pa.Table.from_batches(batches).sort_by([("segment", "ascending"), ("start", "ascending")])
+        if size is not None:
+            batches = list(verify.gather([scope], size, rows.to_batches()))
+    return [(row["segment"], row["report"]) for row in rows.to_pylist()]
+
+
 def in_pieces(store: Store, level: Level, partition_size: int, seed: int = 0) -> collections.Counter[str]:
     """Judge all pieces in random order, join them as Spark would."""
     (scope,), items = verify.plan([store], level, partition_size)
     random.Random(seed).shuffle(items)
-    rows = [row for item in items for batch in verify.judge(item) for row in batch.to_pylist()]
-    rows.sort(key=lambda row: row["place"])
-    found = verify.join(scope, ((row["place"], row["report"]) for row in rows))
+    found = verify.join(scope, gathered(scope, items))
     table = verify.findings_batch(store.path, list(found))
     return collections.Counter(repr(verify.finding_of(row)) for row in table.to_pylist())
 
@@ -44,6 +53,7 @@ def at_once(store: Store, level: Level) -> collections.Counter[str]:
 def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("mqtool.engine.repair.verify", "mqtool.spark.verify"):
         monkeypatch.setattr(f"{module}.PART", 8192)
+    monkeypatch.setattr("mqtool.spark.verify.FAN", 2)
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
@@ -53,6 +63,7 @@ def test_a_golden_store_in_pieces_gives_the_findings_of_verify(name: str, monkey
 
     for level in Level:
         assert in_pieces(store, level, 20_000) == at_once(store, level)
+    assert in_pieces(store, Level.FULL, 1 << 30) == at_once(store, Level.FULL)
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
@@ -62,12 +73,16 @@ def test_a_damaged_store_in_pieces_gives_the_findings_of_verify(
     small_stretches(monkeypatch)
     (store,) = find_stores([str(case.store(tmp_path))], {})
 
-    assert in_pieces(store, Level.FULL, 20_000) == at_once(store, Level.FULL)
+    whole = at_once(store, Level.FULL)
+    assert in_pieces(store, Level.FULL, 20_000) == whole
+    assert in_pieces(store, Level.FULL, 1 << 30) == whole
 
 
 @settings(max_examples=8)
-@given(data=st.data(), seed=st.integers(0, 99))
-def test_any_damage_in_pieces_gives_the_findings_of_verify(victim: Path, data: st.DataObject, seed: int) -> None:
+@given(data=st.data(), seed=st.integers(0, 99), size=st.sampled_from([9000, 20_000, 1 << 30]))
+def test_any_damage_in_pieces_gives_the_findings_of_verify(
+    victim: Path, data: st.DataObject, seed: int, size: int
+) -> None:
     harm = st.one_of(*(kind(victim, "commitlog/*") for kind in (damage.flips, damage.copies, damage.zeroes)))
     ops = data.draw(st.lists(harm, min_size=1, max_size=4))
     with damage.damaged(victim, *ops), pytest.MonkeyPatch.context() as patch:
@@ -75,7 +90,7 @@ def test_any_damage_in_pieces_gives_the_findings_of_verify(victim: Path, data: s
         whole = at_once(store, Level.FULL)
         small_stretches(patch)
 
-        assert in_pieces(store, Level.FULL, 20_000, seed) == whole
+        assert in_pieces(store, Level.FULL, size, seed) == whole
 
 
 @pytest.mark.parametrize("name", ["mixed-533-clean", "mixed-550-clean", "txn-497-clean", "dledger-497-clean"])
@@ -97,7 +112,38 @@ def test_a_segment_that_goes_while_the_pieces_are_judged_ends_nothing(tmp_path: 
     first = min(Path(store.path, "commitlog").iterdir())
 
     first.unlink()
-    rows = [row for item in items for batch in verify.judge(item) for row in batch.to_pylist()]
-    found = verify.join(scope, sorted((row["place"], row["report"]) for row in rows))
+    found = verify.join(scope, gathered(scope, items))
+
+    assert [one.code for one in found if one.severity != "note"] == []
+
+
+def test_where_records_of_another_place_lie_no_unit_is_told_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = copy_of("mixed-550-kill", tmp_path)
+    segments = sorted((root / "commitlog").iterdir())
+    segments[1].write_bytes(segments[2].read_bytes())
+    store = Store(str(root))
+
+    whole = at_once(store, Level.FULL)
+
+    assert max(whole.values()) == 1
+    small_stretches(monkeypatch)
+    assert at_once(store, Level.FULL) == in_pieces(store, Level.FULL, 20_000) == whole
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_segments_that_go_before_groups_are_joined_are_left_out_alone(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_stretches(monkeypatch)
+    root = copy_of("mixed-533-clean", tmp_path)
+    store = Store(str(root))
+    (scope,), items = verify.plan([store], Level.FULL, 20_000)
+    groups = gathered(scope, items)
+
+    for segment in sorted((root / "commitlog").iterdir())[:count]:
+        segment.unlink()
+    found = verify.join(scope, groups)
 
     assert [one.code for one in found if one.severity != "note"] == []

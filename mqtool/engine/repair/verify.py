@@ -175,6 +175,10 @@ class Verification:
                         self._judge_index(rules)
                     self._block.append(event)
 
+    def in_doubt(self) -> bool:
+        """Tell whether the next messages may be none of the log, by what lies before them."""
+        return self._log.in_doubt
+
     def _judge_index(self, rules: Rules) -> None:
         """Hold the messages of a block against the index."""
         block, self._block = self._block, []

@@ -54,11 +54,11 @@ class FarReport(NamedTuple):
     runs: list[dict[str, Any] | tuple[int, int, scan.Stop]]  # of each run or gap its fields, without the segment
 
 
-_FIELDS = [field.name for field in dataclasses.fields(FarRun) if field.name not in ("segment", "entries")]
+FIELDS = [field.name for field in dataclasses.fields(FarRun) if field.name not in ("segment", "entries")]
 
 
 def judge_far(rules: Rules, index: IndexJudge, stretch: Stretch) -> bytes:
-    """Judge the messages that begin in a stretch; return what ``report_of`` takes.
+    """Judge the messages that begin in a stretch; return a ``FarReport``, pickled.
 
     Args:
         rules: of the store.
@@ -76,17 +76,16 @@ def judge_far(rules: Rules, index: IndexJudge, stretch: Stretch) -> bytes:
             runs.append((piece.start, piece.end, piece.stop))
         else:
             far = FarRun(**{**vars(piece), "entries": NO_ENTRIES}, claim=index.claim(piece))
-            runs.append({name: getattr(far, name) for name in _FIELDS})
+            runs.append({name: getattr(far, name) for name in FIELDS})
     return pickle.dumps(FarReport(stretch, report.start, report.end, runs))
 
 
-def report_of(log: CommitLog, data: bytes) -> PartReport[Run]:
-    """Return the report that ``judge_far`` made.
+def report_of(log: CommitLog, far: FarReport) -> PartReport[Run]:
+    """Return the report that ``judge_far`` made, which travelled as that.
 
     Raises:
         StoreChangedError: the segment is gone meanwhile.
     """
-    far = FarReport(*pickle.loads(data))
     segment = segment_of(log, far.stretch)
     runs: list[Run | Gap] = []
     for one in far.runs:

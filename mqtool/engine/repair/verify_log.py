@@ -350,7 +350,7 @@ class _Outlier:
 
     expected: int  # what should have come
     count: int
-    jumps: int  # how many jumps there were
+    jump: int | None  # number of the jump that they made, if it was one forward
 
     def ends_at(self, offset: int) -> bool:
         """Tell whether a message with this queue offset goes on where the queue was."""
@@ -390,8 +390,7 @@ class LogJudge:
 
     ``end_offset`` is one past the last message that lies in place and is none of an earlier life of the log,
     ``first_offsets`` and ``next_offsets`` are the first and one past the last queue offset of each queue,
-    ``first_addresses`` where its first message lies, ``jumps`` the queue offsets that no message has (from None: below
-    the first message of the queue).
+    ``first_addresses`` where its first message lies.
     """
 
     def __init__(self, reader: StoreReader, live: bool) -> None:
@@ -401,7 +400,8 @@ class LogJudge:
         self.next_offsets: dict[QueueKey, int] = {}
         self.first_offsets: dict[QueueKey, int] = {}
         self.first_addresses: dict[QueueKey, int] = {}
-        self.jumps: list[tuple[QueueKey, int | None, int]] = []
+        self._jumps: dict[int, tuple[QueueKey, int | None, int]] = {}
+        self._jump_numbers = itertools.count()
         self.count = 0
         self._pending: list[Run | Gap] = []
         self._stale: set[QueueKey] | None = None  # queues of the messages that follow each other at the end of those
@@ -426,7 +426,7 @@ class LogJudge:
             if not piece.in_place:
                 self._pending.append(piece)
                 continue
-            if any(isinstance(pending, Gap) for pending in self._pending) and self._is_stale(piece):
+            if self.in_doubt and self._is_stale(piece):
                 self._pending.append(piece)
                 continue
             pending, self._pending = self._pending, []
@@ -442,6 +442,11 @@ class LogJudge:
                 assert isinstance(one, Run)
                 yield from self._accept(one)
             yield from self._accept(piece)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the next messages may be none of the log: a gap lies before them."""
+        return any(isinstance(pending, Gap) for pending in self._pending)
 
     def _add_gap(self, gap: Gap) -> None:
         last = self._pending[-1] if self._pending else None
@@ -498,19 +503,19 @@ class LogJudge:
             holes = bisect.bisect_left(self._hole_offsets, span.physical_offset)
             outlier = self._outliers.pop(span.queue, None)
             if outlier and span.start != expected and outlier.ends_at(span.start):
-                self.jumps[outlier.jumps :] = [
-                    jump for jump in self.jumps[outlier.jumps :] if jump[:2] != (span.queue, outlier.expected)
-                ]
-                self.jumps += [(span.queue, outlier.expected, span.start)] * (span.start > outlier.expected)
+                if outlier.jump is not None:
+                    del self._jumps[outlier.jump]
+                if span.start > outlier.expected:
+                    self._note_jump(span.queue, outlier.expected, span.start)
             elif span.start != expected:
-                if expected is not None:
-                    count = span.stop - span.start
-                    self._outliers[span.queue] = _Outlier(expected, count, len(self.jumps))
+                jump = None
+                if expected is None or span.start > expected:
+                    jump = self._note_jump(span.queue, expected, span.start)
                 if expected is None:
                     self.first_offsets[span.queue] = span.start
                     self.first_addresses[span.queue] = span.physical_offset
-                if expected is None or span.start > expected:
-                    self.jumps.append((span.queue, expected, span.start))
+                else:
+                    self._outliers[span.queue] = _Outlier(expected, span.stop - span.start, jump)
                 if expected is not None and span.start > expected and self._holes_before.get(span.queue, 0) < holes:
                     self._holes[holes - 1].lost.append((span.queue, expected))
                     self._holes[holes - 1].count += span.start - expected
@@ -521,6 +526,16 @@ class LogJudge:
             self.next_offsets[span.queue] = span.stop
             if self._holes:
                 self._holes_before[span.queue] = bisect.bisect_left(self._hole_offsets, span.last_physical_offset)
+
+    def _note_jump(self, queue: QueueKey, expected: int | None, start: int) -> int:
+        number = next(self._jump_numbers)
+        self._jumps[number] = queue, expected, start
+        return number
+
+    @property
+    def jumps(self) -> list[tuple[QueueKey, int | None, int]]:
+        """The queue offsets that no message has; from None: below the first message of the queue."""
+        return list(self._jumps.values())
 
     def _add_hole(self, segment: MappedFile, offset: int, physical_offset: int) -> None:
         self._hole_offsets.append(physical_offset)
