@@ -572,10 +572,10 @@ async def _hangs(attacker: Attacker, number: int) -> None:
             await attacker.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **fields)
 
 
-@each("settings of 100,000 characters", "what is no setting is refused")
+@each("settings of 100,000 characters", "255 characters, and what is no setting: 29")
 async def _settings(attacker: Attacker, number: int) -> None:
-    body = f"regionId={'x' * 100}\nwhatever{number}={'x' * 100_000}".encode()
-    await attacker.ask(RequestCode.UPDATE_BROKER_CONFIG, body)
+    name = "regionId" if number % 2 else f"whatever{number}"
+    await attacker.ask(RequestCode.UPDATE_BROKER_CONFIG, f"traceOn=true\n{name}={'x' * 100_000}".encode())
 
 
 # The name server
@@ -742,15 +742,17 @@ def main() -> None:
     """Run the campaign."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each attack goes on")
+    parser.add_argument("--only", default="", metavar="TEXT", help="attacks of which the first column says this")
     parser.add_argument("--honest", metavar="BROKER", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.honest:
         asyncio.run(_be_honest(given.honest))
         return
-    print("| sent | its limit | refused | honest sends | slowest | 99.9 of 100 within | memory |")
+    print("| sent | its limit | refused | honest sends | slowest | 999 of 1,000 within | memory |")
     print("|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory(prefix="mqtool-hostile-") as name:
-        asyncio.run(run_hostile(Path(name), given.seconds, tell=_print))
+        attacks = [one for one in ATTACKS if given.only in one.sends]
+        asyncio.run(run_hostile(Path(name), given.seconds, attacks, _print))
 
 
 def _print(row: Row) -> None:

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 KEEP_INTERVAL_MS = 5000
 UNKNOWN = -1
 _MEMBER = "offsetTable"
+_MOST_TOLD = 10
 
 Key = tuple[str, str]
 """Topic and group."""
@@ -39,7 +40,7 @@ class ConsumerOffsets:
         """
         self._path = folder / "consumerOffset.json"
         self._saves = saves or Saves()
-        table, offsets = load_table(self._path, consumer_offsets)
+        table, offsets = load_table(self._path, _parse)
         self.version = data_version(table) if table else DataVersion(0, 0, now)
         self.kept_at = (self.version.timestamp if self.version.counter else None) if table else 0
         """When the table that was read had been written (ms): 0 if never, None where RocketMQ wrote it, untold."""
@@ -195,3 +196,13 @@ class ConsumerOffsets:
     def next_tick(self, now: int) -> int | None:  # noqa: ARG002
         """Return when offsets are to be kept, None while nothing has changed."""
         return self._next_keep if self._is_changed else None
+
+
+def _parse(table: Table) -> dict[tuple[str, str, int], int]:
+    """Return the offsets of a table; what brokers of RocketMQ keep without topic or group, they leave alone, too."""
+    by_name = table.get(_MEMBER)
+    if isinstance(by_name, dict) and (nameless := {name for name in by_name if not all(str(name).partition("@"))}):
+        told = ", ".join(map(repr, sorted(nameless)[:_MOST_TOLD]))
+        log.warning("offsets without a topic or a group are left out: %s", told)
+        table = {**table, _MEMBER: {name: by_name[name] for name in by_name.keys() - nameless}}
+    return consumer_offsets(table)

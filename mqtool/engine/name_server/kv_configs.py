@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,7 +112,10 @@ def write_kv(path: Path, text: bytes) -> None:
     beside = path.with_name(f"{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(text)
+        with beside.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # who has changed it is told that it is kept: a loss of power must not take it
         beside.replace(path)
     except OSError as error:
         raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
@@ -119,7 +123,10 @@ def write_kv(path: Path, text: bytes) -> None:
 
 def _load(path: Path) -> dict[str, dict[str, str]]:
     with contextlib.suppress(FileNotFoundError):
-        table = parse_table(path.read_bytes()).get("configTable") or {}
+        data = path.read_bytes()
+        if not data:  # a crash came between making and writing it
+            return {}
+        table = parse_table(data).get("configTable") or {}
         try:
             return {
                 str(namespace): {str(key): str(value) for key, value in pairs.items()}

@@ -88,3 +88,21 @@ def test_tables_that_are_empty_gone_or_unfit_are_taken_from_their_backups_and_sa
             assert "backup" not in caplog.text
 
     asyncio.run(test())
+
+
+def test_offsets_of_no_topic_or_no_group_cost_a_broker_no_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        await lived(tmp_path)
+        path = tmp_path / "config" / "consumerOffset.json"
+        path.write_text(path.read_text().replace('"T@G":', '"@G":{0:7},"T@":{0:7},"T@G":'))
+        async with mqtool.Broker(tmp_path) as broker:
+            client = Client(broker.address)
+            asked: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0}
+            assert await client.done(RequestCode.QUERY_CONSUMER_OFFSET, **asked) == {"offset": "1"}
+            await client.close()
+
+    asyncio.run(test())
+    assert "offsets without a topic or a group are left out: '@G', 'T@'" in caplog.text
+    assert "backup" not in caplog.text

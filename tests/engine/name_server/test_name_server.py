@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 import zlib
 from pathlib import Path
@@ -501,6 +502,29 @@ def test_nobody_waits_for_the_file_of_kv_config_but_who_has_changed_it(tmp_path:
 
     with mock.patch.object(Path, "replace", held):
         asyncio.run(test())
+
+
+def test_what_a_client_is_told_is_kept_is_on_the_disk_before_the_file_has_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.touch()  # as a broker of RocketMQ may leave it that lost its power
+    synced: list[tuple[bytes, bytes]] = []
+    real = os.fsync
+
+    def noted(descriptor: int) -> None:
+        real(descriptor)
+        synced.append((Path(f"/proc/self/fd/{descriptor}").read_bytes(), path.read_bytes()))
+
+    async def test() -> None:
+        config = NameServerConfig(settings=NameServerSettings(kv_config_path=str(path)))
+        async with asyncio.timeout(60), Cluster(config) as cluster:
+            client = RemotingClient([cluster.name_server_address])
+            fields = {"namespace": "N", "key": "k", "value": "v"}
+            with mock.patch.object(os, "fsync", noted):
+                answer = await client.invoke(RemotingCommand(RequestCode.PUT_KV_CONFIG, ext_fields=fields))
+            assert (answer.code, synced) == (0, [(path.read_bytes(), b"")])
+            await client.close()
+
+    asyncio.run(test())
 
 
 def test_a_file_that_is_no_kv_config_is_said(tmp_path: Path) -> None:
