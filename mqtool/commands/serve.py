@@ -100,6 +100,7 @@ def command(
     if acl is not None and no_broker:
         raise click.UsageError("--acl is for a broker: a name server knows no accounts")
     from mqtool.engine.cluster import run
+    from mqtool.engine.streams.tls import OF_REGISTRATION
 
     metrics_of = _metrics(host, metrics) if metrics is not None else None
     given = _given(config, settings)
@@ -112,7 +113,7 @@ def command(
         raise click.UsageError("--no-namesrv needs -n: a broker registers with a name server")
     used: set[str] = {"listenPort", *(name for name in given if name.startswith("tls.server."))}
     if no_namesrv:
-        used.add("namesrvAddr")
+        used |= {"namesrvAddr", *OF_REGISTRATION}
     name_server = broker = None
     if not no_namesrv:
         name_server = _name_server(host, namesrv_port, given, used, alone=no_broker)

@@ -201,7 +201,7 @@ class _RunningBroker:
         self._config = config
         self._name_server = name_server
         self._peer = Peer(0, config.host, config.port)  # the broker, as the name server in here sees it
-        self._clients = [RemotingClient([address]) for address in name_servers]
+        self._clients = [RemotingClient([address], config.tls.to_name_servers) for address in name_servers]
         self._failing: set[str] = set()  # name servers
         self._clock = clock
         self._flush_wanted = asyncio.Event()

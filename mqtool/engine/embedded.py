@@ -18,7 +18,7 @@ from mqtool.engine.doors import further_ports, further_settings
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.store.paths import STORE_SETTINGS
-from mqtool.engine.streams.tls import TlsSettings
+from mqtool.engine.streams.tls import OF_REGISTRATION, TlsSettings
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,8 @@ class Broker:
         self._given_store = store
         self._clock = clock
         useless = {*not_of_broker} & {*not_of_name_server} - STORE_SETTINGS - further_settings().keys()
-        if useless := {name for name in useless if not name.startswith("tls.server.")}:
+        known = OF_REGISTRATION if name_servers else frozenset()
+        if useless := {name for name in useless - known if not name.startswith("tls.server.")}:
             log.warning("these settings have no effect here: %s", ", ".join(sorted(useless)))
         self.store: Path
         """The folder of its store, known while it runs."""

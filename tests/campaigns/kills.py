@@ -183,15 +183,23 @@ class JavaClient:
 
 
 class Served:
-    """``mqtool serve`` on one store and on the same two ports, whenever it is started."""
+    """``mqtool serve`` on one store and on the same ports, whenever it is started; the name server may be elsewhere."""
 
-    def __init__(self, folder: Path, settings: dict[str, str], program: tuple[str, ...] = ("mqtool",)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, str],
+        program: tuple[str, ...] = ("mqtool",),
+        name_server: str | None = None,
+    ) -> None:
         ports = [free_port(), free_port()]
         self._program = program
         self.store = folder / "store"
-        self.name_server, self.broker = (f"127.0.0.1:{port}" for port in ports)
+        own, self.broker = (f"127.0.0.1:{port}" for port in ports)
+        self.name_server = name_server or own
         self.log = folder / "log"
-        self._words = ["--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s", str(self.store)]
+        of_names = ["--no-namesrv", "-n", name_server] if name_server else ["--namesrv-port", str(ports[0])]
+        self._words = [*of_names, "--port", str(ports[1]), "-s", str(self.store)]
         self._words += [f"--set={name}={value}" for name, value in settings.items()]
 
     @contextlib.asynccontextmanager

@@ -6,15 +6,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import mqtool
 from mqtool import ProducerMessage
+from mqtool.engine.client import questions
 from mqtool.engine.client_runtime.dead_letters import ORIGIN, ResentLog
 from mqtool.errors import Status, WriteError
+from mqtool.formats.config_tables import TopicConfig
 from tests.commands.running import Ran, run
+from tests.commands.test_serve import ask
 from tests.engine.client_runtime.test_push_consumer import until
 
 COUNT = 12
@@ -96,6 +100,29 @@ def test_a_failing_disk_stops_before_the_letter_is_sent_and_tells_how_far_it_cam
     assert sum(copies(broker).values()) == 2
     assert "2 of 4 dead letters were sent: run it again for the rest" in ran.remarks
     assert "no space left" in ran.remarks
+
+
+def test_letters_go_to_a_topic_that_is_deleted_in_the_middle_and_made_again_with_fewer_queues(
+    broker: mqtool.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die(broker, 6)
+    writes = itertools.count()
+    real = ResentLog._write
+
+    def replaced(log: ResentLog, line: bytes) -> None:
+        if next(writes) == 4:  # before the third letter
+            config = TopicConfig("Orders", 1, 1, 6, False, "SINGLE_TAG", 0, {})
+            commands = questions.delete_topic("Orders").command, questions.put_topic(config).command
+            with ThreadPoolExecutor(1) as beside:  # in a loop of its own
+                answers = beside.submit(ask, broker.address, *commands).result()
+            assert [one.code for one in answers] == [0, 0]
+        real(log, line)
+
+    monkeypatch.setattr(ResentLog, "_write", replaced)
+    ran = dlq(broker, "resend", "--group", "G", "--to", "origin", "--yes", "--state", tmp_path / "state")
+
+    assert copies(broker, "Orders") == {str(number): 1 for number in range(2, 6)}
+    assert ran.remarks.endswith("mqtool: 6 dead letters sent again and read back\n")
 
 
 def test_letters_that_cannot_be_copied_are_told_one_by_one(broker: mqtool.Broker, tmp_path: Path) -> None:

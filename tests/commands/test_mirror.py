@@ -325,7 +325,8 @@ def test_clusters_of_several_brokers_that_want_keys_and_tls_lose_nothing_by_a_ki
     monkeypatch.setattr(mirror, "_LOOK_S", 0.2)
     (tmp_path / "plain_acl.yml").write_text(ACL)
     secured: dict[str, Any] = {"aclEnable": True, "rocketmq.acl.plain.file": str(tmp_path / "plain_acl.yml")}
-    secured |= settings(with_certificate(tmp_path))
+    secured |= settings(with_certificate(tmp_path), mode="enforcing")
+    secured |= {"tls.enable": True, "tls.client.trustCertPath": str(tmp_path / "cert.pem")}
     known: dict[str, Any] = {"access_key": "administrator", "secret_key": "12345678"}
     known |= {"tls": True, "authorities": tmp_path / "cert.pem"}
     words = ("--access-key", "administrator", "--secret-key", "12345678", "--ca", tmp_path / "cert.pem")

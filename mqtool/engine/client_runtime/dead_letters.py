@@ -31,9 +31,11 @@ from mqtool.errors import (
     AnswerTimeoutError,
     BadDataError,
     FormatError,
+    InvalidRequestError,
     MqtoolError,
     NotFoundError,
     StoreInUseError,
+    UnknownTopicError,
     UsageError,
     WriteError,
 )
@@ -159,13 +161,20 @@ class Resender:
             BadDataError: what was stored is not what was sent.
         """
         target, copied = copy_of(letter, self._to_retry)
-        queues = await self._queues_of(target)
-        queue, address = queues[next(self._turn) % len(queues)]
         self._log.note(letter.address, now, None)
-        sent = await self._admin.ask(address, sending.send(pack(copied, target), queue, _GROUP, now, _QUEUES))
+        try:
+            sent = await self._send(copied, target, now)
+        except (UnknownTopicError, InvalidRequestError):  # it was deleted, and may be made again with other queues
+            del self._queues[target]
+            sent = await self._send(copied, target, now)
         self._log.note(letter.address, now, sent.offset_message_id)
         await self._read_back(letter, copied, sent.offset_message_id)
         return sent.offset_message_id
+
+    async def _send(self, copied: ProducerMessage, target: str, now: int) -> sending.SendResult:
+        queues = await self._queues_of(target)
+        queue, address = queues[next(self._turn) % len(queues)]
+        return await self._admin.ask(address, sending.send(pack(copied, target), queue, _GROUP, now, _QUEUES))
 
     async def _read_back(self, letter: DeadLetter, copied: ProducerMessage, message_id: str) -> None:
         offset = int(message_id[-16:], 16)

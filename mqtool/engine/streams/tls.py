@@ -17,6 +17,10 @@ HANDSHAKE = 0x16
 _CHUNK = 1 << 18
 
 
+OF_REGISTRATION = frozenset(("tls.enable", "tls.client.trustCertPath"))
+"""The settings of a broker that registers with name servers elsewhere."""
+
+
 class TlsMode(enum.Enum):
     """Which connections a server takes."""
 
@@ -27,16 +31,18 @@ class TlsMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Which connections to take, and the certificate for those with TLS."""
+    """Which connections to take, and the certificate for those with TLS; and how name servers are reached."""
 
     mode: TlsMode = TlsMode.DISABLED
     context: ssl.SSLContext | None = None
+    to_name_servers: ssl.SSLContext | None = None
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> "TlsSettings":
         """Return what settings by RocketMQ's names come to: ``tls.server.mode``, ``.certPath``, ``.keyPath`` and so on.
 
         Without a certificate there is no TLS. RocketMQ's own servers would make one up, which no client can check.
+        With ``tls.enable`` a broker registers by TLS elsewhere, and trusts what is in ``tls.client.trustCertPath``.
 
         Raises:
             UsageError: a setting is not what it should be, or a certificate is wanted and missing.
@@ -48,8 +54,12 @@ class TlsSettings:
             mode = TlsMode(name)
         except ValueError as error:
             raise UsageError(f"tls.server.mode={name} is none of disabled, permissive and enforcing") from error
+        to_name_servers = None
+        if settings.get("tls.enable", "").lower() == "true":
+            authorities = settings.get("tls.client.trustCertPath")
+            to_name_servers = client_context(Path(authorities) if authorities else None)
         if mode is TlsMode.DISABLED:
-            return cls()
+            return cls(to_name_servers=to_name_servers)
         if not certificate or not key:
             raise UsageError(f"tls.server.mode={name} needs tls.server.certPath and tls.server.keyPath")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -64,7 +74,7 @@ class TlsSettings:
         except (ssl.SSLError, OSError) as error:
             raise UsageError(f"the certificate {certificate} and its key {key} cannot be used: {error}") from error
         context.verify_mode = _client_check(settings)
-        return cls(mode, context)
+        return cls(mode, context, to_name_servers)
 
 
 def _client_check(settings: Mapping[str, str]) -> ssl.VerifyMode:
