@@ -397,14 +397,22 @@ def subscription_groups(table: Table) -> dict[str, SubscriptionGroup]:
     return found
 
 
-def consumer_offsets(table: Table) -> dict[OffsetKey, int]:
+def consumer_offsets(table: Table, nameless: list[str] | None = None) -> dict[OffsetKey, int]:
     """Return the consumer offsets of ``consumerOffset.json`` or ``lmqConsumerOffset.json``.
 
     The queue offset a group reads next, by topic, group and queue id; a light queue has queue id 0.
     Raises like ``topics``.
+
+    Args:
+        table: the whole table.
+        nameless: takes the names of entries that name no topic and group, which brokers keep and pass over; without it
+            such an entry is an error.
     """
     found = {}
     for name, by_queue, path in _named(table, "offsetTable"):
+        if nameless is not None and not all(str(name).partition("@")):
+            nameless.append(str(name))
+            continue
         topic, group = _topic_and_group(name, path)
         for queue_id, consumer_offset in by_number(by_queue, path).items():
             found[topic, group, queue_id] = consumer_offset

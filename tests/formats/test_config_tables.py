@@ -330,6 +330,13 @@ def test_a_consumer_offset_needs_topic_and_group(name: str) -> None:
         consumer_offsets({"offsetTable": {name: {0: 1}}})
 
 
+def test_consumer_offsets_without_topic_and_group_are_told_where_that_is_asked_for() -> None:
+    nameless: list[str] = []
+
+    assert consumer_offsets({"offsetTable": {"T@G": {0: 1}, "TopicTest": {0: 2}}}, nameless) == {("T", "G", 0): 1}
+    assert nameless == ["TopicTest"]
+
+
 @pytest.mark.parametrize("value", [None, [], {"x": 1}, {0: None}, {0: 1.5}, {"0 ": 1}, {0: 1 << 63}])
 def test_a_map_of_numbers_has_nothing_else(value: Any) -> None:
     with pytest.raises(FormatError, match=r"^offsets"):

@@ -987,6 +987,27 @@ _ROWS = {
             },
         ],
     ),
+    "consumer offsets that name no group do not keep a broker from starting": (
+        "retry-497-clean",
+        "doctor",
+        [{"op": "write", "file": "config/consumerOffset.json", "at": 112, "hex": "41"}],
+    ),
+    "a broker that can read neither a table nor its backup is foretold not to start": (
+        "mixed-533-clean",
+        "doctor",
+        [
+            {"op": "write", "file": "config/topics.json", "at": 0, "hex": "5b"},
+            {"op": "write", "file": "config/topics.json.bak", "at": 0, "hex": "5b"},
+        ],
+    ),
+    "a table that is unreadable twice and that no broker loads keeps none from starting": (
+        "mixed-533-clean",
+        "doctor",
+        [
+            {"op": "duplicate", "path": "checkpoint", "to": "config/messageRequestMode.json"},
+            {"op": "duplicate", "path": "checkpoint", "to": "config/messageRequestMode.json.bak"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -14,12 +14,18 @@ import numpy as np
 
 from mqtool.engine.store.disk import inside
 from mqtool.engine.store.file_queue import segment_name
-from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.mapped_file import MappedFile, read_file, reading
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import WriteError
+from mqtool.engine.store.rocksdb import CONFIG_DATABASES, is_rocksdb
+from mqtool.errors import FormatError, WriteError
+from mqtool.formats import config_tables
 from mqtool.formats.timer import WHEEL_SIZE
 
 BLOCK = 16 << 10
+TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "consumerFilter.json")
+"""Tables under config/ that every broker loads before its store."""
+TABLES_OF_FIVE = ("topicQueueMapping.json", "consumerOrderInfo.json", "delayOffset.json", "timermetrics")
+"""Those that brokers of 5.x load as well; 4.9 loads its delay levels with its store."""
 _LONG = re.compile(r"[+-]?[0-9]+")
 
 
@@ -249,6 +255,30 @@ def refused_timer_files(reader: StoreReader) -> Iterator[tuple[Path, str]]:
             yield path, f"{path.name} in the timer's log is {size:,} bytes long, and must have {file_size:,}"
         elif not _LONG.fullmatch(path.name):
             yield path, f"the name of {path.name} in the timer's log is no number"
+
+
+def refused_table(reader: StoreReader, rules: Rules) -> str | None:
+    """Return why a broker fails on its tables before it looks at the store, None where it does not.
+
+    Where it cannot read a table it takes the backup, and where it cannot read that either it does not start. It starts
+    without a table of which the backup is missing or empty.
+    """
+    folder = reader.paths.config
+    if any(is_rocksdb(folder / name) for name in CONFIG_DATABASES):
+        return None
+    for name in TABLES + TABLES_OF_FIVE * rules.has_timer:
+        problem = None
+        for path in (folder / name, folder / f"{name}.bak"):
+            data = read_file(path) if path.is_file() else b""
+            try:
+                config_tables.read_table(name, data)
+                problem = None
+                break
+            except FormatError as error:
+                problem = f"{reader.paths.relative(path)} cannot be read: {error}" if data else None
+        if problem:
+            return problem
+    return None
 
 
 def _entries(folder: Path) -> list[tuple[Path, int, bool]]:

@@ -21,6 +21,7 @@ from mqtool.engine.repair.broker_files import (
     Scratch,
     load_segments,
     queue_folders,
+    refused_table,
     refused_timer_files,
 )
 from mqtool.engine.repair.broker_index import BrokerIndex, IndexHead
@@ -139,6 +140,8 @@ class BrokerStart:
     def load(self) -> None:
         """Do what ``load()`` does."""
         paths = self.reader.paths
+        if problem := refused_table(self.reader, self.rules):
+            raise RefusedError(problem)
         self.segments, self.removed = load_segments(paths.commit_log, self._file_size, self.rules, "commit log")
         self._load_queues()
         data = read_file(paths.checkpoint) if paths.checkpoint.exists() else b""

@@ -214,7 +214,7 @@ class Case:
     @functools.cached_property
     def consumer_offsets(self) -> dict[config_tables.OffsetKey, int] | None:
         """Where each group reads on."""
-        return self.table("consumerOffset.json", config_tables.consumer_offsets)
+        return self.table("consumerOffset.json", lambda table: config_tables.consumer_offsets(table, []))
 
     @property
     def queues(self) -> set[QueueKey]:

@@ -2,13 +2,17 @@
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 from mqtool.engine.repair import verify_timer
+from mqtool.engine.repair.broker_files import TABLES, TABLES_OF_FIVE
 from mqtool.engine.repair.doctor_case import FIVE, Case, Effect, Sign
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store import rocksdb
+from mqtool.engine.store.mapped_file import read_file
 from mqtool.engine.store.queue_view import QueueView, open_queue
 from mqtool.errors import MqtoolError
+from mqtool.formats.config_tables import read_table
 from mqtool.formats.message import Message
 from mqtool.formats.topics import (
     DEAD_LETTER_PREFIX,
@@ -37,7 +41,8 @@ def unreadable_tables(case: Case) -> Iterator[Sign]:
     for found in case.found("CONFIG-UNREADABLE"):
         path = case.root / (found.file or "")
         backup = path.with_name(f"{path.name}.bak")
-        stops = backup.is_file() and backup.stat().st_size > 0
+        is_loaded = path.name in TABLES + TABLES_OF_FIVE
+        stops = is_loaded and backup.is_file() and backup.stat().st_size > 0 and not _is_readable(backup)
         end = "a broker does not start" if stops else "a broker starts without it, and 5.5 deletes it"
         there = [name for name, one in (("{path}", path), ("{path}.bak", backup)) if one.exists()]
         move = f"mkdir -p {{aside}} && mv --backup=numbered -- {' '.join(there)} {{aside}}/"
@@ -51,7 +56,17 @@ def unreadable_tables(case: Case) -> Iterator[Sign]:
             text = f"{found.message}: 4.9 does not start"
             yield dataclasses.replace(sign, message=text, effect=Effect.STOPS, versions=("4.9",))
             sign = dataclasses.replace(sign, versions=FIVE)
+        elif stops and path.name in TABLES_OF_FIVE and path.name != "delayOffset.json":
+            sign = dataclasses.replace(sign, versions=FIVE)
         yield sign
+
+
+def _is_readable(backup: Path) -> bool:
+    try:
+        read_table(backup.name.removesuffix(".bak"), read_file(backup))
+    except MqtoolError:
+        return False
+    return True
 
 
 def tables_from_backup(case: Case) -> Iterator[Sign]:

@@ -32,7 +32,7 @@ def offsets_of(reader: StoreReader) -> tuple[dict[OffsetKey, int], list[str]]:
     """Return what each group reads next, and what keeps it from being known, as sentences."""
     try:
         table = reader.config_table("consumerOffset.json")
-        return ({} if table is None else config_tables.consumer_offsets(table)), []
+        return ({} if table is None else config_tables.consumer_offsets(table, [])), []
     except MqtoolError as error:
         return {}, [f"which groups miss or repeat messages is not known: {error}"]
 

@@ -135,12 +135,21 @@ class Tables:
             self.findings.append(finding("CONFIG-UNREADABLE", str(error), file=f"config/{name}"))
             return None
 
+    def offsets(self) -> dict[config_tables.OffsetKey, int] | None:
+        """Return the consumer offsets, and find entries that name no topic and group: brokers pass over these."""
+        nameless: list[str] = []
+        found = self.parsed("consumerOffset.json", lambda table: config_tables.consumer_offsets(table, nameless))
+        for name in nameless:
+            text = f"the offsets of {name!r:.100} name no topic and group: no broker reads them"
+            self.findings.append(finding("CONFIG-NO-GROUP", text, file="config/consumerOffset.json"))
+        return found
+
 
 def check_config(reader: StoreReader, tables: Tables, judge: LogJudge) -> Iterator[Finding]:
     """Judge whether each table can be read, and whether it agrees with the queues that are there."""
     topics = tables.parsed("topics.json", config_tables.topics)
     groups = tables.parsed("subscriptionGroup.json", config_tables.subscription_groups)
-    offsets = tables.parsed("consumerOffset.json", config_tables.consumer_offsets)
+    offsets = tables.offsets()
     delay_offsets = tables.parsed("delayOffset.json", config_tables.delay_offsets)
     yield from tables.findings
     if topics is not None:
@@ -163,7 +172,7 @@ def check_tables(reader: StoreReader, ends: Mapping[QueueKey, int] | None) -> It
     tables = Tables.read(reader)
     topics = tables.parsed("topics.json", config_tables.topics)
     tables.parsed("subscriptionGroup.json", config_tables.subscription_groups)
-    tables.parsed("consumerOffset.json", config_tables.consumer_offsets)
+    tables.offsets()
     delay_offsets = tables.parsed("delayOffset.json", config_tables.delay_offsets)
     yield from tables.findings
     if topics is not None:

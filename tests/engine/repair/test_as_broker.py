@@ -194,6 +194,26 @@ def test_a_stray_file_is_why_no_broker_starts(version: str, tmp_path: Path) -> N
     assert verdict.sentences() == [f"a broker {version} refuses to start: {verdict.refusal}"]
 
 
+@pytest.mark.parametrize("version", RULES)
+@pytest.mark.parametrize("name", ["topics.json", "consumerOrderInfo.json"])
+def test_a_broker_that_can_read_neither_a_table_nor_its_backup_does_not_start(
+    name: str, version: str, tmp_path: Path
+) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    table, backup = store / "config" / name, store / "config" / f"{name}.bak"
+    is_loaded = name == "topics.json" or version != "4.9"
+    table.write_bytes(b"{")
+    backup.write_bytes(b"{")
+
+    verdict = recover_as(StoreReader(store, config_of("mixed-533-clean")), version)
+    assert verdict.starts == (not is_loaded)
+    assert is_loaded == (f"config/{name}.bak cannot be read" in (verdict.refusal or ""))
+
+    for text in (b"", b'{"dataVersion":{}}'):  # starts without it, and with it
+        backup.write_bytes(text)
+        assert recover_as(StoreReader(store, config_of("mixed-533-clean")), version).starts
+
+
 def test_the_plan_for_a_broker_that_refuses_changes_nothing(tmp_path: Path) -> None:
     case = next(case for case in cases() if case.name == "mixed-533-clean/commitlog-stray-file")
     store = case.store(tmp_path)
