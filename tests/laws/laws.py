@@ -202,6 +202,8 @@ class _Check:
             )
             missing = {key for key in offsets if key not in reachable and key not in lost and key not in righted}
             missing -= after.inside_batches()
+            once = base_of(self.case.base).judged.messages()
+            missing -= {key for key in missing - once.keys() if key in were and were[key] <= restored[key]}
             if mend.startswith("rebuild"):  # it gives a message whose body fails its CRC the unit that it had
                 same, whole = self.same_units(after), base_of(self.case.base).judged.records
                 missing -= same

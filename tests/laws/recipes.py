@@ -936,6 +936,31 @@ _ROWS = {
         "rebuild index",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 13239, "hex": "8000000000000000"}],
     ),
+    "a light queue whose name is damaged gets it again, and no other property makes room": (
+        "special-550-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 5296, "hex": "58"}],
+    ),
+    "light queues keep their order where an offset of one is damaged": (
+        "special-550-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 15442, "hex": "58"}],
+    ),
+    "a light queue whose name ran into the next property is parted from it": (
+        "special-550-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000032768", "at": 30370, "hex": "41"}],
+    ),
+    "the last message of a light queue gets its offset there again": (
+        "special-550-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000065536", "at": 18760, "hex": "30"}],
+    ),
+    "the first message of a queue that is looked at gets its queue offset again, which jumps back": (
+        "mixed-550-clean",
+        "recover",
+        [{"op": "write", "file": "commitlog/00000000000000131072", "at": 26386, "hex": "0000000000000001"}],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
     "a record that ends in a CRC property and has another name in front of it is given up": (
         "propcrc-forced-533-clean",

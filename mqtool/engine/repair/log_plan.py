@@ -561,7 +561,7 @@ class _Builder:
             self.odd.append(span)
             return
         first = self.alone.pop(span.queue, None)
-        if first is not None and first.start >= span.start and not self._is_confirmed(first):
+        if first is not None and self._is_of_another_place(first, span):
             self.odd.append(first)
             del self.order.next[span.queue], self.order.first[span.queue]
         if span.queue not in self.order.next and span.is_one_record:
@@ -590,6 +590,13 @@ class _Builder:
                 self.ends[span.queue] = span.stop
                 if span.start > after:
                     self.plan.losses.add(span.queue, after, span.start, 0, BEHIND)
+
+    def _is_of_another_place(self, first: Span, after: Span) -> bool:
+        """Tell whether the first message of a queue has not the place that it claims, as the one behind it shows."""
+        if first.start >= after.start:
+            return not self._is_confirmed(first)
+        before = first._replace(start=after.start - (first.stop - first.start))
+        return before.start > first.start and self._is_confirmed(before)
 
     def _is_confirmed(self, span: Span) -> bool:
         """Tell whether the unit of its place leads to a message."""

@@ -7,6 +7,7 @@ Cost: n log n in gaps and in messages that do not fit.
 """
 
 import collections
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -139,7 +140,7 @@ class RecordEditor:
         wanted = np.array(list(odd), np.int64)
         for key, queue in self.reader.consume_queues.items():
             after, address = ends.get(key, (queue.first_offset, -1))
-            stop = 0 if key[0].startswith(LIGHT_QUEUE_PREFIX) else queue.max_offset()
+            stop = queue.max_offset()
             for low in range(max(after, queue.first_offset), stop, _UNITS_AT_ONCE):
                 units = queue.units(low, min(low + _UNITS_AT_ONCE, stop))
                 positions = units["physical_offset"].astype(np.int64)
@@ -239,12 +240,33 @@ class RecordEditor:
         assert record is not None
         names = record.message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
         offsets = record.message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-        said = {name: offset for name, offset in zip(names, offsets, strict=False) if name and offset.isdecimal()}
-        said |= {name: str(offset) for name, offset in light.items()}
-        pairs = {"INNER_MULTI_DISPATCH": ",".join(said), "INNER_MULTI_QUEUE_OFFSET": ",".join(said.values())}
+        said = [one for one in itertools.zip_longest(names, offsets, fillvalue="") if one[0]]
+        for name, offset in light.items():
+            if (name, str(offset)) in said:
+                continue
+            places = [number for number, one in enumerate(said) if not self._leads(one, position)]
+            differing = {number: _differing(said[number][0], name) for number in places}
+            at = min(places, key=lambda number: differing[number], default=-1)
+            if at >= 0 and differing[at] <= len(name) // 3:
+                said[at] = name, str(offset)
+            else:
+                said.append((name, str(offset)))
+        said = [(name, offset) for name, offset in said if offset.isdecimal()]
+        pairs = {
+            "INNER_MULTI_DISPATCH": ",".join(name for name, _ in said),
+            "INNER_MULTI_QUEUE_OFFSET": ",".join(offset for _, offset in said),
+        }
         return self._add_properties(
             record, pairs, "its light queues, which its properties do not name, are written anew"
         )
+
+    def _leads(self, light: tuple[str, str], position: int) -> bool:
+        """Tell whether the unit at a place of a light queue, as properties tell it, leads to an address."""
+        name, offset = light
+        queue = self.reader.consume_queues.get((name, 0))
+        if queue is None or not offset.isdecimal() or not queue.first_offset <= int(offset) < queue.max_offset():
+            return False
+        return int(queue.units(int(offset), int(offset) + 1)["physical_offset"][0]) == position
 
     def take_batches(self, records: dict[int, bytes]) -> None:
         """Take inner batches that are to say anew what they hold, and messages that say so and are none, by address."""
@@ -375,9 +397,10 @@ def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes 
     left = {name: value for name, value in left.items() if name not in (CRC_NAME, *pairs)}
     if text is not None and (record_edits.ends_in_crc(text) or not has_crc):
         found = parse_properties(text)
-        is_new = found.keys() - message.properties.keys() - pairs.keys()  # the rest of a name that was written over
         is_there = all(found.get(name) == value for name, value in pairs.items())
-        if is_there and not is_new and all(found.get(name, value) == value for name, value in left.items()):
+        # The rest of a name that was written over is a new one.
+        is_torn = found.keys() - message.properties.keys() - pairs.keys() and left.keys() - found.keys()
+        if is_there and not is_torn and all(found.get(name, value) == value for name, value in left.items()):
             return text
     crc = build_properties({CRC_NAME: "0" * 10}) if has_crc else b""
     for name in ("", *_LEAST, *reversed([*left])):
@@ -392,6 +415,11 @@ def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes 
 def _whole(message: Message) -> dict[str, str]:
     """Return the properties that can be read."""
     return {name: value for name, value in message.properties.items() if _is_whole(name + value)}
+
+
+def _differing(text: str, wanted: str) -> int:
+    """Return how many letters at the beginning of a text are not those that are wanted."""
+    return len(wanted) - sum(one == other for one, other in zip(text, wanted, strict=False))
 
 
 def _is_whole(text: str) -> bool:
