@@ -47,6 +47,7 @@ ROOMS = {
     "mqtool.engine.virtual_clock": Row(("mqtool.engine.remoting",)),
     "mqtool.engine.embedded": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.doors": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.engine.registrar": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.metrics": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats", "mqtool.processes")),
     "mqtool.engine.client_runtime": Row(("mqtool.engine", "mqtool.formats")),

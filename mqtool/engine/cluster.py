@@ -10,10 +10,9 @@ import logging
 import os
 import sys
 import threading
-import zlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.doors import DOORS, REMOTING
 from mqtool.engine.name_server.kv_configs import write_kv
-from mqtool.engine.name_server.name_server import NameServer, Registering
-from mqtool.engine.name_server.refusal import RefusedError
+from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.remoting_door import NameServerDoor
 from mqtool.engine.name_server.settings import NameServerSettings
+from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient, own_address
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.server import RemotingServer
@@ -33,18 +32,13 @@ from mqtool.engine.streams.server import Limits, StreamServer, most_connections
 from mqtool.engine.streams.tls import TlsSettings
 from mqtool.engine.virtual_clock import VirtualClock
 from mqtool.errors import MqtoolError, RecoveryNeededError, Status, WriteError
-from mqtool.formats.bodies import Registration, build_registration
-from mqtool.formats.codes import Perm, RequestCode
-from mqtool.formats.headers import BrokerIdentity, RegisterBroker, build_header
 from mqtool.formats.peer import Peer
-from mqtool.formats.remoting import RemotingCommand
 from mqtool.processes import die_with
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.saves import Save
     from mqtool.engine.store.message_store import MessageStore
-    from mqtool.formats.config_tables import TopicConfig
 
 log = logging.getLogger(__name__)
 
@@ -200,12 +194,9 @@ class _RunningBroker:
     ) -> None:
         self._config = config
         self._name_server = name_server
-        self._peer = Peer(0, config.host, config.port)  # the broker, as the name server in here sees it
-        self._clients = [RemotingClient([address], config.tls.to_name_servers) for address in name_servers]
-        self._failing: set[str] = set()  # name servers
+        self._elsewhere = [RemotingClient([address], config.tls.to_name_servers) for address in name_servers]
         self._clock = clock
         self._flush_wanted = asyncio.Event()
-        self._topics_changed = asyncio.Event()
         self._is_stopping = False
         self._saves_wanted = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, "mqtool writer")
@@ -236,7 +227,6 @@ class _RunningBroker:
             stack.pop_all()
         self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
         self.rules.saves.on_wanted = self._saves_wanted.set
-        self.rules.topics.on_change.append(self._register_topics)
         self.store.removes_aside = self.store.makes_aside = True
         self._removal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._removal.set_result(None)
@@ -244,8 +234,9 @@ class _RunningBroker:
         self.store.log.on_little_room = self._make_files
         self._flusher = asyncio.create_task(self._flush_on())
         self._saver = asyncio.create_task(self._save_on())
-        await self._register()
-        self._registrar = asyncio.create_task(self._register_on())
+        peer = Peer(0, config.host, config.port)  # the broker, as the name server in here sees it
+        self._registrar = Registrar(self.rules, self._name_server, peer, self._elsewhere, self._clock)
+        await self._registrar.start()
 
     async def _open_doors(self, stack: contextlib.AsyncExitStack, host: str) -> None:
         config = self._config
@@ -273,8 +264,7 @@ class _RunningBroker:
         Raises:
             MqtoolError: the disk failed, now or before.
         """
-        self._registrar.cancel()
-        await self._unregister()
+        await self._registrar.stop()
         self._is_stopping = True
         self.store.log.on_little_room = None
         self._flush_wanted.set()
@@ -306,7 +296,7 @@ class _RunningBroker:
         if self.store.wants_files:
             self.store.make_files()
             self._catch_up_servers(now)
-        self._topics_changed.set()
+        self._registrar.register_soon()
 
     def _catch_up_servers(self, now: int) -> None:
         for server in self.servers.values():
@@ -411,76 +401,6 @@ class _RunningBroker:
                     failed[save.path] = WriteError(f"{save.path} cannot be written: {error}")
             saves.finished(taken, failed, self._clock())
             self._turn()
-
-    # Name servers
-
-    async def _register_on(self) -> None:
-        while True:
-            self._topics_changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.rules.settings.register_interval_ms / 1000):
-                    await self._topics_changed.wait()
-            await self._register()
-
-    async def _register(self) -> None:
-        registration = self._registration(self.rules.topics.configs.values())
-        self._register_here(registration)
-        if self._clients:
-            body = build_registration(registration)
-            name, address, cluster, broker_id = self._identity()
-            header = RegisterBroker(name, address, cluster, "", broker_id, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
-            command = RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(header), body=body)
-            await asyncio.gather(*(self._tell(client, command) for client in self._clients))
-
-    def _register_topics(self, configs: "Iterable[TopicConfig]") -> None:
-        """Tell of topics: the name server in here at once, before who has made them can ask for a route."""
-        self._register_here(self._registration(configs))
-        if self._clients:
-            self._topics_changed.set()
-
-    def _register_here(self, registration: Registration) -> None:
-        if self._name_server is not None:
-            name, address, cluster, broker_id = self._identity()
-            broker = Registering(name, address, cluster, broker_id)
-            with contextlib.suppress(RefusedError):  # it does not count: the next one may
-                self._name_server.register(broker, registration, self._peer, self._clock(), is_own=True)
-
-    def _registration(self, configs: "Iterable[TopicConfig]") -> Registration:
-        perm = self.rules.settings.perm | ~(Perm.READ | Perm.WRITE)
-        topics = {
-            config.topic: config if config.perm & perm == config.perm else replace(config, perm=config.perm & perm)
-            for config in configs
-        }
-        return Registration(self.rules.topics.version, topics)
-
-    async def _unregister(self) -> None:
-        identity = self._identity()
-        if self._name_server is not None:
-            self._name_server.routes.unregister(identity.cluster_name, identity.broker_addr, identity.broker_name)
-        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=build_header(identity))
-        await asyncio.gather(*(self._tell(client, command) for client in self._clients))
-        for client in self._clients:
-            await client.close()
-
-    def _identity(self) -> BrokerIdentity:
-        settings = self.rules.settings
-        return BrokerIdentity(
-            settings.broker_name, self.rules.address, settings.cluster_name, self.rules.state.broker_id
-        )
-
-    async def _tell(self, client: RemotingClient, command: RemotingCommand) -> None:
-        try:
-            answer = await client.invoke(replace(command))
-            fault = f"it refuses: {answer.remark}" if answer.code else ""
-        except MqtoolError as error:  # it is told again later
-            fault = str(error)
-        name_server = client.addresses[0]
-        if fault and name_server not in self._failing:  # said once, not every 30 s
-            log.warning("name server %s: %s", name_server, fault)
-            self._failing.add(name_server)
-        elif not fault and name_server in self._failing:
-            log.warning("name server %s: it answers again", name_server)
-            self._failing.remove(name_server)
 
 
 def _write_pieces(save: "Save", pieces: list[bytes]) -> None:

@@ -5,6 +5,7 @@
 
 from typing import TYPE_CHECKING
 
+from mqtool.engine.broker.settings import Role
 from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode
 
@@ -27,7 +28,7 @@ def ha_status(broker: "Broker", request: "Request") -> "Answer":
         "haClientRuntimeInfo": _NO_CLIENT,  # what a slave would tell of its own connection
         "haConnectionInfo": [],
         "inSyncSlaveNums": 0,
-        "master": True,
+        "master": broker.state.role is not Role.SLAVE,
         "masterCommitLogMaxOffset": broker.store.log.end_offset,
     }
     return request.command.answer(body=build_body(body))

@@ -1,0 +1,132 @@
+"""A broker makes itself and its topics known: to the name server of its process, and to others elsewhere."""
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mqtool.engine.name_server.name_server import NameServer, Registering
+from mqtool.engine.name_server.refusal import RefusedError
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.errors import MqtoolError
+from mqtool.formats.bodies import Registration, build_registration
+from mqtool.formats.codes import Perm, RequestCode
+from mqtool.formats.headers import BrokerIdentity, RegisterBroker, build_header
+from mqtool.formats.peer import Peer
+from mqtool.formats.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+    from mqtool.formats.config_tables import TopicConfig
+
+log = logging.getLogger(__name__)
+
+
+class Registrar:
+    """Registers a broker when it starts, every so often, and when its topics change; unregisters it when it stops."""
+
+    def __init__(
+        self,
+        broker: "Broker",
+        name_server: NameServer | None,
+        peer: Peer,
+        elsewhere: Sequence[RemotingClient],
+        clock: Callable[[], int],
+    ) -> None:
+        """Make one; nothing is told yet.
+
+        Args:
+            broker: is made known.
+            name_server: of this process, if there is one.
+            peer: the broker, as that sees it.
+            elsewhere: clients of other name servers, one of each; they are closed in the end.
+            clock: tells the time in ms.
+        """
+        self._broker = broker
+        self._name_server = name_server
+        self._peer = peer
+        self._clients = elsewhere
+        self._failing: set[str] = set()  # name servers
+        self._clock = clock
+        self._wanted = asyncio.Event()
+
+    async def start(self) -> None:
+        """Register, and go on with that."""
+        self._broker.topics.on_change.append(self._register_topics)
+        await self._register()
+        self._task = asyncio.create_task(self._register_on())
+
+    def register_soon(self) -> None:
+        """Have all name servers told again."""
+        self._wanted.set()
+
+    async def stop(self) -> None:
+        """Tell name servers that the broker goes."""
+        self._task.cancel()
+        identity = self._identity()
+        if self._name_server is not None:
+            self._name_server.routes.unregister(identity.cluster_name, identity.broker_addr, identity.broker_name)
+        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext_fields=build_header(identity))
+        await asyncio.gather(*(self._tell(client, command) for client in self._clients))
+        for client in self._clients:
+            await client.close()
+
+    async def _register_on(self) -> None:
+        while True:
+            self._wanted.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._broker.settings.register_interval_ms / 1000):
+                    await self._wanted.wait()
+            await self._register()
+
+    async def _register(self) -> None:
+        registration = self._registration(self._broker.topics.configs.values())
+        self._register_here(registration)
+        if self._clients:
+            body = build_registration(registration)
+            name, address, cluster, broker_id = self._identity()
+            header = RegisterBroker(name, address, cluster, "", broker_id, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
+            command = RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(header), body=body)
+            await asyncio.gather(*(self._tell(client, command) for client in self._clients))
+
+    def _register_topics(self, configs: "Iterable[TopicConfig]") -> None:
+        """Tell of topics: the name server in here at once, before who has made them can ask for a route."""
+        self._register_here(self._registration(configs))
+        if self._clients:
+            self._wanted.set()
+
+    def _register_here(self, registration: Registration) -> None:
+        if self._name_server is not None:
+            name, address, cluster, broker_id = self._identity()
+            broker = Registering(name, address, cluster, broker_id)
+            with contextlib.suppress(RefusedError):  # it does not count: the next one may
+                self._name_server.register(broker, registration, self._peer, self._clock(), is_own=True)
+
+    def _registration(self, configs: "Iterable[TopicConfig]") -> Registration:
+        perm = self._broker.settings.perm | ~(Perm.READ | Perm.WRITE)
+        topics = {
+            config.topic: config if config.perm & perm == config.perm else replace(config, perm=config.perm & perm)
+            for config in configs
+        }
+        return Registration(self._broker.topics.version, topics)
+
+    def _identity(self) -> BrokerIdentity:
+        settings, state = self._broker.settings, self._broker.state
+        return BrokerIdentity(settings.broker_name, state.address, settings.cluster_name, state.broker_id)
+
+    async def _tell(self, client: RemotingClient, command: RemotingCommand) -> None:
+        try:
+            answer = await client.invoke(replace(command))
+            fault = f"it refuses: {answer.remark}" if answer.code else ""
+        except MqtoolError as error:  # it is told again later
+            fault = str(error)
+        name_server = client.addresses[0]
+        if fault and name_server not in self._failing:  # said once, not every 30 s
+            log.warning("name server %s: %s", name_server, fault)
+            self._failing.add(name_server)
+        elif not fault and name_server in self._failing:
+            log.warning("name server %s: it answers again", name_server)
+            self._failing.remove(name_server)
