@@ -82,7 +82,8 @@ LIBRARIES = {
     "prometheus_client": Row(("mqtool.engine.metrics", "mqtool.engine.client_runtime.client_metrics")),
     "lark": Row(("*.sql92",), when_called=OURS),
     "pyarrow": Row(("mqtool.spark",), when_called=OURS),
-    "pyspark": Row(("mqtool.spark",)),  # stores.py, partitions.py and tables.py do without
+    # stores.py, partitions.py and tables.py do without
+    "pyspark": Row(("mqtool.spark", "pyspark_rocketmq", "pyspark_rocketmq_store")),
     "rocksdict": Row(when_called=OURS),
     "fsspec": Row(when_called=("mqtool.engine.store.remote",)),
     "hdfs_native": Row(when_called=("mqtool.engine.store.remote",)),

@@ -32,8 +32,9 @@ from mqtool.spark.ends import LogEnd, Mark, mark_of
 from mqtool.spark.options import Options
 from mqtool.spark.places import Losses, Place, place_behind
 from mqtool.spark.queues import Connection, Ends, Queues
+from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
-from mqtool.spark.source import arrow_schema, ask_for
+from mqtool.spark.source import ask_for
 
 _log = logging.getLogger("mqtool.spark")
 

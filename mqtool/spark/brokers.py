@@ -29,13 +29,12 @@ from mqtool.formats.scan import MessageTable
 from mqtool.spark.messages import Batches, Wanted
 from mqtool.spark.options import EARLIEST, LATEST, OPTIONS_OF_BROKERS, Options, choose
 from mqtool.spark.queues import Connection, Ends, Queues
+from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.source import (
     NarrowedReader,
-    arrow_schema,
     check_of_messages,
     columns_of,
-    spark_schema,
 )
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.tables import Ask

@@ -18,7 +18,7 @@ from mqtool.formats.scan import MessageTable
 from mqtool.spark import run_as_program
 from mqtool.spark.messages import BUILDERS, Batches, Wanted
 from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges
-from mqtool.spark.source import arrow_schema, spark_schema
+from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import GONE

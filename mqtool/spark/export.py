@@ -5,22 +5,23 @@ Damaged messages are left out.
 """
 
 import dataclasses
-import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, NamedTuple
 
 from mqtool.engine.repair.transfer import NUMBERS, RAW, SAID, TEXTS
 from mqtool.spark import run_as_program
-from mqtool.spark.messages import CORRUPT, FIRST_MS, LAST_MS
-from mqtool.spark.options import SETTINGS
-from mqtool.spark.session import setting
-from mqtool.spark.source import NAME, RocketMQStore, metrics
+from mqtool.spark.bounds import Bounds
+from mqtool.spark.messages import COLUMNS, CORRUPT, FIRST_MS, LAST_MS
+from mqtool.spark.partitions import LogRange
+from mqtool.spark.schemas import arrow_schema, metrics, spark_schema
+from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
+from mqtool.spark.tables import TABLES, Ask, read_messages
 
-_COLUMNS = (*NUMBERS, *TEXTS, *RAW, "properties", *SAID)
+_COLUMNS = (*NUMBERS, *TEXTS, *RAW, "properties", *SAID, CORRUPT)
+SCHEMA = spark_schema({name: COLUMNS[name].type for name in _COLUMNS})
+_ASK = Ask(_COLUMNS, _COLUMNS, plain_bodies=False)
 FOLDERS = ("export_topic", "store_date")
 """What folders are named by; the column ``topic`` stays in the files, as ``mqtool import`` needs it there."""
 _DAY_MS = 86_400_000
@@ -58,14 +59,13 @@ def run(spark: Any, stores: Sequence[Store], into: Path | str, chosen: Chosen, p
     """
     from pyspark.sql import Observation, functions
 
-    messages = _selected(_messages(spark, stores, partition_size), chosen)
+    messages = _selected(_messages(spark, stores, chosen, partition_size), chosen)
     is_sound = functions.col(CORRUPT).isNull()
     observed = Observation("export")
     counted = messages.observe(observed, *metrics())
     folders = {"export_topic": functions.col("topic"), "store_date": _date(functions.col("store_timestamp"))}
     rows = counted.where(is_sound).drop(CORRUPT).withColumns(folders)
-    with setting(spark, "spark.sql.python.filterPushdown.enabled", "true"):
-        rows.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
+    rows.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
     found = observed.get
     return Exported(found["messages"] or 0, found["bytes"] or 0, found["damaged"] or 0)
 
@@ -79,27 +79,24 @@ def _date(milliseconds: Any) -> Any:
     return functions.when(milliseconds.between(FIRST_MS, LAST_MS), functions.date_add(first, days))
 
 
-def _messages(spark: Any, stores: Sequence[Store], partition_size: int) -> Any:
-    """Return the messages of all stores, of those with other settings by a source of their own."""
-    spark.dataSource.register(RocketMQStore)
-    alike: dict[tuple[Any, bool], list[Store]] = {}
-    for store in stores:
-        alike.setdefault((store.settings, store.in_use), []).append(store)
-    frames = [_messages_of(spark, group, partition_size) for group in alike.values()]
-    return functools.reduce(lambda one, other: one.unionAll(other), frames)
+class Item(NamedTuple):
+    """What one task gives: the messages of a range."""
+
+    part: LogRange
+    bounds: Bounds
 
 
-def _messages_of(spark: Any, stores: Sequence[Store], partition_size: int) -> Any:
-    """Return the messages of stores that have the same settings."""
-    reader = spark.read.format(NAME).option("paths", orjson.dumps([store.path for store in stores]).decode())
-    options = {
-        "columns": ",".join((*_COLUMNS, CORRUPT)),
-        "decompressBody": "false",
-        "maxPartitionBytes": str(partition_size),
-        "live": str(stores[0].in_use).lower(),
-    }
-    options |= {f"set.{key}": value for key, value in stores[0].settings if key in SETTINGS}
-    return reader.options(**options).load()
+def _messages(spark: Any, stores: Sequence[Store], chosen: Chosen, partition_size: int) -> Any:
+    """Return the messages of all stores that may be wanted, and of what is damaged."""
+    bounds = Bounds(chosen.since, chosen.until, chosen.start, chosen.stop, topics=chosen.topics)
+    ask = dataclasses.replace(_ASK, max_partition=partition_size, bounds=bounds)
+    items = [Item(part, bounds) for store in stores for part in TABLES["messages"].parts(store, store.open(), ask)]
+    return spread(spark, items, read, SCHEMA)
+
+
+def read(item: Item) -> Iterator[Any]:
+    """Yield the messages of one item, and what is damaged in its range."""
+    yield from read_messages(item.part, dataclasses.replace(_ASK, bounds=item.bounds), arrow_schema(SCHEMA))
 
 
 def _selected(messages: Any, chosen: Chosen) -> Any:

@@ -33,7 +33,7 @@ _QUIET = {
 }
 _POLL = 0.2  # seconds
 _LAST_LINES = 5
-_OLDEST_PYSPARK = (4, 2)
+_OLDEST_PYSPARK = (3, 5)
 
 Conf = Mapping[str, str]
 Progress = Callable[[float], object]
@@ -193,20 +193,6 @@ def package_into(folder: Path) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def setting(spark: Any, name: str, value: str) -> Iterator[None]:
-    """Have a setting of the session while the block runs."""
-    before = spark.conf.get(name, None)
-    spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, before)
-
-
 def is_connect(spark: Any) -> bool:
     """Tell whether a session is one of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
@@ -220,6 +206,9 @@ def cores_of(spark: Any) -> int | None:
 @contextlib.contextmanager
 def watched(spark: Any, progress: Progress) -> Iterator[None]:
     """Tell how far the work of the session has come, by its tasks, while the block runs."""
+    if is_connect(spark) and not hasattr(spark, "registerProgressHandler"):  # before 4.0
+        yield
+        return
     if is_connect(spark):
         handler = _connect_handler(progress)
         spark.registerProgressHandler(handler)

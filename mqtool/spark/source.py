@@ -16,28 +16,20 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.ends import end_of_log
-from mqtool.spark.messages import BUILDERS, COLUMNS, CORRUPT, LAYOUTS
+from mqtool.spark.messages import BUILDERS, COLUMNS, LAYOUTS
 from mqtool.spark.options import FLAGS, LATEST, OF_MESSAGES, SIZES, Options, choose
+from mqtool.spark.schemas import arrow_schema, metrics, spark_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, Ask, Part
+
+__all__ = ["NAME", "RocketMQStore", "arrow_schema", "metrics", "register", "spark_schema"]
 
 NAME = "rocketmq_store"
 HEADS = "heads"
@@ -46,53 +38,10 @@ OWN_LAYOUTS = (HEADS, "all")
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-def metrics() -> list[Any]:
-    """Return what ``frame.observe(name, *metrics())`` counts: ``messages``, their ``bytes``, what is ``damaged``.
-
-    The frame has the columns ``size`` and ``_corrupt_record``.
-    """
-    from pyspark.sql import functions
-
-    is_sound = functions.col(CORRUPT).isNull()
-    size = functions.sum(functions.when(is_sound, functions.col("size")))
-    return [
-        functions.count_if(is_sound).alias("messages"),
-        functions.coalesce(size, functions.lit(0)).alias("bytes"),
-        functions.count_if(~is_sound).alias("damaged"),
-    ]
-
-
 def register(spark: Any) -> None:
     """Tell a session of the format, and have it push filters down to it."""
     spark.dataSource.register(RocketMQStore)
     spark.conf.set(_PUSHDOWN, "true")
-
-
-_TYPES: dict[str, DataType] = {
-    one.simpleString(): one
-    for one in (
-        BinaryType(),
-        IntegerType(),
-        LongType(),
-        StringType(),
-        TimestampType(),
-        MapType(StringType(), StringType()),
-        ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
-        StructType(
-            [
-                StructField("file", StringType()),
-                StructField("position", LongType()),
-                StructField("code", StringType()),
-                StructField("hex", StringType()),
-            ]
-        ),
-    )
-}
-
-
-def spark_schema(columns: Mapping[str, str]) -> StructType:
-    """Return the schema of columns by name and type."""
-    return StructType([StructField(name, _TYPES[kind]) for name, kind in columns.items()])
 
 
 class RocketMQStore(DataSource):
@@ -346,13 +295,6 @@ def places(options: Options, stores: Sequence[Store]) -> tuple[dict[str, int], d
                 addresses[store.path] = 0 if isinstance(place, str) else place
         found.append(addresses)
     return found[0], found[1]
-
-
-def arrow_schema(schema: StructType) -> Any:
-    """Return the schema that Spark expects of record batches."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 # Filters

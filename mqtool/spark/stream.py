@@ -28,8 +28,9 @@ from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds
 from mqtool.spark.options import EARLIEST, LATEST, Options, choose
 from mqtool.spark.partitions import log_ranges
 from mqtool.spark.places import Losses, Offsets, Place, place_behind
+from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
-from mqtool.spark.source import StorePartition, arrow_schema, ask_for, places
+from mqtool.spark.source import StorePartition, ask_for, places
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, read_lost, read_messages

@@ -34,7 +34,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import scan
 from mqtool.spark import run_as_program
-from mqtool.spark.source import arrow_schema, spark_schema
+from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.spread import Common, spread
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, finding_row

@@ -198,12 +198,12 @@ def test_a_pattern_for_settings_that_matches_no_store_is_refused() -> None:
 
 
 def test_a_pyspark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyspark, "__version__", "4.1.4")
+    monkeypatch.setattr(pyspark, "__version__", "3.4.4")
 
     told = run("spark", "stats", "-s", golden_store(STORE))
 
     assert told.status == Status.UNAVAILABLE
-    assert "needs PySpark 4.2 or newer, and 4.1.4 is installed here" in told.remarks
+    assert "needs PySpark 3.5 or newer, and 3.4.4 is installed here" in told.remarks
 
 
 def test_without_pyspark_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,6 @@ def test_exported_messages_are_those_of_the_store(spark: Any, tmp_path: Path) ->
         named = dataclasses.replace(store, settings=(("brokerName", "b"), ("namesrvAddr", "127.0.0.1:9876")))
         done = export.run(spark, [named], tmp_path / "out", chosen, SMALL)
         assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
-        assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
