@@ -190,7 +190,7 @@ def _nowhere(name: str, position: int | None, addresses: list[str]) -> str:
     """Return the sentence for an id that no broker knows; an offset message id names the broker that gave it."""
     asked = f"no message has the id or key {name}: the indexes of {', '.join(addresses)} do not know it"
     host = host_of_message_id(name) if position is not None else None
-    if host is None or host in addresses:
+    if host is None or host in addresses or int(host.rpartition(":")[2]) > 65_535:
         return asked
     return f"{asked}; as the id of a place it names {host}, which is no master of this cluster"
 

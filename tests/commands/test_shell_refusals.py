@@ -122,7 +122,7 @@ UNKNOWN = [
     (["offset", "list", "--group", "None"], "no group matches None"),
     (["offset", "set", "--group", "G", "--topic", "None", "--queue", "0", "--offset", "0", "--yes"], "the topic None"),
     (["offset", "copy", "--from-group", "None", "--to-group", "G", "--yes"], "no group matches None"),
-    (["offset", "copy", "--from-group", "G", "--to-group", "None", "--yes"], "no group matches None"),
+    (["offset", "copy", "--from-group", "G", "--to-group", "None", "--yes"], "by `mqtool group create None`"),
     (["offset", "shift", "--group", "None", "--by", "1", "--yes"], "no group matches None"),
     (["offset", "shift", "--group", "G", "--topic", "None", "--by", "1", "--yes"], "no topic matches None"),
     (["offset", "export", "--group", "None", "--into", "x"], "no group matches None"),

@@ -140,6 +140,7 @@ def test_a_message_is_the_same_from_a_broker_and_from_its_store_by_each_of_its_n
     [
         (("no-such-key",), Status.NO_INPUT, "no message has the id or key no-such-key: the indexes of 127.0.0.1:"),
         (("0A00000100002A9F0000000000000001",), Status.NO_INPUT, "it names 10.0.0.1:10911, which is no master of this"),
+        (("C00002021EE08706F302731B20B5FFFF",), Status.NO_INPUT, " do not know it\n"),  # whose port could be none
         (("1",), Status.NO_INPUT, "broker-a has no message that begins at 1"),
         (("9999999999",), Status.NO_INPUT, "broker-a has no message that begins at 9,999,999,999"),
         (("OrderEvents", "1", "99999"), Status.NO_INPUT, "no message has the queue offset 99,999"),

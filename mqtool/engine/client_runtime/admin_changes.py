@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from mqtool.engine.client import questions
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.config_changes import changed_group, changed_topic, differences, group_differences
-from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIXES, is_system_topic
 
 if TYPE_CHECKING:
     from mqtool.engine.client.questions import Question, QueueEnds
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GLOB = frozenset("*?[")
+_OF_BROKERS = (*SYSTEM_GROUP_PREFIXES, "CID_ONS", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
+"""How groups begin that each broker has."""
 
 
 class Master(NamedTuple):
@@ -77,8 +79,8 @@ class Changes:
             self.add("create" if before is None else "replace", broker, request, difference(before, after), **fields)
 
 
-def check_known(name: str, names: Collection[str], what: str) -> None:
-    """Refuse a name that is not there.
+def check_known(name: str, names: Collection[str], what: str, advice: str = "") -> None:
+    """Refuse a name that is not there, with what to do then.
 
     Raises:
         NotFoundError: it lists near names.
@@ -88,8 +90,9 @@ def check_known(name: str, names: Collection[str], what: str) -> None:
         return
     if _GLOB & {*name}:
         raise UsageError(f"give the {what} by its name, not by a pattern: {name}")
-    near = ", ".join(difflib.get_close_matches(name, sorted(names), 5, 0.4) or sorted(names)[:5])
-    raise NotFoundError(f"no {what} matches {name}{f'; near it: {near}' if near else ''}")
+    own = sorted(one for one in names if not one.startswith(_OF_BROKERS) and not is_system_topic(one))
+    near = ", ".join(difflib.get_close_matches(name, own, 5, 0.4) or own[:5])
+    raise NotFoundError(f"no {what} matches {name}{f'; near it: {near}' if near else ''}{advice}")
 
 
 # Topics

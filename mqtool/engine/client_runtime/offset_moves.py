@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_client import AdminClient, GroupOffset, TopicQueue
 
 _AT_ONCE = 32
+_NEW = "; a new one is made by `mqtool group create {}`"
 
 
 class Position(NamedTuple):
@@ -95,8 +96,8 @@ async def copied(
         NotFoundError: there is no such group, or the first has committed nothing there.
     """
     names = await admin.group_names()
-    for group in (from_group, to_group):
-        check_known(group, names, "group")
+    check_known(from_group, names, "group")
+    check_known(to_group, names, "group", _NEW.format(to_group))
     positions = [
         Position(to_group, one.topic, one.broker_name, one.queue_id, one.consumer_offset)
         for one in await _committed(admin, from_group, is_wanted)
@@ -197,7 +198,7 @@ async def translated(admin: "AdminClient", offsets: Sequence[KeptOffset], now: i
     positions: list[Position] = []
     by_pair = sorted(offsets, key=lambda one: (one.group, one.topic))
     for (group, topic), found in itertools.groupby(by_pair, key=lambda one: (one.group, one.topic)):
-        check_known(group, names, "group")
+        check_known(group, names, "group", _NEW.format(group))
         of_pair = [*found]
         if all(await together(_is_still_there(admin, addresses, queues, one, now) for one in of_pair)):
             positions += [
