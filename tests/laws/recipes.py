@@ -1033,6 +1033,13 @@ _ROWS = {
             {"op": "duplicate", "path": "checkpoint", "to": "config/messageRequestMode.json.bak"},
         ],
     ),
+    "a message that ends in parts of others gets no end with control characters": (
+        "txn-497-clean",
+        "salvage",
+        [
+            {"op": "excise", "file": "commitlog/00000000000000000000", "at": 1769, "len": 4096, "keep": False},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

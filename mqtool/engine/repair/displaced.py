@@ -599,7 +599,7 @@ def _reads_well(table: MessageTable) -> bool:
     is_batch = bool(table.column("sys_flag")[0] & layout.INNER_BATCH)
     return (
         is_batch == ("INNER_NUM" in names)
-        and not _CONTROLS.intersection(topic, *map("".join, pairs))
+        and _CONTROLS.isdisjoint("".join([topic, *itertools.chain(*pairs)]))
         and all(len(pair) == 2 and pair[0] for pair in pairs)
         and len(names) == len(pairs)
     )
