@@ -5,8 +5,10 @@ Its server runs in threads; what it tells is read in the event loop, where nothi
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
@@ -19,7 +21,13 @@ from mqtool.errors import NotPermittedError, UnavailableError
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
 
+log = logging.getLogger(__name__)
+
 _PATIENCE_SECONDS = 30.0
+_CLIENT_SECONDS = 10.0
+"""For how long a client may say nothing."""
+_MOST_CLIENTS = 32
+"""At a time: each has a thread."""
 
 
 class _Brokers(Collector):
@@ -47,6 +55,31 @@ class _Brokers(Collector):
         return [gauge for broker in self._brokers for gauge in gauges(broker, self._clock())]
 
 
+def _limit(server: WSGIServer) -> None:
+    """Bound what clients of a server cost: threads, and time; who breaks off is no fault to be told of."""
+    there: set[object] = set()
+    shut = server.shutdown_request
+
+    def has_room(request: Any, client_address: Any) -> bool:  # noqa: ARG001
+        if len(there) >= _MOST_CLIENTS:
+            return False
+        there.add(request)
+        return True
+
+    def end(request: Any) -> None:
+        there.discard(request)
+        shut(request)
+
+    def broken_off(request: Any, client_address: Any) -> None:  # noqa: ARG001
+        log.debug("%s asked for metrics and broke off", client_address, exc_info=True)
+
+    handler: Any = server.RequestHandlerClass
+    server.RequestHandlerClass = type("_Patient", (handler,), {"timeout": _CLIENT_SECONDS})
+    server.verify_request = has_room  # type: ignore[method-assign]
+    server.shutdown_request = end  # type: ignore[method-assign]
+    server.handle_error = broken_off  # type: ignore[method-assign]
+
+
 @contextlib.asynccontextmanager
 async def metrics_served(
     brokers: "Sequence[Broker]", host: str, port: int, clock: Callable[[], int] = wall_clock
@@ -71,6 +104,7 @@ async def metrics_served(
         raise NotPermittedError(f"this user may not listen on {host}:{port}") from error
     except OSError as error:
         raise UnavailableError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    _limit(server)
     try:
         yield f"{host}:{server.server_port}"
     finally:

@@ -6,11 +6,12 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,16 @@ def test_metrics_are_served_as_prometheus_reads_them(tmp_path: Path) -> None:
             ),
         )
         assert [answer.code for answer in answers] == [0, 0], answers
+        port = int(ready[2].rpartition(":")[2].partition("/")[0])
+        with ExitStack() as stack:
+            hanging = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(40)]
+            assert hanging[-1].recv(1) == b""  # so many have no thread each
+            for one in hanging[:8]:  # and who breaks off leaves no lines
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                one.sendall(b"GET /metr")
+        for _ in range(1000):
+            with suppress(OSError), urllib.request.urlopen(ready[2]) as response:
+                break
         with urllib.request.urlopen(ready[2]) as response:
             families = {one.name: one for one in text_string_to_metric_families(response.read().decode())}
         process.terminate()
