@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from mqtool.formats import scan
 from tests.golden import changes_since_unpacking, opened_stores
 from tests.machine import Mounts, leave_mounts
 
@@ -23,6 +24,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "quick")  # --hypothesis
 for _name in ("MQTOOL_STORE", "NAMESRV_ADDR"):
     os.environ.pop(_name, None)
 
+# Stores of tests are small and many: compiled kernels, where an earlier run has left them, read them in half the time.
+scan.LOAD_FROM = 0
+
 # What a shell starts in the background ignores SIGINT, what nohup starts SIGHUP, and so would the commands of tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -34,6 +38,12 @@ def golden_stores_are_only_read() -> Iterator[None]:
     yield
     changed = {name: paths for name in sorted(opened_stores()) if (paths := changes_since_unpacking(name))}
     assert not changed, f"written to golden stores that all tests share (use copy_of): {changed}"
+
+
+@pytest.fixture
+def plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have small stores read as a new process of a user reads them, without compiled kernels."""
+    monkeypatch.setattr(scan, "LOAD_FROM", scan.COMPILE_FROM)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from tests.laws.mends import Direct, Told
 from tests.laws.recipes import RECIPES
 from tests.laws.shrinking import shrink
 
+pytestmark = pytest.mark.usefixtures("plain_kernels")
+
 SEEDS = [seed for seed in range(1, 31) if seed not in (20, 25)]
 
 

@@ -161,8 +161,13 @@ def test_threads_change_nothing(jobs: int, tmp_path: Path, monkeypatch: pytest.M
     assert index_contents(tmp_path) == index_contents(store)
 
 
-def test_compiled_kernels_make_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "COMPILE_FROM", 0)
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_compiled_and_plain_kernels_make_the_same_files(
+    is_compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "LOAD_FROM", scan.COMPILE_FROM)
+    if is_compiled:
+        monkeypatch.setattr(scan, "COMPILE_FROM", 0)
     store = golden_store("special-533-clean")
 
     build(StoreReader(store), tmp_path, Disk())

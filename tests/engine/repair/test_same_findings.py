@@ -35,8 +35,7 @@ def findings(store: Path, part: int, jobs: int = 1, level: Level = Level.FULL, c
     """Judge a store whose log is cut into stretches of so many bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "PART", part)
-        if compiled:
-            patch.setattr(scan, "COMPILE_FROM", 0)
+        patch.setattr(scan, "COMPILE_FROM" if compiled else "LOAD_FROM", 0 if compiled else scan.COMPILE_FROM)
         return list(verify_store(StoreReader(store), level, jobs))
 
 

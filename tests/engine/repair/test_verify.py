@@ -217,11 +217,13 @@ def test_compiled_and_plain_kernels_find_the_same(name: str, tmp_path: Path, mon
     store = copy_of(name.split("/")[0], tmp_path)
     if not name.endswith("/"):
         _as_recorded(name)(store)
-    plain = found_in(store)
-
     monkeypatch.setattr(scan, "COMPILE_FROM", 0)
+    compiled = found_in(store)
+    monkeypatch.undo()
 
-    assert found_in(store) == plain
+    monkeypatch.setattr(scan, "LOAD_FROM", scan.COMPILE_FROM)
+
+    assert found_in(store) == compiled
 
 
 # Queues of inner batches.
