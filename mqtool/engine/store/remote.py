@@ -344,6 +344,7 @@ class RemoteFile(Content):
         try:
             return _tried(ask, self.path)
         except _OtherObjectError as error:
+            self.check()  # it may be gone
             raise self._changed() from error
         except FileNotFoundError as error:
             raise NotFoundError(f"{self.path} is not there") from error
@@ -527,13 +528,19 @@ def _s3_reader(storage: Any) -> _Reader:
 
 
 def _gs_reader(storage: Any) -> _Reader:
-    """Return what reads from Google Cloud Storage: the answer tells the generation."""
+    """Return what reads from Google Cloud Storage: the request names the generation, and the answer tells it."""
     from fsspec.asyn import sync
 
     async def get(name: str, at: int, size: int, stamp: str) -> bytes:
-        headers, data = await storage._call("GET", storage.url(name), headers={"Range": f"bytes={at}-{at + size - 1}"})
-        told = {key.lower(): value for key, value in headers.items()}
-        if stamp not in (told.get("x-goog-generation"), told.get("etag", "").strip('"')):
+        asked = {"Range": f"bytes={at}-{at + size - 1}"}
+        try:
+            headers, data = await storage._call("GET", storage.url(name), ifGenerationMatch=stamp, headers=asked)
+        except FileExistsError as error:  # as its library calls what does not match
+            raise _OtherObjectError from error
+        found = headers.get("x-goog-generation")
+        if found is None:  # not from Google's own servers
+            found = _entry_of(name, await storage._info(name)).stamp
+        if found != stamp:
             raise _OtherObjectError
         return bytes(data)
 
