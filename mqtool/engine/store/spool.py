@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,9 +22,10 @@ from mqtool.engine.store.remote import RemotePath
 BLOCK = 1 << 20
 _REQUEST = 8
 """Blocks that one request fetches at most."""
-_AHEAD = 32
+_AHEAD = 96
 """Blocks that are fetched before a walk asks for them."""
 _WORKERS = 12
+_LOOKED_AT = 64
 MOST = 2 << 30
 """Bytes that are kept of all files of a process, but for the one that is read."""
 _MOST_FILES = 200
@@ -155,11 +156,9 @@ class Spool:
             at = first * BLOCK
             data = memoryview(self._file.fetch(at, min(last * BLOCK, self.size) - at))
             with writing(Path(tempfile.gettempdir())):
-                while data:
-                    block = data[:BLOCK]
-                    is_hole = not np.frombuffer(block, np.uint8).any()
-                    count = len(block) if is_hole else os.pwrite(self._descriptor, block, at)
-                    at, data = at + count, data[count:]
+                for start, stop in _with_content(data):
+                    while start < stop:
+                        start += os.pwrite(self._descriptor, data[start:stop], at + start)
             with self._lock:
                 state = _CHECKED if self._file.is_checked else _FETCHED
                 self._states[first:last] = bytes([state]) * (last - first)
@@ -179,6 +178,20 @@ class Spool:
         """Have its owner forget it."""
         if self._drop:
             self._drop()
+
+
+def _with_content(data: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield the stretches that are more than blocks of zeros, as long as can be: system calls cost more than bytes."""
+    begun: int | None = None
+    for at in range(0, len(data), BLOCK):
+        block = data[at : at + BLOCK]
+        if any(block[:_LOOKED_AT]) or np.frombuffer(block, np.uint8).any():
+            begun = at if begun is None else begun
+        elif begun is not None:
+            yield begun, at
+            begun = None
+    if begun is not None:
+        yield begun, len(data)
 
 
 def nameless_file() -> int:
