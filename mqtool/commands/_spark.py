@@ -36,6 +36,21 @@ class Into(NewPath):
         return super().convert(value, param, ctx)
 
 
+class SharedPath(NewPath):
+    """A new folder that all executors see: what is made in it takes its place by renaming, which no storage does."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path."""
+        from mqtool.engine.store.remote import is_remote
+
+        if isinstance(value, str) and is_remote(value):
+            self.fail(
+                f"{value}: queues and index are made in a folder: give one that all executors see, and copy it there",
+                param, ctx,
+            )  # fmt: skip
+        return super().convert(value, param, ctx)
+
+
 class TaskFailedError(MqtoolError):
     """What a task raised on purpose, or a job that Spark gave up; the status is that of the error."""
 

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from mqtool.commands._options import (
-    NewPath,
     body_option,
     matching,
     output_option,
@@ -20,7 +19,7 @@ from mqtool.commands._options import (
 )
 from mqtool.commands._query import topics_of
 from mqtool.commands._rows import message_columns, message_row
-from mqtool.commands._spark import Into, Job, into_options, job_options
+from mqtool.commands._spark import Into, Job, SharedPath, into_options, job_options
 from mqtool.commands._streams import outlast_readers
 from mqtool.commands.find import query_of, query_options
 from mqtool.commands.rebuild import tell_built
@@ -323,7 +322,7 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
 @click.argument("target", type=click.Choice(["queues", "index", "all"]))
 @topic_filter
 @click.option(
-    "--into", type=NewPath(), metavar="DIR", required=True,
+    "--into", type=SharedPath(), metavar="DIR", required=True,
     help="The new folder to make, which all executors see.",
 )  # fmt: skip
 @click.option(

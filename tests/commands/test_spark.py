@@ -190,6 +190,14 @@ def test_each_store_has_the_settings_of_its_own_broker(tmp_path: Path) -> None:
     assert [store.config.settings for store in with_one_file] == [{"brokerName": "other"}]
 
 
+def test_a_rebuild_into_a_storage_is_refused_in_a_sentence() -> None:
+    store = golden_store("mixed-533-clean")
+    for url in ("s3a://bucket/out", "hdfs://nodes:8020/out"):
+        ran = run("spark", "rebuild", "all", "-s", store, "--into", url)
+        assert ran.status == Status.USAGE
+        assert f"{url}: queues and index are made in a folder" in ran.remarks
+
+
 def test_a_pattern_for_settings_that_matches_no_store_is_refused() -> None:
     told = run("spark", "stats", "-s", golden_store(STORE), "--config-of", "*/nosuch=/dev/null")
 
