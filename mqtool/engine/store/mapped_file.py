@@ -53,6 +53,7 @@ _C = ctypes.CDLL(None, use_errno=True)
 _C.mmap.restype = ctypes.c_void_p
 _C.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 _C.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_C.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -195,14 +196,19 @@ class MappedFile:
 
     def release(self, start: int, stop: int) -> None:
         """Let go of the memory behind a stretch of ``bytes``; it is mapped again when it is looked at."""
+        data: Bytes | None
         if isinstance(self.path, RemotePath):
-            return  # what is fetched goes by itself
-        page = mmap.PAGESIZE
-        start, stop = -(-start // page) * page, stop // page * page
-        if start < stop:
+            spool: Spool | None = vars(self).get("spool")
+            data = spool.array if spool else None  # what was fetched stays in its file
+        else:
+            data = self.bytes
+        if data is None:
+            return
+        page, base = mmap.PAGESIZE, data.ctypes.data
+        low, high = -(-(base + start) // page) * page, (base + stop) // page * page
+        if low < high:
             # Not mmap's own method, which holds the interpreter's lock.
-            place = ctypes.c_void_p(self.bytes.ctypes.data + start)
-            ctypes.CDLL(None).madvise(place, ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
+            _C.madvise(low, high - low, mmap.MADV_DONTNEED)
 
     def let_go(self, start: int, stop: int) -> None:
         """Do the same where the bytes can be had again: for those who may be asked for them once more."""
