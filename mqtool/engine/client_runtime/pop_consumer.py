@@ -98,6 +98,7 @@ class PopConsumer(Subscriber):
         super().__init__(group, name_servers, options_of(PopConsumerOptions, options, more), clock)
         if not 1 <= self.options.pop_batch_nums <= 32:
             raise UsageError(f"pop_batch_nums={self.options.pop_batch_nums}: a pop gives 1 to 32 messages")
+        _check_time("pop_invisible_time", self.options.pop_invisible_time)
         self._instance.heartbeat = self._heartbeat
         self._under_way: dict[tuple[str, str], asyncio.Task[_Popped]] = {}  # by topic and broker
         self._to_give: deque[tuple[_Hidden, ConsumerMessage]] = deque()  # one by one
@@ -176,6 +177,8 @@ class PopConsumer(Subscriber):
             # One that is not done yet goes on: what it brings is hidden, and must not be lost until its time is over.
             tasks, timeout = self._under_way.values(), None if new else left
             done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not self._is_running:  # it was shut down elsewhere
+                return _Popped([])
             for place, task in [*self._under_way.items()]:
                 if task not in done:
                     continue
@@ -364,10 +367,16 @@ class PopConsumer(Subscriber):
             None where it was too late, as others may have it by now.
 
         Raises:
-            UsageError: the message does not come from a pop.
+            UsageError: the message does not come from a pop, or the time is none.
             MqtoolError: its broker refuses, or cannot be reached.
         """
         self._check_running()
+        _check_time("invisible_ms", invisible_ms)
         question = popping.change_invisible_time(self.group, self._as_brokers_know(message), invisible_ms)
         changed = await self._instance.ask(message.broker_name, question, _ANSWER_MS)
         return self._shown([changed])[0] if changed else None
+
+
+def _check_time(name: str, value_ms: int) -> None:
+    if value_ms < 1:
+        raise UsageError(f"{name}={value_ms}: a message is hidden for 1 ms at least")

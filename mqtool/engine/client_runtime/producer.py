@@ -156,6 +156,9 @@ class Producer(Client):
             UsageError: the group's name, the addresses or the options make no sense.
         """
         super().__init__(group, name_servers, options_of(ProducerOptions, options, more), clock)
+        if self.options.linger_ms < 0 or self.options.batch_size < 1:
+            given = f"linger_ms={self.options.linger_ms}, batch_size={self.options.batch_size}"
+            raise UsageError(f"{given}: a batch waits 0 ms or longer, and holds 1 byte or more")
         self._instance.heartbeat = lambda: Heartbeat(self.client_id, (self.group,))
         faults = FaultLatency(self.options.latency_max, self.options.not_available_duration)
         self._faults = faults if self.options.send_latency_fault_enable else None

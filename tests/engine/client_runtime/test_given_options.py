@@ -89,3 +89,9 @@ def test_every_client_takes_options_by_name() -> None:
         assert "running" in repr(module.PopConsumer("G", SERVER, namespace="n"))
         assert "running" in repr(module.TransactionProducer("G", object(), SERVER, namespace="n"))
         assert "running" in repr(module.AdminClient(SERVER, namespace="n"))
+
+
+@pytest.mark.parametrize("given", [{"linger_ms": -1}, {"batch_size": 0}])
+def test_a_batch_that_waits_or_holds_less_than_nothing_is_refused(given: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="a batch waits 0 ms or longer, and holds 1 byte or more"):
+        mqtool.Producer("P", "localhost:9876", given)

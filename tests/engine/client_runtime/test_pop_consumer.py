@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -117,6 +118,8 @@ def test_in_order_the_next_waits_for_the_first(broker: mqtool.Broker) -> None:
 def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
     with pytest.raises(UsageError, match="gives 1 to 32 messages"):
         consumer(broker, pop_batch_nums=33)
+    with pytest.raises(UsageError, match="hidden for 1 ms at least"):
+        consumer(broker, pop_invisible_time=0)
     with pytest.raises(UsageError, match="start it first"):
         consumer(broker).pop()
     with pytest.raises(NotFoundError, match="there is no topic Orders"):
@@ -126,8 +129,28 @@ def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
     send(broker, [b"one"])
     [message] = mqtool.open_store(broker.store).messages()
     plain = ConsumerMessage("Orders", b"", b"", "broker-a", 0, message.queue_offset, 0, 0, 0, 0, 0, "", 0, "")
-    with consumer(broker) as one, pytest.raises(UsageError, match="does not come from a pop"):
-        one.ack(plain)
+    with consumer(broker) as one:
+        with pytest.raises(UsageError, match="does not come from a pop"):
+            one.ack(plain)
+        with pytest.raises(UsageError, match="hidden for 1 ms at least"):
+            one.change_invisible_time(plain, -5)
+
+
+def test_a_loop_ends_when_its_consumer_is_shut_down_elsewhere(broker: mqtool.Broker) -> None:
+    send(broker, [b"one"])
+    made = consumer(broker)
+
+    def shut_down_while_it_pops() -> None:
+        until(lambda: bool(made._client._under_way))
+        made.shutdown()
+
+    with made, ThreadPoolExecutor(1) as beside:
+        found = []
+        for message in made:
+            found.append(message.body)
+            ended = beside.submit(shut_down_while_it_pops)
+        ended.result()
+    assert found == [b"one"]
 
 
 def test_iterating_acknowledges_each_message_when_the_next_is_asked_for(
