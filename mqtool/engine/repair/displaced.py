@@ -638,15 +638,15 @@ def _but_address(record: bytes) -> bytes:
 
 def _not_there(log: CommitLog, found: Found) -> Iterator[Found]:
     """Yield the records of which no copy lies where they say."""
-    if _stands(log, found):
+    if stands(log, found):
         return
     for row in range(len(found.starts)):
         one = found.part(slice(row, row + 1))
-        if not _stands(log, one):
+        if not stands(log, one):
             yield one
 
 
-def _stands(log: CommitLog, found: Found) -> bool:
+def stands(log: CommitLog, found: Found) -> bool:
     """Tell whether records are where they say, or at least those of the same heads: these name the CRCs of bodies."""
     size = found.end - found.start if len(found.starts) > 1 else _HEAD
     return log.read(found.start, size) == found.source.read(found.start, size)

@@ -22,9 +22,10 @@ import numpy as np
 
 from mqtool.engine.repair.aligned import NO_END, SIDES, Bools, Records, Slice, Step, aligned, doubts
 from mqtool.engine.repair.compare import Logs, better_base, compare_logs
-from mqtool.engine.repair.log_plan import Rules, judge_records
+from mqtool.engine.repair.displaced import Found, Unsound, put_back, stands
+from mqtool.engine.repair.log_plan import Rules, judge_records, survey
 from mqtool.engine.repair.parts import Progress, spans_of
-from mqtool.engine.repair.placement import first_addresses, place
+from mqtool.engine.repair.placement import Placement, first_addresses, place
 from mqtool.engine.repair.queue_order import Order
 from mqtool.engine.repair.rebuild import batch_topics_of
 from mqtool.engine.repair.salvage import (
@@ -93,6 +94,9 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
     total = left.commit_log.total_size + right.commit_log.total_size
     for step in aligned(left, right, jobs, lambda done: progress(total + done)):
         look.take_step(step)
+    for reader, placement, side in zip(readers, placements, logs.sides, strict=True):
+        if side.unreadable_count or placement.too_long or placement.is_whole_in_doubt:
+            look.skip_left(_in_neither(readers, reader, placement, jobs))
     plan = look.finish()
     remarks = [
         f"{reader.root}: {remark}"
@@ -100,6 +104,18 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
         for remark in named_otherwise(reader, placement)
     ]
     return Merge(dataclasses.replace(plan, remarks=[*plan.remarks, *remarks]), logs, base, reason)
+
+
+def _in_neither(
+    readers: tuple[StoreReader, StoreReader], reader: StoreReader, placement: Placement, jobs: int
+) -> Iterator[Found]:
+    """Yield the sound records of one store that say to lie where neither store has them: of another log, or lost."""
+    unsound = Unsound(reader.commit_log, reader.commit_log.min_offset)
+    for _ in unsound.watch(survey(reader, reader.commit_log.min_offset, jobs, lambda _: None)):
+        pass
+    for one in put_back(reader, placement, unsound).left:
+        if not any(stands(other.commit_log, one) for other in readers):
+            yield one
 
 
 def _refuse_others(readers: tuple[StoreReader, StoreReader], logs: Logs) -> None:

@@ -434,7 +434,7 @@ class Survey:
         return bool(self.skipped or self.misplaced) or any(True for _ in self._last_contents())
 
     def skip_left(self, left: Iterable[Found]) -> None:
-        """Tell of sound records, each by itself, that lie elsewhere and cannot be put back, unless they are taken."""
+        """Tell of sound records, each by itself, that lie elsewhere and are not put back, unless they are taken."""
         for one in left:
             file, at = one.source.file, int(one.table.starts[0])
             is_outside = file.start_offset < 0

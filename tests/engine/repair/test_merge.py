@@ -168,6 +168,26 @@ def test_what_is_damaged_at_different_places_comes_out_whole(pair: Pair, tmp_pat
     assert all(each.total() for each in merge.plan.from_each)
 
 
+def test_messages_of_another_log_that_lie_in_one_copy_are_told(pair: Pair, tmp_path: Path) -> None:
+    left, right, stored = pair
+    foreign = builders.write_store(tmp_path / "c", [builders.Draft(topic="Foreign", body=b"f" * 40)] * 4)
+    first, last = foreign[1], foreign[2]
+    data = (tmp_path / "c/commitlog" / f"{0:020}").read_bytes()[first.physical_offset : foreign[3].physical_offset]
+    zeroed(right, stored[20].physical_offset, 600)
+    with (right / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(stored[20].physical_offset)
+        file.write(data)
+
+    merge = merged(left, right, tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+    assert {(one.known.topic, one.known.queue_offset) for one in merge.plan.skipped if one.known} == {
+        ("Foreign", first.queue_offset),
+        ("Foreign", last.queue_offset),
+    }
+    assert merge.plan.lost == {"Foreign": 2}
+
+
 def test_what_is_damaged_in_both_is_told_as_lost(pair: Pair, tmp_path: Path) -> None:
     left, right, stored = pair
     for store in (left, right):
