@@ -5,6 +5,7 @@ Damaged messages are left out.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from mqtool.spark.bounds import Bounds
 from mqtool.spark.messages import COLUMNS, CORRUPT, FIRST_MS, LAST_MS
 from mqtool.spark.partitions import LogRange
 from mqtool.spark.schemas import arrow_schema, metrics, spark_schema
+from mqtool.spark.session import setting
 from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, Ask, read_messages
@@ -24,6 +26,8 @@ SCHEMA = spark_schema({name: COLUMNS[name].type for name in _COLUMNS})
 _ASK = Ask(_COLUMNS, _COLUMNS, plain_bodies=False)
 FOLDERS = ("export_topic", "store_date")
 """What folders are named by; the column ``topic`` stays in the files, as ``mqtool import`` needs it there."""
+FILE_SIZE = 256 << 20
+"""About so many bytes of messages, compressed, go into a file, should a topic have more on a day."""
 _DAY_MS = 86_400_000
 
 
@@ -48,7 +52,9 @@ class Exported:
 
 
 def run(spark: Any, stores: Sequence[Store], into: Path | str, chosen: Chosen, partition_size: int) -> Exported:
-    """Write messages below ``into``, a folder that is not there yet.
+    """Write messages below ``into``, a folder that is not there yet: of each store, topic and day a file, or a few.
+
+    Cost: what is written is shuffled once, to be together and in the order of the log.
 
     Args:
         spark: the session.
@@ -57,17 +63,31 @@ def run(spark: Any, stores: Sequence[Store], into: Path | str, chosen: Chosen, p
         chosen: which messages.
         partition_size: bytes of log for one task.
     """
-    from pyspark.sql import Observation, functions
+    from pyspark.sql import Observation
 
-    messages = _selected(_messages(spark, stores, chosen, partition_size), chosen)
+    observed = [Observation(f"export {number}") for number in range(len(stores))]
+    frames = [_gathered(spark, store, chosen, partition_size, one) for store, one in zip(stores, observed, strict=True)]
+    # A task, and so a file, has messages of one store, unless Spark unites partitions that are cut alike.
+    rows = functools.reduce(lambda one, other: one.unionAll(other), frames)
+    ordered = rows.sortWithinPartitions(*FOLDERS, "physical_offset")
+    with (
+        setting(spark, "spark.sql.unionOutputPartitioning", "false"),
+        setting(spark, "spark.sql.adaptive.advisoryPartitionSizeInBytes", str(FILE_SIZE)),
+    ):
+        ordered.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
+    found = [one.get for one in observed]
+    return Exported(*(sum(one[name] or 0 for one in found) for name in ("messages", "bytes", "damaged")))
+
+
+def _gathered(spark: Any, store: Store, chosen: Chosen, partition_size: int, observed: Any) -> Any:
+    """Return the messages of a store brought together by topic and day, with the columns that folders are named by."""
+    from pyspark.sql import functions
+
+    messages = _selected(_messages(spark, store, chosen, partition_size), chosen)
     is_sound = functions.col(CORRUPT).isNull()
-    observed = Observation("export")
-    counted = messages.observe(observed, *metrics())
     folders = {"export_topic": functions.col("topic"), "store_date": _date(functions.col("store_timestamp"))}
-    rows = counted.where(is_sound).drop(CORRUPT).withColumns(folders)
-    rows.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
-    found = observed.get
-    return Exported(found["messages"] or 0, found["bytes"] or 0, found["damaged"] or 0)
+    rows = messages.observe(observed, *metrics()).where(is_sound).drop(CORRUPT).withColumns(folders)
+    return rows.hint("rebalance", *FOLDERS)
 
 
 def _date(milliseconds: Any) -> Any:
@@ -86,11 +106,11 @@ class Item(NamedTuple):
     bounds: Bounds
 
 
-def _messages(spark: Any, stores: Sequence[Store], chosen: Chosen, partition_size: int) -> Any:
-    """Return the messages of all stores that may be wanted, and of what is damaged."""
+def _messages(spark: Any, store: Store, chosen: Chosen, partition_size: int) -> Any:
+    """Return the messages of a store that may be wanted, and of what is damaged."""
     bounds = Bounds(chosen.since, chosen.until, chosen.start, chosen.stop, topics=chosen.topics)
     ask = dataclasses.replace(_ASK, max_partition=partition_size, bounds=bounds)
-    items = [Item(part, bounds) for store in stores for part in TABLES["messages"].parts(store, store.open(), ask)]
+    items = (Item(part, bounds) for part in TABLES["messages"].parts(store, store.open(), ask))
     return spread(spark, items, read, SCHEMA)
 
 

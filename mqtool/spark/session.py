@@ -193,6 +193,20 @@ def package_into(folder: Path) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def setting(spark: Any, name: str, value: str) -> Iterator[None]:
+    """Have a setting of the session while the block runs."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)
+
+
 def is_connect(spark: Any) -> bool:
     """Tell whether a session is one of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from mqtool.engine.repair.compare_keys import Messages, compare_keys
@@ -179,6 +180,26 @@ def test_exported_messages_are_those_of_the_store(spark: Any, tmp_path: Path) ->
         for one in wanted
     }
     assert {path.name for path in (tmp_path / "out").glob("*/*")} == {f"store_date={date}" for date in dates}
+
+
+def test_an_export_has_one_file_for_each_store_topic_and_day_in_the_order_of_the_log(
+    spark: Any, tmp_path: Path
+) -> None:
+    names = ("mixed-533-clean", "mixed-550-clean")
+
+    done = export.run(spark, [golden(name) for name in names], tmp_path / "out", export.Chosen(), SMALL)
+
+    found = collections.Counter[tuple[tuple[int, str], ...]]()
+    for file in (tmp_path / "out").rglob("*.parquet"):
+        rows = pq.ParquetFile(file).read(["physical_offset", "unique_key", "topic", "store_timestamp"]).to_pylist()
+        assert len({(row["topic"], row["store_timestamp"] // 86_400_000) for row in rows}) == 1
+        found[tuple((row["physical_offset"], row["unique_key"]) for row in rows)] += 1
+    wanted = collections.defaultdict[Any, list[tuple[int, str]]](list)
+    for name in names:
+        for one in sorted(manifest(name)["messages"], key=lambda one: one["phy"]):
+            wanted[name, one["topic"], one["store_timestamp"] // 86_400_000].append((one["phy"], one["uniq_key"]))
+    assert found == collections.Counter(map(tuple, wanted.values()))
+    assert done.messages == sum(map(len, wanted.values()))
 
 
 def test_addresses_that_only_one_store_has_are_told(spark: Any, tmp_path: Path) -> None:
