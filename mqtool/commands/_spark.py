@@ -154,9 +154,9 @@ class Job:
     @property
     def partition_size(self) -> int:
         """Bytes of log for a task that gives back messages."""
-        from mqtool.spark.partitions import MAX_PARTITION
+        from mqtool.spark.partitions import size_of
 
-        return self._partition_size or MAX_PARTITION
+        return self._partition_size or size_of(self.total)
 
     def size_to_count(self, spark: Any) -> int:
         """Return how many bytes of log a task gets that gives back sums or findings."""
@@ -276,7 +276,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--conf", multiple=True, metavar="KEY=VALUE", callback=_conf, help="A setting of Spark; repeats."),
         click.option(
             "--partition-size", type=OFFSET, metavar="SIZE",
-            help="Bytes of log for one task. Default: 128MiB, of stats and verify up to 1GiB.",
+            help="Bytes of log for one task. Default: 128MiB, more of very large logs; of stats and verify up to 4GiB.",
         ),
         store_option,
     )  # fmt: skip

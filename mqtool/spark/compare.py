@@ -5,6 +5,7 @@ and nothing is shuffled. By key, for any two stores: a message is known by the i
 uses (``mqtool.formats.identity``); those of both stores are brought together and counted.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from mqtool.formats.identity import record_identities
 from mqtool.formats.scan import MessageTable
 from mqtool.spark import run_as_program
 from mqtool.spark.messages import BUILDERS, Batches, Wanted
-from mqtool.spark.partitions import LogRange, Lost, RangeReader, log_ranges
+from mqtool.spark.partitions import MAX_PARTITION, LogRange, Lost, RangeReader, log_ranges
 from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.spread import spread
 from mqtool.spark.stores import Store
@@ -132,7 +133,24 @@ def _aligned(left: Store, right: Store, partition_size: int) -> list[Item]:
 
 
 def compare(item: Item) -> Iterator[pa.RecordBatch]:
-    """Yield what is different at some addresses of two logs."""
+    """Yield what is different at some addresses of two logs; so many bytes of these at a time."""
+    addresses = [part.start_offset + at for parts in item for part in parts for at in (part.start, part.stop)]
+    for start in range(min(addresses, default=0), max(addresses, default=0), MAX_PARTITION):
+        yield from _compare(Item(*(_between(parts, start, start + MAX_PARTITION) for parts in item)))
+
+
+def _between(parts: Sequence[LogRange], start: int, stop: int) -> list[LogRange]:
+    """Return what of ranges begins between two addresses."""
+    cut = [
+        dataclasses.replace(
+            part, start=max(part.start, start - part.start_offset), stop=min(part.stop, stop - part.start_offset)
+        )
+        for part in parts
+    ]
+    return [part for part in cut if part.start < part.stop]
+
+
+def _compare(item: Item) -> Iterator[pa.RecordBatch]:
     left, right = (_records(parts) for parts in item)
     both, in_left, in_right = np.intersect1d(left[0], right[0], return_indices=True)
     differs = both[np.any(left[1:, in_left] != right[1:, in_right], axis=0)]

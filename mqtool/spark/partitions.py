@@ -21,6 +21,7 @@ from mqtool.formats.scan import MessageTable
 from mqtool.spark.stores import Store
 
 MAX_PARTITION = 128 << 20
+_MOST_TASKS = 20_000
 _MOST_OF_A_COUNT = 4 << 30
 _TASKS_A_CORE = 4
 LOOK_BACK = 5 << 20
@@ -96,6 +97,11 @@ def log_ranges(
         )
         for segment, start, stop, following in chosen
     ]  # fmt: skip
+
+
+def size_of(total: int) -> int:
+    """Return how many bytes of log a task gets that gives back messages: a driver knows of no more than some tasks."""
+    return max(MAX_PARTITION, total // _MOST_TASKS)
 
 
 def size_to_count(total: int, cores: int) -> int:

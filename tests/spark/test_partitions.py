@@ -15,7 +15,7 @@ from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import kernels as plain
-from mqtool.spark import partitions
+from mqtool.spark import compare, partitions
 from mqtool.spark.ends import Mark, end_before, end_of_log, holds, thinned
 from mqtool.spark.partitions import Lost, RangeReader, log_ranges
 from mqtool.spark.stores import Store
@@ -284,3 +284,21 @@ def test_what_is_loaded_is_what_the_file_holds(
             start = min(start, len(content))
             file.load(start, start + size)
             assert (file.bytes[start : start + size] == content[start : start + size]).all()
+
+
+def test_a_task_that_compares_little_at_a_time_finds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = Store(str(golden_store(MIXED))), copy_of(MIXED, tmp_path)
+    for number, segment in enumerate(sorted((right / "commitlog").iterdir())[:3]):
+        with segment.open("r+b") as file:
+            file.seek(7_000 + 15_000 * number)
+            file.write(bytes(3_000))
+
+    def found() -> list[str]:
+        items = compare._aligned(left, Store(str(right)), 1 << 30)
+        return sorted(repr(row) for item in items for batch in compare.compare(item) for row in batch.to_pylist())
+
+    at_once = found()
+    assert len(at_once) > 3
+    for size in (4_000, 50_000, 70_000):
+        monkeypatch.setattr("mqtool.spark.compare.MAX_PARTITION", size)
+        assert found() == at_once
