@@ -961,6 +961,19 @@ _ROWS = {
         "recover",
         [{"op": "write", "file": "commitlog/00000000000000131072", "at": 26386, "hex": "0000000000000001"}],
     ),
+    "a batch with the greatest queue offset that there is does not end its queue before it began": (
+        "batchcq-533-clean",
+        "rebuild all",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 33094, "hex": "7fffffffffffffff"}],
+    ),
+    "what a missing file of a queue told is told between its neighbours, however short the log has become": (
+        "ext-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "consumequeue/Ext/1/00000000000000000400"},
+            {"op": "resize", "file": "commitlog/00000000000000000000", "size": 1},
+        ],
+    ),
     "4.9, which knows no batches, is foretold on them": ("batchcq-533-kill", "recover --as-broker 4.9", []),
     "a record that ends in a CRC property and has another name in front of it is given up": (
         "propcrc-forced-533-clean",

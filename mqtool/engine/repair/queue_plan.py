@@ -150,15 +150,19 @@ class QueueMender:
             if end is None:
                 end = _first_at_or_behind(queue, start_offset, last)
             if last > end:
-                after = end
+                after, address = end, 0
                 for low, units in queue.windows(end, last):
                     used = np.flatnonzero(units["size"] != 0)
                     offsets = low + used
                     # Units that are empty, or whose file is missing, stood between those of messages.
                     begins = np.r_[after, offsets[:-1] + 1][: len(offsets)]
-                    begins = np.where(offsets - begins <= self._most, begins, offsets)
+                    addresses = units["physical_offset"][used].astype(np.int64)
+                    # As many as the log holds, or held between their messages: it may have become short.
+                    most = np.maximum(self._most, np.diff(addresses, prepend=address) // layout.MIN_SIZE)
+                    begins = np.where(offsets - begins <= most, begins, offsets)
                     self._tell(key, begins, offsets + 1, units[used], plan)
-                    after = int(offsets[-1]) + 1 if len(offsets) else after
+                    if len(offsets):
+                        after, address = int(offsets[-1]) + 1, int(addresses[-1])
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
             self._fill_front(key, queue)

@@ -123,7 +123,7 @@ def pieces_of(
         rows = slice(first, last)
         packed = _batch_units(units, rows) if queue[0] in batch_topics else units.packed[rows]
         times = units.store_timestamp[rows] if with_times else None
-        stop = int(units.queue_offset[last - 1] + units.batch_size[last - 1])
+        stop = int(units.queue_offset[last - 1]) + int(units.batch_size[last - 1])  # may be one past what 8 bytes hold
         pieces.append(Piece(queue, int(units.queue_offset[first]), stop, packed, times))
     return pieces
 
