@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._options import output_option
-from mqtool.commands._output import Output
+from mqtool.commands._output import Output, counted
 from mqtool.commands._wire import Brokers, wire_options
 from mqtool.errors import NotFoundError, Status, UsageError
 
@@ -127,7 +127,7 @@ def _stored(found: "Browsed") -> dict[str, Any]:
     for prefix, name in ((RETRY_PREFIX, "retry"), (DEAD_LETTER_PREFIX, "dead letter")):
         if message.topic.startswith(prefix):
             what, group = name, message.topic.removeprefix(prefix)
-            told = f"{message.reconsume_times:,} attempts failed"
+            told = f"{counted(message.reconsume_times, 'attempt')} failed"
     return _row(what, message.store_timestamp, group, told, found)
 
 
