@@ -176,6 +176,14 @@ def every_second_segment(root: Path, count: int) -> Path:
     return root
 
 
+def groups(root: Path, count: int) -> Path:
+    """Write a store with so many groups, each of which has read one of four queues; every queue has damaged bodies."""
+    damaged_bodies(messages(root, 40), 3)
+    table = {f"Topic{i % 2}@Group{i}": {f"{i % 4}": 1} for i in range(count)}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    return root
+
+
 def everything(root: Path, count: int) -> Path:
     """Write a store with so many queues, each of which has a group, and of all else as much in proportion.
 
@@ -196,6 +204,7 @@ STORES: dict[str, tuple[Callable[[Path, int], Path], int]] = {
     "queues with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, count, 1), 2), 80),
     "topics with a damaged body": (lambda root, count: damaged_bodies(messages(root, 2 * count, 1, count), 2), 80),
     "segments": (every_second_segment, 30),
+    "groups": (groups, 1000),
     "everything": (everything, 40),
 }
 """What there is how much of: by name, and of how many to begin with."""

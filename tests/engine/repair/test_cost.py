@@ -22,6 +22,7 @@ def test_twice_of_everything_takes_a_command_twice_the_steps(name: str, tmp_path
         "messages of a missing segment, without queues",
         "damaged bodies side by side",
         "segments",
+        "groups",
     ],
 )
 def test_recover_takes_twice_the_steps_for_twice_as_much_damage(store: str, tmp_path: Path) -> None:
