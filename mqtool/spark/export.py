@@ -29,6 +29,7 @@ FOLDERS = ("export_topic", "store_date")
 FILE_SIZE = 256 << 20
 """About so many bytes of messages, compressed, go into a file, should a topic have more on a day."""
 _DAY_MS = 86_400_000
+_LONGEST_NAME = 80
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +86,17 @@ def _gathered(spark: Any, store: Store, chosen: Chosen, partition_size: int, obs
 
     messages = _selected(_messages(spark, store, chosen, partition_size), chosen)
     is_sound = functions.col(CORRUPT).isNull()
-    folders = {"export_topic": functions.col("topic"), "store_date": _date(functions.col("store_timestamp"))}
+    folders = {"export_topic": _folder(functions.col("topic")), "store_date": _date(functions.col("store_timestamp"))}
     rows = messages.observe(observed, *metrics()).where(is_sound).drop(CORRUPT).withColumns(folders)
     return rows.hint("rebalance", *FOLDERS)
+
+
+def _folder(topic: Any) -> Any:
+    """Return a topic as a name of a folder: file systems take 255 bytes, of which Spark makes three of some letters."""
+    from pyspark.sql import functions
+
+    short = functions.concat(functions.substring(topic, 1, 40), functions.lit("-"), functions.md5(topic))
+    return functions.when(functions.octet_length(topic) <= _LONGEST_NAME, topic).otherwise(short)
 
 
 def _date(milliseconds: Any) -> Any:

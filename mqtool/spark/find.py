@@ -105,12 +105,20 @@ def find(item: Item) -> Iterator[pa.RecordBatch]:
             chosen = piece.where(np.array(rows))
             for batch in batches.of_table(chosen, file):
                 records = [chosen.record(row) for row in range(len(chosen))]
-                yield _with(batch, chosen.column("position"), records, schema)
+                yield _with(_found(batch), chosen.column("position"), records, schema)
 
 
 def _with(batch: pa.RecordBatch, positions: Any, records: Sequence[bytes | None], schema: pa.Schema) -> pa.RecordBatch:
     more = [pa.array(positions, pa.int64()), pa.array(records, pa.binary())]
     return pa.RecordBatch.from_arrays([*batch.columns, *more], schema=schema)
+
+
+def _found(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return messages that fit as found, though their properties or bodies are damaged: the command shows them too."""
+    number = _COLUMNS.index(CORRUPT)
+    columns = [*batch.columns]
+    columns[number] = pa.nulls(len(batch), batch.schema.types[number])
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _pieces(item: Item) -> Iterator[scan.MessageTable | Lost]:

@@ -202,6 +202,18 @@ def test_an_export_has_one_file_for_each_store_topic_and_day_in_the_order_of_the
     assert done.messages == sum(map(len, wanted.values()))
 
 
+def test_topics_are_exported_whose_names_are_too_long_for_a_folder(spark: Any, tmp_path: Path) -> None:
+    name = "special-533-clean"
+
+    done = export.run(spark, [golden(name)], tmp_path / "out", export.Chosen(), SMALL)
+
+    wanted = sorted((one["topic"], one["phy"]) for one in manifest(name)["messages"])
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted((row["topic"], row["physical_offset"]) for row in rows) == wanted
+    assert max(len(topic) for topic, _ in wanted) > 200
+    assert done.messages == len(wanted)
+
+
 def test_addresses_that_only_one_store_has_are_told(spark: Any, tmp_path: Path) -> None:
     left = golden("mixed-533-clean")
     copy = copy_of("mixed-533-clean", tmp_path)

@@ -50,7 +50,7 @@ def test_every_job_answers_as_its_command(version: str) -> None:
     for name in [name for name in given if name.startswith("PYTEST_")]:
         del given[name]
     asked = [f"tests/spark/test_jobs.py::{name}" for name in ONE_OF_EACH_JOB]
-    words = ["-q", "-x", "-m", "java", "-o", "filterwarnings=default", "-p", "no:cacheprovider"]
+    words = ["-q", "-x", "-m", "java", "-o", "filterwarnings=default", "--disable-warnings", "-p", "no:cacheprovider"]
     code = f"import pyspark, pytest; assert pyspark.__version__ == {version!r}; raise SystemExit("
     code += f"pytest.main({words + asked}))"
 
