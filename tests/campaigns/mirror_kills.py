@@ -141,6 +141,8 @@ async def run_kills(folder: Path, kills: int, brokers: float, seed: int, setup: 
                 assert process.returncode in (None, Status.UNAVAILABLE), (folder / "mirror.log").read_text()
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+        for name_server, brokers_of in ((source, clusters["A"]), (target, [] if setup.java else clusters["B"])):
+            await _registered(name_server, {one.broker for one in brokers_of}, setup)
         async with _mirror(source, target, folder / "mirror.log", "--idle", "3s", *setup.words) as process:
             assert await process.wait() == 0, (folder / "mirror.log").read_text()
         here = await asyncio.to_thread(_rows, source, setup)
@@ -200,6 +202,13 @@ async def _mirror(source: str, target: str, log: Path, *more: str) -> AsyncItera
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+
+
+async def _registered(name_server: str, addresses: set[str], setup: Setup) -> None:
+    """Wait until a name server that was killed knows its brokers again, which tell it every 30 s."""
+    async with mqtool.aio.AdminClient(name_server, **setup.options) as admin:
+        while not addresses <= {one.address for one in await admin.masters()}:
+            await asyncio.sleep(0.5)
 
 
 async def _send(name_server: str, setup: Setup) -> None:
