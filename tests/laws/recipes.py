@@ -1053,6 +1053,13 @@ _ROWS = {
             {"op": "excise", "file": "commitlog/00000000000000000000", "at": 1769, "len": 4096, "keep": False},
         ],
     ),
+    "a whole message in front of one whose head stands keeps its own end": (
+        "mixed-497-kill",
+        "recover",
+        [
+            {"op": "excise", "file": "commitlog/00000000000000131072", "at": 23487, "len": 4096, "keep": False},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

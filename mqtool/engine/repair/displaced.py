@@ -376,10 +376,16 @@ def _moves(log: CommitLog, found: Sequence[Found], heads: Sequence[_Move], unsou
 
 
 def _start_of_unreadable(log: CommitLog, unsound: Unsound, number: int) -> int:
-    """Return where a stretch starts, with the record before it if that cannot be read beyond its body."""
+    """Return where a stretch starts, with the record before it if that cannot be read beyond its body.
+
+    But not where the head of a record follows on it that says to lie there: so far nothing has moved.
+    """
     start = unsound.starts[number]
     segment = log.segment_at(start)
     if segment is None:
+        return start
+    head = log.read(start, _HEAD) if start + _HEAD <= segment.end_offset else bytes(_HEAD)
+    if plain.int32(head, 4) in scan.MAGICS[:2] and plain.int64(head, _ADDRESS_AT) == start:
         return start
     begin = max(segment.start_offset, unsound.ends[number - 1] if number else 0) - segment.start_offset
     last = None
