@@ -41,6 +41,7 @@ JOBS = {
     "find": ("spark", "find", "--key", "k7", "--scan", "-o", "jsonl"),
     "verify": ("spark", "verify", "-o", "jsonl"),
     "offsets": ("spark", "offsets", "-o", "jsonl"),
+    "compare": ("spark", "compare", "--by", "offset", "--with", "{store}", "-o", "jsonl"),
     "export": ("spark", "export", "--into", "{into}/export"),
     "rebuild": ("spark", "rebuild", "queues", "--into", "{into}/rebuilt"),
 }
@@ -156,7 +157,7 @@ def main() -> None:
         table = Table("job", "seconds", "driver MB", "JVM MB", "worker MB", "last line")
         for job in asked.only or JOBS:
             into = tempfile.mkdtemp(dir=folder)
-            words = [word.format(into=into) for word in JOBS[job]]
+            words = [word.format(into=into, store=store) for word in JOBS[job]]
             command = [sys.executable, "-m", "mqtool", *words, "-s", str(store), "--master", asked.master]
             if job == "nothing":
                 command = [sys.executable, "-c", _NOTHING, asked.master]

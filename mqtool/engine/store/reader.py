@@ -271,7 +271,7 @@ class StoreReader:
 
     def _queues(self, kind: type[_Queue], folder: Path) -> dict[QueueKey, _Queue]:
         found: dict[QueueKey, _Queue] = {}
-        for key, where in self._queue_folders(folder):
+        for key, where in sorted(self._queue_folders(folder)):
             with contextlib.suppress(NotFoundError):  # deleted just now
                 found[key] = self._open_queue(kind, key, where)
         return found
@@ -290,20 +290,18 @@ class StoreReader:
             return {key[1]: queue for key, queue in sorted(self._queue_folders_of(folder / topic))}
 
         return QueuesOnDemand(
-            lambda: [key for key, _ in self._queue_folders(folder)], folders_of,
+            lambda: sorted(key for key, _ in self._queue_folders(folder)), folders_of,
             functools.partial(self._open_queue, kind),
         )  # fmt: skip
 
-    def _queue_folders(self, folder: Path) -> list[tuple[QueueKey, Path]]:
-        """Return topic, queue id and folder of each queue under ``consumequeue`` or a sibling of it."""
-        found: list[tuple[QueueKey, Path]] = []
+    def _queue_folders(self, folder: Path) -> Iterator[tuple[QueueKey, Path]]:
+        """Yield topic, queue id and folder of each queue under ``consumequeue`` or a sibling of it, in no order."""
         if self.is_left_out(folder) or not folder.is_dir():
-            return found
+            return
         with reading(folder), scandir(folder) as topics:
             for topic in topics:
                 if topic.is_dir():
-                    found += self._queue_folders_of(folder / topic.name)
-        return sorted(found)
+                    yield from self._queue_folders_of(folder / topic.name)
 
     def _queue_folders_of(self, topic: Path) -> list[tuple[QueueKey, Path]]:
         """Return the same of one topic's folder, in no order; nothing where there is none."""
