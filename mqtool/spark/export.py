@@ -88,7 +88,8 @@ def _gathered(spark: Any, store: Store, chosen: Chosen, partition_size: int, obs
     is_sound = functions.col(CORRUPT).isNull()
     folders = {"export_topic": _folder(functions.col("topic")), "store_date": _date(functions.col("store_timestamp"))}
     rows = messages.observe(observed, *metrics()).where(is_sound).drop(CORRUPT).withColumns(folders)
-    return rows.hint("rebalance", *FOLDERS)
+    # The method hint takes no columns in Spark 3.5.
+    return spark.sql(f"SELECT /*+ REBALANCE({', '.join(FOLDERS)}) */ * FROM {{rows}}", rows=rows)
 
 
 def _folder(topic: Any) -> Any:
