@@ -4,6 +4,7 @@ The columns are those of ``mqtool export``, bodies as they are stored, so that `
 Damaged messages are left out.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,13 @@ FOLDERS = ("export_topic", "store_date")
 FILE_SIZE = 256 << 20
 """About so many bytes of messages, compressed, go into a file, should a topic have more on a day."""
 _DAY_MS = 86_400_000
+_SETTINGS = {
+    # A task, and so a file, has messages of one store, unless Spark unites partitions that are cut alike.
+    "spark.sql.unionOutputPartitioning": "false",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(FILE_SIZE),
+    # It drops the counts of a store together with the rows that this does not have.
+    "spark.sql.adaptive.optimizer.excludedRules": "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation",
+}
 _LONGEST_NAME = 80
 
 
@@ -68,13 +76,11 @@ def run(spark: Any, stores: Sequence[Store], into: Path | str, chosen: Chosen, p
 
     observed = [Observation(f"export {number}") for number in range(len(stores))]
     frames = [_gathered(spark, store, chosen, partition_size, one) for store, one in zip(stores, observed, strict=True)]
-    # A task, and so a file, has messages of one store, unless Spark unites partitions that are cut alike.
     rows = functools.reduce(lambda one, other: one.unionAll(other), frames)
     ordered = rows.sortWithinPartitions(*FOLDERS, "physical_offset")
-    with (
-        setting(spark, "spark.sql.unionOutputPartitioning", "false"),
-        setting(spark, "spark.sql.adaptive.advisoryPartitionSizeInBytes", str(FILE_SIZE)),
-    ):
+    with contextlib.ExitStack() as settings:
+        for name, value in _SETTINGS.items():
+            settings.enter_context(setting(spark, name, value))
         ordered.write.partitionBy(*FOLDERS).option("compression", "zstd").parquet(str(into))
     found = [one.get for one in observed]
     return Exported(*(sum(one[name] or 0 for one in found) for name in ("messages", "bytes", "damaged")))

@@ -202,6 +202,22 @@ def test_an_export_has_one_file_for_each_store_topic_and_day_in_the_order_of_the
     assert done.messages == sum(map(len, wanted.values()))
 
 
+def test_what_a_store_without_a_sound_message_lacks_is_counted(spark: Any, tmp_path: Path) -> None:
+    name = "txn-533-clean"
+    ruined = copy_of(name, tmp_path)
+    messages = manifest(name)["messages"]
+    for one in messages:
+        with sorted((ruined / "commitlog").iterdir())[one["phy"] // 65_536].open("r+b") as segment:
+            segment.seek(one["phy"] % 65_536 + 8)
+            segment.write(b"\xff" * 4)  # the CRC of its body
+
+    alone = export.run(spark, [Store(str(ruined))], tmp_path / "alone", export.Chosen(), SMALL)
+    both = export.run(spark, [Store(str(ruined)), golden(name)], tmp_path / "both", export.Chosen(), SMALL)
+
+    assert (alone.messages, alone.damaged) == (0, len(messages))
+    assert (both.messages, both.damaged) == (len(messages), len(messages))
+
+
 def test_topics_are_exported_whose_names_are_too_long_for_a_folder(spark: Any, tmp_path: Path) -> None:
     name = "special-533-clean"
 
