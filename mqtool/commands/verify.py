@@ -15,7 +15,7 @@ from mqtool.commands._options import (
     tell_may_be_live,
 )
 from mqtool.commands._output import Output, progress
-from mqtool.errors import Status
+from mqtool.errors import NotFoundError, Status
 
 if TYPE_CHECKING:
     from mqtool.engine.repair.findings import Finding
@@ -51,6 +51,8 @@ def command(level: str, jobs: int, store: "StoreReader", output: Output) -> int:
 
     check_has_log(store)
     if store.is_packed and not store.paths.is_part:
+        if not store.commit_log.segments:
+            raise NotFoundError(f"{store.root} holds no segment of a log, and only the log is checked: unpack it")
         store = store.log_alone()
         store.remarks.append("of a compressed copy only the log is checked: unpack it to have queues and index checked")
     total = store.commit_log.total_size

@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -352,6 +353,72 @@ def test_an_archive_that_cannot_be_understood_is_refused(
     assert ran.status == status, ran.remarks
     assert said in ran.remarks
     assert len(ran.remarks.splitlines()) == 1
+
+
+PLACES = {
+    "data": ("data", ""),
+    "below folders named as those of a store": (
+        "config/index/store/commitlog",
+        "config/index/store/config/topics.json",
+    ),
+    "deep": ("a/" * 1200 + "commitlog", ""),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("form", ["", "gz"])
+def test_a_log_is_found_in_an_archive_wherever_it_lies(name: str, form: str, tmp_path: Path) -> None:
+    folder, table = PLACES[name]
+    store = golden_store("mixed-533-kill")
+    with tarfile.open(tmp_path / "log.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        for segment in sorted((store / "commitlog").iterdir()):
+            tar.add(segment, f"{folder}/{segment.name}")
+        if table:
+            tar.add(store / "config" / "topics.json", table)
+    copy = compressed(tmp_path / "log.tar", form) if form else tmp_path / "log.tar"
+
+    assert run("stats", "-s", copy).output == run("stats", "-s", store).output
+    assert run("verify", "-s", copy).status == run("verify", "-s", store / "commitlog").status
+
+
+def test_of_an_archive_without_a_log_nothing_is_called_sound(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-kill", tmp_path)
+    (store / "consumequeue" / "log-x").rename(store / "consumequeue" / "config")  # a topic may have such a name
+    copy = archive(store, tmp_path / "store.tar", "--exclude=./commitlog")
+
+    ran = run("verify", "-s", copy)
+
+    assert (ran.status, ran.output) == (Status.NO_INPUT, "")
+    assert "no segment of a log" in ran.remarks
+    assert run("dump", "consumequeue", "-s", copy).output == run("dump", "consumequeue", "-s", store).output
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": b"M"},  # what began in the volume before
+        {"pax_headers": {"mtime": "nan"}},
+        {"pax_headers": {"mtime": "1e400"}},
+        {"pax_headers": {"GNU.sparse.map": "", "GNU.sparse.size": "4096"}},
+        {"pax_headers": {"GNU.sparse.map": "0,8192", "GNU.sparse.size": "4096"}},
+        {"pax_headers": {"GNU.sparse.map": "-512,4096", "GNU.sparse.size": "4096"}},
+        {"name": "commitlog/00000000000000000000/below"},
+    ],
+)
+@pytest.mark.parametrize("form", ["", "gz"])
+def test_an_archive_that_says_odd_things_of_a_file_is_refused(
+    fields: dict[str, object], form: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "odd.tar"
+    segments: list[dict[str, Any]] = [{"name": f"commitlog/{0:020}"}, {"name": f"commitlog/{4096:020}", **fields}]
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for segment in segments:
+            tar.addfile(member(size=4096, **segment), io.BytesIO(bytes(4096)))
+
+    for command in ("info", "stats", "verify"):
+        ran = run(command, "-s", compressed(path, form) if form else path)
+        assert ran.status == Status.BAD_DATA, ran.remarks
+        assert len(ran.remarks.splitlines()) == 1
 
 
 # With little memory

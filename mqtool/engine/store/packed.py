@@ -32,20 +32,25 @@ READ_PACKED = "only info, dump, stats, verify (of the log) and find --scan read 
 _SEGMENT = re.compile(r"[0-9]{20}")
 _PACKED = re.compile(r"([0-9]{20})\.(gz|zst)")
 _ARCHIVE = re.compile(r".\.(tar|tar\.gz|tgz|tar\.zst|tzst)$", re.IGNORECASE)
-_NO_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compaction", "index", "config"}
-"""Folders of a store in which files are named by addresses, or which hold no segments of the log."""
-_PARTS = ("consumequeue", "consumequeue_rocksdb", "index", "config")
+_NO_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "timerlog", "compactionLog", "compactionCq"}
+"""Folders below which other files than those of the log are named by addresses."""
+_PARTS = ("commitlog", "consumequeue", "consumequeue_rocksdb", "index", "config")
 
 _PIECE = 1 << 20
 _REMOTE_PIECE = 4 << 20
 _AHEAD = 4
+_LEAST_GZ = 18
+"""Bytes of a ``.gz`` file: one that is shorter tells no length."""
 _ZST_PIECE = 2 << 10
 """Compressed bytes that are unpacked at once: a block of zeros takes four of them and yields 128 KiB."""
 _LARGEST_WINDOW = 1 << 31
 _BLOCK = 512
 _PAGE = 64 << 10
+_LARGEST_HEAD = 16 << 20
+"""Bytes of an archive that are read at once at most: a name and what else is said of a file."""
+_OF_ANOTHER_VOLUME = b"M"
 MOST_KEPT = 2 << 30
-"""Bytes of queues, index and tables that are kept of an archive that is read as a stream."""
+"""Bytes that are kept of an archive that is read as a stream: of queues, index, tables and all else but the log."""
 _ALWAYS = 4 << 30
 _PASSES = 8
 """An archive is read so many times at most, if it is larger than what may be read always."""
@@ -82,10 +87,17 @@ def _chunks(path: Path) -> Iterator[bytes]:
         for at in range(0, remote.size, _PIECE):
             yield remote.fetch(at, min(_PIECE, remote.size - at))
         return
+
+    def piece(at: int) -> bytes:
+        data = remote.fetch(at, min(_REMOTE_PIECE, remote.size - at))
+        if not remote.is_checked:
+            remote.check()
+        return data
+
     waiting: collections.deque[Future[bytes]] = collections.deque()
     with ThreadPoolExecutor(_AHEAD, "unpack") as pool:
         for at in range(0, remote.size, _REMOTE_PIECE):
-            waiting.append(pool.submit(remote.fetch, at, min(_REMOTE_PIECE, remote.size - at)))
+            waiting.append(pool.submit(piece, at))
             if len(waiting) == _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
@@ -259,7 +271,7 @@ def _content_size(path: Path, size: int) -> int:
 
 def _said_size(path: Path, size: int) -> int | None:
     if path.name.endswith(".gz"):
-        tail = _bytes_at(path, max(0, size - 4), 4)
+        tail = _bytes_at(path, size - 4, 4) if size >= _LEAST_GZ else b""
         return int.from_bytes(tail, "little") or None
     head = _bytes_at(path, 0, min(size, 18))
     try:
@@ -401,7 +413,7 @@ class Archive:
         source = _Onward(_Stream(path)) if self.is_stream else _in_place(path)
         try:
             self._list(source)
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError, OverflowError) as error:  # the latter of what it says of a file
             is_torn = "unexpected end" in str(error) or "truncated" in str(error)
             raise (_torn if is_torn else _damaged)(path) from error
         finally:
@@ -433,17 +445,23 @@ class Archive:
         if info.isdir():
             self._folder(key)
             return
+        if info.type == _OF_ANOTHER_VOLUME:
+            raise BadDataError(f"{self.path} is one of several volumes, and {key} began in the one before: unpack them")
         if info.issym() or info.islnk():
             raise BadDataError(
                 f"{self.path} holds a link ({info.name}): unpack it first, where the link leads somewhere"
             )
+        if info.size < 0:
+            raise _damaged(self.path)
         if not info.isreg() or not key:
             return
-        if key in self.members:
-            raise BadDataError(f"{self.path} holds {key} twice: unpack it first (tar takes the last one)")
+        if key in self.members or key in self._folders:
+            raise self._twice(key)
         stretches, at = [], info.offset_data
-        parts_there: Any = info.sparse or ((0, info.size),)
+        parts_there: Any = ((0, info.size),) if info.sparse is None else info.sparse
         for position, length in parts_there:
+            if not 0 <= position <= position + length <= info.size:
+                raise _damaged(self.path)
             if length:
                 stretches.append((position, at, length))
             at += length
@@ -454,11 +472,18 @@ class Archive:
         self._folder("/".join(parts[:-1]))[parts[-1]] = entry
 
     def _folder(self, key: str) -> dict[str, Entry]:
-        if key not in self._folders:
-            self._folders[key] = {}
-            above, _, name = key.rpartition("/")
-            self._folder(above)[name] = Entry(name, 0, 0, "", True)
+        folder, below = key, ""
+        while folder not in self._folders:
+            if folder in self.members:
+                raise self._twice(folder)
+            self._folders[folder] = {below: Entry(below, 0, 0, "", True)} if below else {}
+            folder, _, below = folder.rpartition("/")
+        if below:
+            self._folders[folder][below] = Entry(below, 0, 0, "", True)
         return self._folders[key]
+
+    def _twice(self, key: str) -> MqtoolError:
+        return BadDataError(f"{self.path} holds {key} twice: unpack it first (tar takes the last one)")
 
     def _keep(self, size: int, stretches: list[tuple[int, int, int]], source: "_Source") -> int:
         """Write a file among those that are kept; zeros make holes."""
@@ -474,13 +499,13 @@ class Archive:
                 for done in range(0, length, _PAGE):
                     data = source.read(min(_PAGE, length - done))
                     if np.frombuffer(data, np.uint8).any():
-                        os.pwrite(self._kept, data, start + position + done)
                         self.kept_size += len(data)
-        if self.kept_size > MOST_KEPT:
-            raise UsageError(
-                f"{self.path} holds more than {MOST_KEPT:,} bytes of queues, index and tables, too many to be kept "
-                "beside a stream: unpack it first"
-            )
+                        if self.kept_size > MOST_KEPT:
+                            raise UsageError(
+                                f"{self.path} holds more than {MOST_KEPT:,} bytes beside the log, too many to be kept "
+                                "while it is read as a stream: unpack it first"
+                            )
+                        os.pwrite(self._kept, data, start + position + done)
         return start
 
     def _check_order(self) -> None:
@@ -505,7 +530,9 @@ class Archive:
         found = {_root_of(key) for key in self.members if _is_of_log(key.split("/"))}
         if not found:
             holding = [key for key, entries in self._folders.items() if any(part in entries for part in _PARTS)]
-            found = {key for key in holding if key.count("/") == min(one.count("/") for one in holding)}
+            depths = {key: len(key.split("/")) if key else 0 for key in holding}
+            least = min(depths.values(), default=0)
+            found = {key for key, depth in depths.items() if depth == least}
         return sorted(found)
 
     # What a tree of a storage answers
@@ -587,6 +614,13 @@ class _MemberFile(Content):
         self._member = member
         path = archive.path
         self._remote = path.opened() if isinstance(path, RemotePath) and not self.onward else None
+        if self._remote:
+            self.is_checked = self._remote.is_checked
+
+    def check(self) -> None:
+        """Raise as the archive does, which is the object that may change."""
+        if self._remote:
+            self._remote.check()
 
     def fetch(self, at: int, size: int) -> bytes:
         """Return bytes of it."""
@@ -604,6 +638,26 @@ class _Source(io.RawIOBase):
     """An archive as ``tarfile`` reads it; ``end`` is how long it is."""
 
     end = 0
+    _at = 0
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        assert whence == 0
+        self._at = position
+        return position
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _LARGEST_HEAD:
+            raise tarfile.ReadError(f"a head of {size:,} bytes")
+        data = self._next(size)
+        self._at += len(data)
+        return data
+
+    def _next(self, size: int) -> bytes:
+        """Return the bytes that follow, fewer at the end."""
+        raise NotImplementedError
 
     def finish(self) -> None:
         """Read what lies behind the end mark."""
@@ -615,22 +669,12 @@ class _Onward(_Source):
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
         self._tail = b""
-        self._at = 0
 
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        assert whence == 0
-        self._at = position
-        return position
-
-    def read(self, size: int = -1) -> bytes:
+    def _next(self, size: int) -> bytes:
         done = self._stream.position
         again = self._tail[len(self._tail) - (done - self._at) :][:size] if self._at < done else b""
         self._stream.skip_to(self._at)
         data = again + self._stream.read(size - len(again))
-        self._at += len(data)
         self._tail = (self._tail + data)[-2 * _BLOCK :] if len(data) < _BLOCK else data[-2 * _BLOCK :]
         return data
 
@@ -649,25 +693,15 @@ class _InPlace(_Source):
     def __init__(self, file: Content) -> None:
         self._file = file
         self.end = file.size
-        self._at = self._start = 0
+        self._start = 0
         self._data = b""
 
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        assert whence == 0
-        self._at = position
-        return position
-
-    def read(self, size: int = -1) -> bytes:
+    def _next(self, size: int) -> bytes:
         size = max(0, min(size, self.end - self._at))
         if not self._start <= self._at <= self._at + size <= self._start + len(self._data):
             self._start = self._at
             self._data = self._file.fetch(self._at, min(max(size, _PAGE), self.end - self._at)) if size else b""
-        data = self._data[self._at - self._start :][:size]
-        self._at += len(data)
-        return data
+        return self._data[self._at - self._start :][:size]
 
 
 def _in_place(path: Path) -> _Source:
@@ -688,6 +722,8 @@ class _LocalFile(Content):
 
 
 def _is_of_log(parts: list[str]) -> bool:
+    if parts[-2:-1] == ["index"]:  # of DLedger
+        return False
     return _SEGMENT.fullmatch(plain_name(parts[-1])) is not None and _NO_LOG.isdisjoint(parts)
 
 
@@ -696,7 +732,7 @@ def _root_of(segment: str) -> str:
     folders = segment.split("/")[:-1]
     if folders and folders[-1].startswith("commitlog"):
         return "/".join(folders[:-1])
-    if folders[-1:] == ["data"] and folders[-2].startswith("dledger-"):
+    if folders[-1:] == ["data"] and "".join(folders[-2:-1]).startswith("dledger-"):
         return "/".join(folders[:-2])
     return "/".join(folders)
 
