@@ -150,7 +150,7 @@ class QueueMender:
             if end is None:
                 end = _first_at_or_behind(queue, start_offset, last)
             if last > end:
-                after, address = end, 0
+                after, address = end, self.reader.commit_log.min_offset
                 for low, units in queue.windows(end, last):
                     used = np.flatnonzero(units["size"] != 0)
                     offsets = low + used

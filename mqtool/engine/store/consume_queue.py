@@ -21,6 +21,7 @@ MOST_OFFSET = 1 << 62
 _WINDOW = 4096
 _AT_ONCE = 1 << 18
 Units = npt.NDArray[np.void]
+Ints = npt.NDArray[np.int64]
 
 
 class ConsumeQueue(FileQueue):
@@ -200,7 +201,7 @@ class BatchConsumeQueue(FileQueue):
     def offset_at(self, physical_offset: int, size: int | None = None) -> int | None:
         """Return the queue offset of the unit that leads to an address of the log, None without one.
 
-        A binary search: units are in the order of the log. Behind an empty one all are looked at.
+        Binary searches: units before the first that is empty are in the order of the log, those behind it are sorted.
 
         Args:
             physical_offset: the address.
@@ -211,11 +212,22 @@ class BatchConsumeQueue(FileQueue):
             return int(self.units(place, place + 1)["physical_offset"][0])
 
         place = bisect.bisect_left(range(self.unit_count), physical_offset, key=leads_to)
-        for units in (self.units(place, min(place + 1, self.unit_count)), self.units(self.unit_count, self.used_count)):
+        addresses, behind = self._behind_empty
+        low, high = (int(np.searchsorted(addresses, physical_offset, side)) for side in ("left", "right"))
+        for units in (self.units(place, min(place + 1, self.unit_count)), behind[low:high]):
             for unit in units[units["physical_offset"] == physical_offset]:
                 if size in (None, int(unit["size"])):
                     return int(unit["queue_offset"])
         return None
+
+    @functools.cached_property
+    def _behind_empty(self) -> tuple[Ints, Units]:
+        """The units behind the first that is empty, by address, and their addresses."""
+        units = self.units(self.unit_count, self.used_count)
+        units = units[units["size"] > 0]
+        addresses = units["physical_offset"].astype(np.int64)
+        order = np.argsort(addresses, kind="stable")
+        return addresses[order], units[order]
 
     def address_of(self, place: int) -> int:
         """Return the address where a unit begins."""

@@ -78,6 +78,21 @@ def test_a_sound_store_stays_as_it_is(name: str, tmp_path: Path) -> None:
     assert not wrong_in(store)
 
 
+def test_a_queue_file_under_a_wrong_name_brings_about_no_losses_where_the_log_begins_far_from_zero(
+    tmp_path: Path,
+) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    for segment in sorted((store / "commitlog").iterdir())[:3]:
+        segment.unlink()
+    queue = store / "consumequeue" / "log-x" / "0"
+    shutil.copy(queue / f"{1600:020}", queue / f"{1600 + 40_000:020}")
+
+    losses = [loss for loss in plan_of(store, mode="abnormal").losses if loss.topic == "log-x"]
+
+    units = StoreReader(store).consume_queues["log-x", 0].units(2080, 2100)
+    assert sum(loss.messages for loss in losses) == (units["size"] > 0).sum() == 11
+
+
 @pytest.mark.parametrize(
     "name",
     ["mixed-533-clean/middle-segment-missing", "mixed-533-clean/body-byte-first-segment-no-checkpoint-abort"],

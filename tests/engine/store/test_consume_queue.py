@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,6 +187,37 @@ def batch_queue_of(
 
 def first_offset_of(place: int) -> int:
     return sum(BATCH_SIZES[:place])
+
+
+@given(st.integers(1, 14), st.sets(st.integers(0, 12)), st.none() | st.just(100))
+def test_the_unit_that_leads_to_an_address_is_found_behind_empty_ones(
+    folders: Iterator[Path], per_file: int, empty: set[int], size: int | None
+) -> None:
+    nothing = {"physical_offset": 0, "size": 0, "store_timestamp": 0, "queue_offset": 0, "batch_size": 0}
+    queue = batch_queue_of(next(folders), per_file, dict.fromkeys(empty, nothing))
+
+    for place in range(13):
+        expected = None if place in empty else first_offset_of(place)
+        assert queue.offset_at(1000 * place, size) == expected
+        assert queue.offset_at(1000 * place, 99) is queue.offset_at(1000 * place + 1, size) is None
+
+
+def test_units_behind_an_empty_one_are_not_read_for_each_address_again(folders: Iterator[Path]) -> None:
+    queue = batch_queue_of(next(folders), 100, {0: {"size": 0}})
+    assert queue.offset_at(1000) == first_offset_of(1)
+    sizes = []
+    units_of = queue.units
+
+    def noted(start: int, stop: int) -> Any:
+        units = units_of(start, stop)
+        sizes.append(len(units))
+        return units
+
+    queue.units = noted  # type: ignore[method-assign]
+    for place in range(1, 13):
+        assert queue.offset_at(1000 * place) == first_offset_of(place)
+
+    assert not any(sizes)
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN_NAMES if name.startswith("batchcq")])
