@@ -279,6 +279,18 @@ _ROWS = {
             {"op": "zero", "file": "commitlog/00000000000000065536", "at": 400, "len": 800},
         ],
     ),
+    "nor does it where a message does not fit, for which all units are looked at": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "rename",
+                "path": "consumequeue/OrderEvents/1/00000000000000000400",
+                "to": "consumequeue/OrderEvents/1/09000000000000000000",
+            },
+            {"op": "write", "file": "commitlog/00000000000000131072", "at": 58039, "hex": "0000000000000001"},
+        ],
+    ),
     "of two logs that were mixed every queue offset leads to a message": (
         "mixed-497-kill",
         "recover --abnormal",

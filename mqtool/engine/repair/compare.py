@@ -16,7 +16,7 @@ import numpy as np
 from mqtool.engine.repair.aligned import SIDES, Bools, Slice, Step, aligned, doubts
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.consume_queue import BatchConsumeQueue
+from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, MqtoolError
@@ -480,12 +480,21 @@ def _compare_queues(left: StoreReader, right: StoreReader, same_log: bool) -> It
             yield FileDifference(name, said, *key, min(ends))
         if not all(units):
             continue
-        for at in range(start, stop, _UNITS_AT_ONCE):
-            end = min(at + _UNITS_AT_ONCE, stop)
-            differ = np.flatnonzero(queues[0].units(at, end) != queues[1].units(at, end))  # type: ignore[union-attr]
+        differing = _first_differing([queue for queue in queues if queue], start, stop)
+        if differing is not None:
+            yield FileDifference(name, "its units differ", *key, differing)
+
+
+def _first_differing(queues: list[ConsumeQueue], start: int, stop: int) -> int | None:
+    """Return the first place at which two queues have different units; what both have no file for is passed over."""
+    first = []
+    for queue, other in itertools.permutations(queues):
+        for at, units in queue.windows(start, stop):
+            differ = np.flatnonzero(units != other.units(at, at + len(units)))
             if len(differ):
-                yield FileDifference(name, "its units differ", *key, at + int(differ[0]))
+                first.append(at + int(differ[0]))
                 break
+    return min(first, default=None)
 
 
 def _compare_batch_queues(left: StoreReader, right: StoreReader, same_log: bool) -> Iterator[FileDifference]:

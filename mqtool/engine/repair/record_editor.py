@@ -33,7 +33,6 @@ from mqtool.formats.properties import (
 )
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX
 
-_UNITS_AT_ONCE = 1 << 18
 _LEAST = ("WAIT", "TRACE_ON", "MSG_REGION", "CLUSTER")
 """Properties that nobody asks for once a message is stored: the first to make room."""
 _OWN = ("INNER_NUM", "INNER_BASE", CRC_NAME)
@@ -140,9 +139,7 @@ class RecordEditor:
         wanted = np.array(list(odd), np.int64)
         for key, queue in self.reader.consume_queues.items():
             after, address = ends.get(key, (queue.first_offset, -1))
-            stop = queue.max_offset()
-            for low in range(max(after, queue.first_offset), stop, _UNITS_AT_ONCE):
-                units = queue.units(low, min(low + _UNITS_AT_ONCE, stop))
+            for low, units in queue.windows(after, queue.max_offset()):
                 positions = units["physical_offset"].astype(np.int64)
                 for row in np.flatnonzero(np.isin(positions, wanted) & (positions > address)).tolist():
                     yield QueueGap(key, low + row, low + row + 1, address, self.end_offset)

@@ -211,6 +211,23 @@ def test_queues_and_tables_that_differ_are_told(tmp_path: Path) -> None:
     ]
 
 
+def test_files_of_queues_with_absurd_names_take_no_time_and_the_first_difference_is_told(tmp_path: Path) -> None:
+    left, right, _ = two_stores(tmp_path)
+    for store in (left, right):
+        queue = store / "consumequeue" / "T1" / "0"
+        (queue / f"{200:020}").rename(queue / f"{9 * 10**18:020}")
+
+    assert list(compare_files(StoreReader(left), StoreReader(right), same_log=True)) == []
+
+    (right / "consumequeue" / "T1" / "0" / f"{100:020}").unlink()
+
+    found = list(compare_files(StoreReader(left), StoreReader(right), same_log=True))
+
+    assert [(one.name, one.message, one.queue_offset) for one in found] == [
+        ("consumequeue/T1/0", "its units differ", 5)
+    ]
+
+
 # By key.
 
 
