@@ -5,6 +5,7 @@ again or ends the query: what it had sent by then may come twice.
 """
 
 import dataclasses
+import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +45,9 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 """The columns that make a message, and the types that they may have."""
 _LEFT_OUT = tuple(name for name in COLUMNS if name not in FIELDS and name != CORRUPT)
-_UNDER_WAY = 2000
+_MAX_UNDER_WAY = 2000
+_MAX_BYTES_UNDER_WAY = 32 << 20
+_ROWS_AT_ONCE = 500
 _OF_READING = ("subscribe", "columns", "mode", "includeBody", "decompressBody", "startingOffsets", "endingOffsets",
                "startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger", "failOnDataLoss")  # fmt: skip
 
@@ -64,7 +67,7 @@ class MessageSender(DataSourceArrowWriter):
             if name.lower() in options.given:
                 raise UsageError(f"{name} is an option of reading, not of sending")
         self.topic = options.given.get("topic")
-        self.fields = _fields(schema, self.topic)
+        self.columns = _columns(schema, self.topic)
         self.connection = Connection.of(options, ProducerOptions)
 
     @sentences()
@@ -77,15 +80,20 @@ class MessageSender(DataSourceArrowWriter):
         """
         options = ProducerOptions(**{**self.connection.client, "auto_batch": True})
         count, statuses = 0, Counter[SendStatus]()
-        under_way: deque[Future[SendResult]] = deque()
+        under_way: deque[tuple[Future[SendResult], int]] = deque()  # with bytes of bodies
+        size_under_way = 0
         with Producer(self.connection.group or GROUP, self.connection.name_servers, options) as producer:
-            for batch in iterator:
-                for row in batch.to_pylist():
-                    under_way.append(self._begun(producer, row, count))
-                    count += 1
-                    if len(under_way) >= _UNDER_WAY:
-                        statuses[under_way.popleft().result().status] += 1
-            statuses.update(one.result().status for one in under_way)
+            for row in itertools.chain.from_iterable(map(_rows, iterator)):
+                begun = self._begun(producer, row, count)
+                size = len(row[self.columns["body"]])
+                under_way.append((begun, size))
+                count += 1
+                size_under_way += size
+                while len(under_way) >= _MAX_UNDER_WAY or size_under_way > _MAX_BYTES_UNDER_WAY:
+                    first, size = under_way.popleft()
+                    statuses[first.result().status] += 1
+                    size_under_way -= size
+            statuses.update(one.result().status for one, _ in under_way)
         for status, number in statuses.items():
             if status is not SendStatus.SEND_OK:
                 _log.warning(
@@ -101,7 +109,7 @@ class MessageSender(DataSourceArrowWriter):
 
     def _begun(self, producer: Producer, row: Mapping[str, Any], number: int) -> "Future[SendResult]":
         try:
-            message = message_of(row, self.fields, self.topic)
+            message = message_of(row, self.columns, self.topic)
             if message.shard_key:
                 return producer.send_async(message, selector=select_by_hash, arg=message.shard_key)
             return producer.send_async(message)
@@ -119,36 +127,45 @@ class MessageStreamSender(MessageSender, DataSourceStreamArrowWriter):
         """Do nothing: what was sent stays, and may come twice."""
 
 
-def _fields(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """Return the columns of a frame that make messages.
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a batch; some at a time, as they take more memory so."""
+    for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+        yield from batch.slice(start, _ROWS_AT_ONCE).to_pylist()
+
+
+def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
+    """Return the columns of a frame that make messages, by what they hold; upper and lower case are the same.
 
     Raises:
         UsageError: one has another type, no message has one, or one that is needed is missing.
     """
-    fields = []
+    columns: dict[str, str] = {}
     for field in schema.fields:
         name = choose("column of messages", field.name, (*FIELDS, CORRUPT, *_LEFT_OUT))
-        if name in FIELDS:
-            kind = field.dataType.simpleString()
-            if kind not in FIELDS[name]:
-                raise UsageError(f"the column {name} is {kind}, not {' or '.join(FIELDS[name])}: cast it in the query")
-            fields.append(name)
-    if "body" not in fields:
+        if name in _LEFT_OUT:
+            continue
+        if name in columns:
+            raise UsageError(f"{columns[name]} and {field.name} are the same column of messages: leave out one of them")
+        kind = field.dataType.simpleString()
+        if name in FIELDS and kind not in FIELDS[name]:
+            raise UsageError(f"the column {name} is {kind}, not {' or '.join(FIELDS[name])}: cast it in the query")
+        columns[name] = field.name
+    if "body" not in columns:
         raise UsageError("a message needs the column body: there is none")
-    if "topic" not in fields and not topic:
+    if "topic" not in columns and not topic:
         raise UsageError("no topic is given: add a column topic, or set the option topic")
-    return tuple(fields)
+    return columns
 
 
-def message_of(row: Mapping[str, Any], fields: Sequence[str], topic: str | None) -> ProducerMessage:
+def message_of(row: Mapping[str, Any], columns: Mapping[str, str], topic: str | None) -> ProducerMessage:
     """Return the message of a row.
 
     Raises:
         UsageError: it is none.
     """
-    if row.get(CORRUPT) is not None:
-        raise UsageError(f"it is damaged ({row[CORRUPT]['code']}); leave out rows that have a {CORRUPT}")
-    given = {name: row[name] for name in fields if row[name] is not None}
+    given = {name: row[column] for name, column in columns.items() if row[column] is not None}
+    if CORRUPT in given:
+        raise UsageError(f"it is damaged; leave out rows that have a {CORRUPT}")
     if "body" not in given:
         raise UsageError("its body is null")
     given.setdefault("topic", topic)

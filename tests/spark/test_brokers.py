@@ -11,12 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, EqualTo, GreaterThanOrEqual
+from pyspark.sql.types import StringType, StructField, StructType
 
 import mqtool
 from mqtool import ProducerMessage
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, StoreChangedError, UnavailableError, UsageError
 from mqtool.formats.topics import is_system_topic
 from mqtool.spark import brokers as module
+from mqtool.spark import sender as sender_module
 from mqtool.spark.broker_stream import QueuesStreamReader
 from mqtool.spark.brokers import RocketMQ
 from mqtool.spark.sender import MessageSender
@@ -424,6 +426,43 @@ def test_rows_with_one_shard_key_go_to_one_queue_and_delayed_ones_come_later(bro
     assert len(read(address, topic=topic)) == 60
 
 
+def test_names_of_columns_may_be_in_upper_or_lower_case(broker: mqtool.Broker) -> None:
+    topic, address = topic_of(broker, "AnyCase"), broker.name_server_address
+    schema = StructType([StructField(name, StringType()) for name in ("Body", "TAGS", "_Corrupt_Record")])
+
+    def sent(row: dict[str, str | None]) -> int:
+        made = source(address, topic=topic).writer(schema, False)
+        assert isinstance(made, MessageSender)
+        return made.write(iter([pa.RecordBatch.from_pylist([row], schema=arrow_schema(schema))])).count
+
+    assert sent({"Body": "x", "TAGS": "new", "_Corrupt_Record": None}) == 1
+    with pytest.raises(BadDataError, match="row 0 of a partition cannot be sent: it is damaged; leave out rows"):
+        sent({"Body": "x", "TAGS": "new", "_Corrupt_Record": "{"})  # as JSON that Spark could not read
+    assert [(row["body"], row["tags"]) for row in read(address, topic=topic)] == [(b"x", "new")]
+
+
+def test_large_rows_are_sent_while_few_of_them_are_held(
+    broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, address = topic_of(broker, "Large"), broker.name_server_address
+    monkeypatch.setattr(sender_module, "_MAX_BYTES_UNDER_WAY", 3000)
+    begun: list[Any] = []
+    held: list[int] = []
+
+    class Counted(sender_module.Producer):
+        def send_async(self, *given: Any, **more: Any) -> Any:
+            begun.append(super().send_async(*given, **more))
+            held.append(sum(not one.done() for one in begun))
+            return begun[-1]
+
+    monkeypatch.setattr(sender_module, "Producer", Counted)
+    columns = {"body": "binary"}
+
+    assert send_rows(sender(address, columns, topic=topic), columns, [{"body": b"x" * 1000}] * 20) == 20
+    assert max(held) <= 4
+    assert len(read(address, topic=topic)) == 20
+
+
 def test_what_cannot_be_sent_is_said_in_a_sentence(broker: mqtool.Broker) -> None:
     address, body = broker.name_server_address, {"body": "string"}
     for columns, options, told in (
@@ -435,6 +474,9 @@ def test_what_cannot_be_sent_is_said_in_a_sentence(broker: mqtool.Broker) -> Non
     ):
         with pytest.raises(UsageError, match=told):
             sender(address, columns, **options)
+    twice = StructType([StructField(name, StringType()) for name in ("body", "Body")])
+    with pytest.raises(UsageError, match="body and Body are the same column of messages"):
+        source(address, topic="T").writer(twice, False)
     with pytest.raises(UsageError, match="never overwritten"):
         source(address, topic="T").writer(spark_schema(body), True)
     for row, told in (({"body": None}, "row 1 of a partition cannot be sent: its body is null"),
