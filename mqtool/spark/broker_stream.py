@@ -6,7 +6,7 @@ A micro-batch is the messages of ranges of queues, so each comes once, whichever
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -62,6 +62,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._losses = Losses(fails(options))
         self._queues: Queues | None = None
         self._ends: dict[MessageQueue, Ends] = {}  # when they were last looked at
+        self._gone: set[MessageQueue] = set()
         self._target: dict[MessageQueue, Ends] | None = None
         self._known: set[tuple[MessageQueue, Mark]] = set()  # messages that were there then
         self._committed: dict[MessageQueue, int] = {}
@@ -82,13 +83,13 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query begins."""
         ends = self._look()
         check_all(self.topics, self.connection, ends)
-        given = places(self.options, "startingOffsets", ends)
+        given = places(self.options, "startingOffsets", ends, self.connection.namespace)
         since = self.ask.bounds.since
         by_time = {} if since is None else self._open().offsets_at(dict.fromkeys(ends, since))
-        return _nested({
-            queue: {"offset": given.get(queue, max(one.first, by_time.get(queue, 0))), "marks": []}
-            for queue, one in ends.items()
-        })  # fmt: skip
+        starts = {queue: given.get(queue, max(one.first, by_time.get(queue, 0))) for queue, one in ends.items()}
+        before = [(queue, start - 1) for queue, start in starts.items() if start > ends[queue].first]
+        marks = dict(zip((queue for queue, _ in before), self._marks(before), strict=True))
+        return _nested({queue: place_behind(LogEnd(start, marks.get(queue)), []) for queue, start in starts.items()})
 
     @sentences()
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
@@ -99,9 +100,9 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             NotFoundError: a queue is gone, with ``failOnDataLoss``.
         """
         before = _flat(start)
-        ends = self._look()
+        ends = self._look(before)
         for queue in before.keys() - ends.keys():
-            self._lose_queue(queue)
+            self._losses.tell(NotFoundError(f"{called(queue)} is gone: no broker has it any more"), "without it")
         self._commit({queue: place for queue, place in before.items() if queue in ends})
         if self._target is not None:
             ends = {
@@ -150,17 +151,21 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         before, after = _flat(start), _flat(end)
         changed = {queue: place for queue, place in after.items() if place != before.get(queue)}
-        ends = self._look()
+        ends = self._look(changed)
         parts: list[InputPartition] = []
         for queue, place in changed.items():
-            known, old = ends.get(queue), before.get(queue)
+            known = ends.get(queue)
+            low: int = place["start"] if "start" in place else before[queue]["offset"]
             if known is None:
-                self._lose_queue(queue)
+                text = (
+                    f"{called(queue)} is gone: no broker has its messages from {low:,} to {place['offset']:,} any more"
+                )
+                self._losses.tell(NotFoundError(text), "without them")
+                parts.append(QueuePartition(queue, low, place["offset"], is_gone=True))
                 continue
-            if "start" not in place and old:
-                self._check(queue, old)
+            if "start" not in place:
+                self._check(queue, before[queue])
             self._check(queue, place)
-            low: int = place["start"] if "start" in place else old["offset"] if old else known.first
             if low < min(known.first, place["offset"]):
                 first = min(known.first, place["offset"])
                 text = f"{called(queue)}: the messages from {low:,} to {first:,} were deleted before they were read"
@@ -192,8 +197,10 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._queues = Queues(self.connection).__enter__()
         return self._queues
 
-    def _look(self) -> dict[MessageQueue, Ends]:
-        self._ends = self._open().ends(self.topics)
+    def _look(self, needed: Collection[MessageQueue] = ()) -> dict[MessageQueue, Ends]:
+        """Return the queues that are there; one that is needed is waited for, but not twice."""
+        self._ends = self._open().ends(self.topics, {*needed} - self._gone)
+        self._gone = (self._gone | {*needed}) - self._ends.keys()
         return dict(self._ends)
 
     def _wait_where_nothing_comes(self, is_idle: bool) -> None:
@@ -257,9 +264,6 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if total <= most:
             return stops
         return {queue: begins[queue] + min(count, -(-most * count // total)) for queue, count in left.items()}
-
-    def _lose_queue(self, queue: MessageQueue) -> None:
-        self._losses.tell(NotFoundError(f"{called(queue)} is gone: no broker has it any more"), "without it")
 
 
 def _changed(queue: MessageQueue, offset: int) -> StoreChangedError:

@@ -165,8 +165,8 @@ def queue_name(queue: MessageQueue) -> str:
     return f"{queue.broker_name}:{queue.queue_id}"
 
 
-def places(options: Options, name: str, ends: Mapping[MessageQueue, Ends]) -> dict[MessageQueue, int]:
-    """Return the offsets that an option gives, of queues that it names.
+def places(options: Options, name: str, ends: Mapping[MessageQueue, Ends], namespace: str) -> dict[MessageQueue, int]:
+    """Return the offsets that an option gives, of queues that it names; their topics are in a namespace, or in none.
 
     Raises:
         UsageError: it names none that is there, or gives no offset.
@@ -179,7 +179,7 @@ def places(options: Options, name: str, ends: Mapping[MessageQueue, Ends]) -> di
         return {queue: _offset(name, queue, word, one) for queue, one in ends.items()}
     found = {}
     for topic, queues in options.table_of(name).items():
-        full = with_namespace(choose(f"topic of {name}", topic, topics_of(options)), options.given.get("namespace", ""))
+        full = with_namespace(choose(f"topic of {name}", topic, topics_of(options)), namespace)
         known = {queue_name(queue): queue for queue in ends if queue.topic == full}
         if len({queue.broker_name for queue in known.values()}) == 1:
             known |= {str(queue.queue_id): queue for queue in known.values()}
@@ -216,6 +216,8 @@ class QueuePartition(InputPartition):
     queue: MessageQueue
     start: int
     stop: int
+    is_gone: bool = False
+    """No broker has it any more: a row stands for its messages."""
 
 
 def cut(queue: MessageQueue, start: int, stop: int) -> list[QueuePartition]:
@@ -244,7 +246,10 @@ class QueuesReader(NarrowedReader):
         with Queues(self.connection) as queues:
             ends = queues.ends(self.topics)
             check_all(self.topics, self.connection, ends)
-            starts, stops = (places(self.options, name, ends) for name in ("startingOffsets", "endingOffsets"))
+            starts, stops = (
+                places(self.options, name, ends, self.connection.namespace)
+                for name in ("startingOffsets", "endingOffsets")
+            )
             chosen = {queue: one for queue, one in ends.items() if bounds.may_have(*queue[::2])}
             since = {} if bounds.since is None else queues.offsets_at(dict.fromkeys(chosen, bounds.since))
         for queue, (first, stop) in chosen.items():
@@ -287,6 +292,9 @@ class _Reading:
 
     def batches(self) -> Iterator[Any]:
         part, at = self._part, self._part.start
+        if part.is_gone:
+            yield from self._of_gap(at)
+            return
         while at < part.stop and not self._is_done:
             begun, collected, size = at, [], 0
             while at < part.stop and size < _STEP:
@@ -322,7 +330,7 @@ class _Reading:
                         "were read; set failOnDataLoss=false to go on behind them"
                     )
                 )
-                yield from self._batches.of_damage(self._file, low, "LOG-GAP", None)
+                yield from self._of_gap(low)
             table = table.where((offsets >= start) & (offsets < stop))
         if len(table):
             self._is_done = self._until is not None and table.column("store_timestamp").min() >= self._until
@@ -335,7 +343,10 @@ class _Reading:
                 f"{self._part.stop:,}; set failOnDataLoss=false to go on without the rest"
             )
         )
-        yield from self._batches.of_damage(self._file, at, "LOG-GAP", None)
+        yield from self._of_gap(at)
+
+    def _of_gap(self, offset: int) -> Iterator[Any]:
+        return self._batches.of_damage(self._file, offset, "LOG-GAP", None)
 
 
 class _Pulled(MessageTable):

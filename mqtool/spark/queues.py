@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import os
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -78,7 +78,7 @@ class Connection:
 class Queues:
     """Asks brokers about queues, in a ``with`` block; of a broker whose master is gone the slave with the least id.
 
-    A broker that cannot be reached is asked again, five times in all: it may be starting again.
+    A server that cannot be reached is asked again, five times in all: it may be starting again.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -97,13 +97,13 @@ class Queues:
     def _made(self) -> AdminClient:
         return AdminClient(self._connection.name_servers, ClientOptions(**self._connection.client))
 
-    def ends(self, topics: Collection[str]) -> dict[MessageQueue, Ends]:
-        """Return all queues of topics that can be read.
+    def ends(self, topics: Collection[str], needed: Collection[MessageQueue] = ()) -> dict[MessageQueue, Ends]:
+        """Return all queues of topics that can be read; where one that is needed is not there it is looked for again.
 
         Raises:
             UnavailableError: no name server answers, or a broker does not.
         """
-        return background.run(self._ends(topics))
+        return background.run(self._ends(topics, {*needed}))
 
     def offsets_at(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Return for each queue an offset from which on nothing is left out that was stored at a time (ms) or later."""
@@ -131,9 +131,13 @@ class Queues:
     def _all(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         return background.run(together(work))
 
-    async def _ends(self, topics: Collection[str]) -> dict[MessageQueue, Ends]:
-        routes = await together(self._route(with_namespace(topic, self._connection.namespace)) for topic in topics)
-        queues = [queue for topic, route in routes if route for queue in readable_queues(route, topic)]
+    async def _ends(self, topics: Collection[str], needed: set[MessageQueue]) -> dict[MessageQueue, Ends]:
+        queues = await self._queues_of(topics)
+        for _ in range(_TRIES - 1):
+            if needed <= {*queues}:
+                break
+            await asyncio.sleep(_PAUSE_S)  # name servers forget a broker that starts again
+            queues = await self._queues_of(topics)
         by_broker = {(queue.topic, queue.broker_name): queue for queue in queues}
         told = await together(self._ask(queue, questions.topic_queues(queue.topic)) for queue in by_broker.values())
         known = dict(zip(by_broker, told, strict=True))
@@ -148,6 +152,11 @@ class Queues:
 
         return dict(zip(queues, await together(map(ends_of, queues)), strict=True))
 
+    async def _queues_of(self, topics: Collection[str]) -> list[MessageQueue]:
+        names = [with_namespace(topic, self._connection.namespace) for topic in topics]
+        routes = await self._patiently(lambda: together(map(self._route, names)))
+        return [queue for topic, route in routes if route for queue in readable_queues(route, topic)]
+
     async def _route(self, topic: str) -> tuple[str, TopicRoute | None]:
         route = await self._admin.ask_name_server(questions.route(topic))
         if route:
@@ -160,15 +169,22 @@ class Queues:
         return await self._ask(queue, question)
 
     async def _ask(self, queue: MessageQueue, question: Question[T], of_master: bool = False) -> T:
-        for left in reversed(range(_TRIES)):
+        async def asked() -> T:
             try:
                 return await self._admin.ask(await self._address(queue, of_master), question)
             except (UnavailableError, BusyError):
-                if not left:
-                    raise
                 self._routes.pop(queue.topic, None)
+                raise
+
+        return await self._patiently(asked)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        for _ in range(_TRIES - 1):
+            try:
+                return await work()
+            except (UnavailableError, BusyError):
                 await asyncio.sleep(_PAUSE_S)
-        raise AssertionError
+        return await work()
 
     async def _address(self, queue: MessageQueue, of_master: bool) -> str:
         route = self._routes.get(queue.topic) or (await self._route(queue.topic))[1]

@@ -3,8 +3,10 @@
 import json
 import pickle
 import shutil
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from mqtool import ProducerMessage
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, StoreChangedError, UnavailableError, UsageError
 from mqtool.formats.topics import is_system_topic
 from mqtool.spark import brokers as module
+from mqtool.spark import queues as queues_module
 from mqtool.spark import sender as sender_module
 from mqtool.spark.broker_stream import QueuesStreamReader
 from mqtool.spark.brokers import RocketMQ
@@ -35,6 +38,7 @@ SMALL = {**NAMED, "mappedFileSizeCommitLog": 65_536, "maxHashSlotNum": 100, "max
 def no_settings_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NAMESRV_ADDR", "MQTOOL_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(queues_module, "_PAUSE_S", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +190,18 @@ def test_name_servers_and_keys_may_come_from_the_environment(
 
     assert reader.connection.client["access_key"] == "me"
     assert [len(batch) for part in reading.batches(reader) for batch in part] in ([3], [1, 2], [2, 1])
+
+
+def test_offsets_are_of_topics_in_the_namespace_of_the_environment(
+    broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_of(broker, "tenant%Spaced", 1)
+    monkeypatch.setenv("MQTOOL_NAMESPACE", "tenant")
+    address = broker.name_server_address
+    send(address, "Spaced", numbers(5))
+
+    assert bodies_of(read(address, topic="Spaced", startingOffsets='{"Spaced": {"0": 3}}')) == [b"3", b"4"]
+    assert read(address, topic="Spaced", startingOffsets='{"Spaced": "latest"}') == []
 
 
 # Streams.
@@ -349,6 +365,80 @@ def test_a_broker_that_is_retired_ends_a_query_or_is_left_out() -> None:
         assert bodies_of(lax.rows) == sorted(sent)
 
 
+def test_a_broker_that_goes_before_a_planned_batch_is_read_is_told_of_with_what_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with mqtool.Broker(settings=SMALL) as first:
+        address = first.name_server_address
+        with mqtool.Broker(name_servers=[address], settings={**SMALL, "brokerName": "broker-b"}):
+            topic_of(first, "Planned", 1)
+            strict, lax = (Following(address, topic="Planned", failOnDataLoss=fails) for fails in (True, False))
+            send(address, "Planned", numbers(20))
+            start = json.loads(lax.offsets or "")
+            end = lax.reader.latestOffset(start, lax.reader.getDefaultReadLimit())
+        told = "queue 0 of Planned on broker-b is gone: no broker has its messages from 0 to 10 any more"
+        with strict, lax:
+            with pytest.raises(NotFoundError, match=f"{told}; set failOnDataLoss=false to go on without them"):
+                strict.reader.partitions(start, end)
+            parts = lax.reader.partitions(start, end)
+            rows = [row for part in parts for batch in lax.reader.read(part) for row in batch.to_pylist()]
+    assert f"{told}; the stream goes on without them" in caplog.messages
+    assert [row["_corrupt_record"] for row in rows if row["_corrupt_record"]] == [
+        {"file": "Planned/0", "position": 0, "code": "LOG-GAP", "hex": None}
+    ]
+    assert len([row for row in rows if row["body"]]) == 10
+
+
+def test_a_broker_that_starts_again_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_looked = threading.Event()
+    look = queues_module.Queues._queues_of
+
+    async def looked(self: Any, topics: Any) -> Any:
+        found = await look(self, topics)
+        has_looked.set()
+        return found
+
+    def other() -> mqtool.Broker:
+        return mqtool.Broker(tmp_path, name_servers=[address], settings={**SMALL, "brokerName": "broker-b"})
+
+    with mqtool.Broker(settings=SMALL) as first, ThreadPoolExecutor() as pool:
+        address = first.name_server_address
+        with other():
+            topic_of(first, "Waited", 1)
+            sent = send(address, "Waited", numbers(20))
+            query = Following(address, topic="Waited")
+        monkeypatch.setattr(queues_module, "_TRIES", 2000)
+        monkeypatch.setattr(queues_module.Queues, "_queues_of", looked)
+        with query:
+            triggered = pool.submit(query.trigger)
+            has_looked.wait()
+            with other():
+                assert triggered.result()
+        assert bodies_of(query.rows) == sorted(sent)
+
+
+@pytest.mark.parametrize("start", ["latest", '{"Remade": {"0": 7}}'])
+def test_a_topic_that_is_made_again_before_a_stream_has_read_of_it_is_noticed(
+    start: str, broker: mqtool.Broker
+) -> None:
+    topic, address = topic_of(broker, "Remade", 1), broker.name_server_address
+    send(address, topic, numbers(10))
+    with (
+        Following(address, topic=topic, startingOffsets=start) as strict,
+        Following(address, topic=topic, startingOffsets=start, failOnDataLoss=False) as lax,
+    ):
+        with mqtool.AdminClient(address) as admin:
+            admin.delete_topic(topic)
+        topic_of(broker, topic, 1)
+        sent = send(address, topic, numbers(15, start=100))
+        with pytest.raises(StoreChangedError, match="is no longer the one that was read up to"):
+            strict.trigger()
+        assert lax.trigger()
+        assert bodies_of(lax.rows) == sent
+    with mqtool.AdminClient(address) as admin:
+        admin.delete_topic(topic)
+
+
 def test_a_stream_that_cannot_be_says_why() -> None:
     for options, told in (
         ({}, "no topic is given"),
@@ -441,9 +531,7 @@ def test_names_of_columns_may_be_in_upper_or_lower_case(broker: mqtool.Broker) -
     assert [(row["body"], row["tags"]) for row in read(address, topic=topic)] == [(b"x", "new")]
 
 
-def test_large_rows_are_sent_while_few_of_them_are_held(
-    broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_rows_are_sent_while_few_of_them_are_held(broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, address = topic_of(broker, "Large"), broker.name_server_address
     monkeypatch.setattr(sender_module, "_MAX_BYTES_UNDER_WAY", 3000)
     begun: list[Any] = []
