@@ -537,7 +537,7 @@ def test_large_rows_are_sent_while_few_of_them_are_held(broker: mqtool.Broker, m
     begun: list[Any] = []
     held: list[int] = []
 
-    class Counted(sender_module.Producer):
+    class Counted(mqtool.Producer):
         def send_async(self, *given: Any, **more: Any) -> Any:
             begun.append(super().send_async(*given, **more))
             held.append(sum(not one.done() for one in begun))
