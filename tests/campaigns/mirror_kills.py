@@ -148,22 +148,33 @@ async def run_kills(folder: Path, kills: int, brokers: float, seed: int, setup: 
         here = await asyncio.to_thread(_rows, source, setup)
         there = await asyncio.to_thread(_rows, target, setup)
     assert len(here) == setup.each * QUEUES
-    names_of = {one.broker: f"broker-{number}" for number, one in enumerate(clusters["A"])}
+    names_of = {one.broker: f"broker-{number}" for name in "AB" for number, one in enumerate(clusters[name])}
+    stays = not broker_kills and not setup.java
     log = (folder / "mirror.log").read_text()
     assert "Traceback" not in log, log
-    return Outcome(
-        kills, broker_kills, sum(map(len, here.values())), check(here, there, names_of), time.monotonic() - begun
-    )
+    twice = check(here, there, names_of, stays=stays)
+    return Outcome(kills, broker_kills, sum(map(len, here.values())), twice, time.monotonic() - begun)
 
 
-def check(source: Rows, target: Rows, names: dict[str, str]) -> int:
-    """Hold two clusters against each other, and return how many copies came twice; brokers by address have names."""
+def check(source: Rows, target: Rows, names: dict[str, str], *, stays: bool) -> int:
+    """Hold two clusters against each other, and return how many copies came twice.
+
+    Copies go to the queue of the same id, on the broker of the same name; while that is away on another.
+
+    Args:
+        source: the first cluster.
+        target: the second, whose brokers have as many queues.
+        names: of brokers of both, by address.
+        stays: no broker has been away.
+    """
     copied: dict[Place, list[tuple[int, str]]] = {}  # by name and queue id of their origin
     for target_place, rows in target.items():
         here: dict[Place, list[int]] = {}  # while a broker is away its copies go elsewhere
         for _, body, way in rows:
             _, broker_name, _, queue_id, offset, _ = way.rsplit(" ", 1)[-1].split(":")
             origin = broker_name, int(queue_id)
+            assert target_place[1] == origin[1], f"a copy of queue {origin} is in {target_place}"
+            assert not stays or names[target_place[0]] == broker_name, f"a copy of queue {origin} is in {target_place}"
             copied.setdefault(origin, []).append((int(offset), body))
             here.setdefault(origin, []).append(int(offset))
         for origin, offsets in here.items():
@@ -178,6 +189,8 @@ def check(source: Rows, target: Rows, names: dict[str, str]) -> int:
         assert not lost, f"{len(lost):,} of queue {place} are lost, the first {lost[0]}"
         assert len(by_offset) == len(rows), f"queue {place} has copies of what never was"
         twice += len(copies) - len(by_offset)
+    origins = {(names[address], number) for address, number in source}
+    assert copied.keys() <= origins, f"copies of queues that never were: {copied.keys() - origins}"
     return twice
 
 
