@@ -77,6 +77,6 @@ def parse_port(setting: str, text: str) -> int:
     Raises:
         UsageError: it is none.
     """
-    if text.isascii() and text.isdecimal() and int(text[:6]) < 65536:
-        return int(text[:6])
+    if text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) < 65536:
+        return int(text)
     raise UsageError(f"{setting}={text} is no port")

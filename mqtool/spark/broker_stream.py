@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageError
+from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.codes import ResponseCode
 from mqtool.spark.brokers import (
@@ -29,7 +29,7 @@ from mqtool.spark.brokers import (
     topics_of,
 )
 from mqtool.spark.ends import LogEnd, Mark, mark_of
-from mqtool.spark.options import Options
+from mqtool.spark.options import Options, check_endless
 from mqtool.spark.places import Losses, Place, place_behind
 from mqtool.spark.queues import Connection, Ends, Queues
 from mqtool.spark.schemas import arrow_schema
@@ -56,9 +56,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.connection = Connection.of(options)
         self.most = options.count("maxOffsetsPerTrigger")
         self.ask = ask_of_brokers(ask_for(options, schema), options)
-        for name in ("endingOffsets", "endingTimestamp"):
-            if name.lower() in options.given:
-                raise UsageError(f"{name} is of spark.read: a stream has no end; stop the query where it is to end")
+        check_endless(options)
         self._losses = Losses(fails(options))
         self._queues: Queues | None = None
         self._ends: dict[MessageQueue, Ends] = {}  # when they were last looked at
@@ -66,6 +64,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[MessageQueue, Ends] | None = None
         self._known: set[tuple[MessageQueue, Mark]] = set()  # messages that were there then
         self._committed: dict[MessageQueue, int] = {}
+        self._is_committing = True
         self._idle_since = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -188,9 +187,11 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.connection.group and changed:
             try:
                 self._open().commit(changed)
-                self._committed = offsets
+                self._committed, self._is_committing = offsets, True
             except MqtoolError as error:  # the checkpoint has them
-                _log.warning("offsets of %s are not committed: %s", self.connection.group, error)
+                if self._is_committing:  # said once, not with each micro-batch
+                    _log.warning("offsets of %s are not committed: %s", self.connection.group, error)
+                self._is_committing = False
 
     def _open(self) -> Queues:
         if self._queues is None:

@@ -228,6 +228,17 @@ class Options:
         return found
 
 
+def check_endless(options: Options) -> None:
+    """See to it that options of a stream give it no end.
+
+    Raises:
+        UsageError: one does.
+    """
+    for name in ("endingOffsets", "endingTimestamp"):
+        if name.lower() in options.given:
+            raise UsageError(f"{name} is of spark.read: a stream has no end; stop the query where it is to end")
+
+
 def choose(what: str, word: str, choices: Iterable[str]) -> str:
     """Return the choice that a word means; upper and lower case are the same.
 

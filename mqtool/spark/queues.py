@@ -122,9 +122,9 @@ class Queues:
         return self._all(self._fetch(queue, offset, 1) for queue, offset in offsets)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Have brokers note what the group reads next."""
+        """Have brokers note what the group reads next; they are asked once."""
         self._all(
-            self._ask(queue, questions.set_offset(self._group, queue.topic, queue.queue_id, offset), of_master=True)
+            self._ask_once(queue, questions.set_offset(self._group, queue.topic, queue.queue_id, offset), True)
             for queue, offset in offsets.items()
         )
 
@@ -168,15 +168,15 @@ class Queues:
         question = fetching.pull(self._group, queue, offset, most, subscription, hold_ms=0, with_subscription=True)
         return await self._ask(queue, question)
 
-    async def _ask(self, queue: MessageQueue, question: Question[T], of_master: bool = False) -> T:
-        async def asked() -> T:
-            try:
-                return await self._admin.ask(await self._address(queue, of_master), question)
-            except (UnavailableError, BusyError):
-                self._routes.pop(queue.topic, None)
-                raise
+    async def _ask(self, queue: MessageQueue, question: Question[T]) -> T:
+        return await self._patiently(lambda: self._ask_once(queue, question))
 
-        return await self._patiently(asked)
+    async def _ask_once(self, queue: MessageQueue, question: Question[T], of_master: bool = False) -> T:
+        try:
+            return await self._admin.ask(await self._address(queue, of_master), question)
+        except (UnavailableError, BusyError):
+            self._routes.pop(queue.topic, None)
+            raise
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         for _ in range(_TRIES - 1):

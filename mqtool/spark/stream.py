@@ -25,7 +25,7 @@ from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageError
 from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds
-from mqtool.spark.options import EARLIEST, LATEST, Options, choose
+from mqtool.spark.options import EARLIEST, LATEST, Options, check_endless, choose
 from mqtool.spark.partitions import log_ranges
 from mqtool.spark.places import Losses, Offsets, Place, place_behind
 from mqtool.spark.schemas import arrow_schema
@@ -56,9 +56,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.schema = schema
         self._losses = Losses(options.flag("failOnDataLoss", True))
         self.ask = dataclasses.replace(ask_for(options, schema), fails_on_loss=self._losses.fails)
-        for name in ("endingOffsets", "endingTimestamp"):
-            if name.lower() in options.given:
-                raise UsageError(f"{name} is of spark.read: a stream has no end; stop the query where it is to end")
+        check_endless(options)
         self.most = options.size("maxBytesPerTrigger", None)
         self.most_files = options.count("maxFilesPerTrigger")
         self._ends: dict[str, LogEnd] = {}  # where the logs ended when they were last looked at

@@ -124,8 +124,9 @@ def test_a_door_whose_port_is_taken_leaves_no_other_open(tmp_path: Path) -> None
                 assert broker.door_addresses["broker"] == broker.address == f"127.0.0.1:{first}"
 
     asyncio.run(test())
-    with pytest.raises(UsageError, match="linesPort=80000 is no port"):
-        mqtool.Broker(tmp_path, settings={"linesPort": 80000})
+    for port in ("80000", "00109110", "1" * 5000, "-1", "x"):
+        with pytest.raises(UsageError, match=f"linesPort={port} is no port"):
+            mqtool.Broker(tmp_path, settings={"linesPort": port})
 
 
 def test_serve_opens_a_door_that_has_a_row_and_says_where(tmp_path: Path) -> None:

@@ -274,6 +274,23 @@ def test_offsets_are_committed_to_the_group_where_one_is_given(broker: mqtool.Br
         assert {one.group for one in admin.offsets() if one.topic == topic} == {"reports"}
 
 
+def test_offsets_that_cannot_be_committed_are_said_once_and_hold_nothing_up(
+    broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, address = topic_of(broker, "Uncommitted"), broker.name_server_address
+    sent = send(address, topic, numbers(30))
+    with Following(address, topic=topic, group="reports", maxOffsetsPerTrigger=10) as query:
+        with monkeypatch.context() as patched:
+            patched.setattr(queues_module, "masters", lambda _: {})  # slaves alone are there
+            while query.trigger():
+                pass
+        assert bodies_of(query.rows) == sorted(sent)
+        assert sum("offsets of reports are not committed" in one for one in caplog.messages) == 1
+        query.trigger()
+    with mqtool.AdminClient(address) as admin:
+        assert [one.lag for one in admin.offsets("reports") if one.topic == topic] == [0, 0]
+
+
 @pytest.mark.parametrize("again", [5, 40, 80])
 def test_a_broker_that_lost_its_end_ends_a_query_or_is_read_from_where_it_is_the_same(
     again: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
