@@ -240,10 +240,7 @@ class _Check:
             is_as_it_was = was is not None and was.digest() == now.digest() and was.keys == now.keys
             if record.in_place and (stays := _said_to_stay(record, plan.remarks)):
                 is_kept = _is_kept(record, now, stays)
-                # Where its places are those of the undamaged store, what damaged properties claimed beside never was.
-                places = [(one.keys, one.batch_size) for one in (record, was) if one is not None]
-                is_at_home = (now.keys, now.batch_size) in places
-                if is_as_it_was or (is_kept and is_at_home):
+                if is_as_it_was or (is_kept and _is_at_home(now, record, was)):
                     for key in record.keys:
                         found[key].add(record.digest())
             elif was is not None and is_as_it_was:
@@ -283,7 +280,10 @@ class _Check:
             key
             for record in self.before.records.values()
             if (stays := _said_to_stay(record, told.remarks))
-            if any(now.keys == record.keys and _is_kept(record, now, stays) for now in by_body[record.body])
+            if any(
+                _is_at_home(now, record, whole.get(record.stated)) and _is_kept(record, now, stays)
+                for now in by_body[record.body]
+            )
             for key in record.keys
         }
         return rewritten | {
@@ -632,6 +632,14 @@ def _is_kept(record: Record, now: Record, told: str) -> bool:
     pairs = ((name, value, name + value) for name, value in some.items())
     readable = {name: value for name, value, text in pairs if text.isprintable() and "\ufffd" not in text}
     return now.body == record.body and readable.items() <= now.properties.items()
+
+
+def _is_at_home(now: Record, record: Record, was: Record | None) -> bool:
+    """Tell whether a record has the places that it had, or those of the undamaged store.
+
+    Where these are others, what damaged properties claimed beside them never was.
+    """
+    return (now.keys, now.batch_size) in [(one.keys, one.batch_size) for one in (record, was) if one is not None]
 
 
 def _kind(path: str) -> str:

@@ -1072,6 +1072,43 @@ _ROWS = {
             {"op": "excise", "file": "commitlog/00000000000000131072", "at": 23487, "len": 4096, "keep": False},
         ],
     ),
+    "a batch whose queue id is another is salvaged into the queue whose unit leads to it": (
+        "batchcq-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 14026, "hex": "00000001"}],
+    ),
+    "a message of a batch queue whose queue offset is too far on is salvaged into its place": (
+        "batchcq-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 23278, "hex": "0000000000000057"}],
+    ),
+    "a batch whose queue offset is that of the first is salvaged into its place": (
+        "batchcq-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 40468, "hex": "0000000000000000"}],
+    ),
+    "the first message of a batch queue with the id of another queue is salvaged into its place": (
+        "batchcq-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 12, "hex": "00000001"}],
+    ),
+    "a message with the light queues of another is salvaged with those whose units lead to it": (
+        "special-550-kill",
+        "salvage",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 271,
+                "hex": (
+                    "6e6f7465017ac3bc7269636820f09f9a80203336024b455953016b34206b3302554e49515f4b455901"
+                    "334233344331383139383546313642423235333737413831373241413745384402494e4e45525f4d55"
+                    "4c54495f444953504154434801254c4d5125616c7068612c254c4d51256265746102494e4e45525f4d"
+                    "554c54495f51554555455f4f464653455401362c3302"
+                ),
+            },
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

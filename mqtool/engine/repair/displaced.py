@@ -611,6 +611,18 @@ def _reads_well(table: MessageTable) -> bool:
     )
 
 
+def with_edits(log: CommitLog, patches: Iterable[Patch]) -> CommitLog:
+    """Return a log with records written anew, in memory; the patches are in its order."""
+    segments = {segment.start_offset: segment for segment in log.segments}
+    for base, group in itertools.groupby(patches, lambda patch: patch.segment_offset):
+        view = PatchedFile(segments[base], segments[base].size)
+        for patch in group:
+            at = patch.position - base
+            view.bytes[at : at + len(patch.data)] = np.frombuffer(patch.data, np.uint8)
+        segments[base] = view
+    return log.with_segments(segments.values())
+
+
 def _written(log: CommitLog, pieces: Sequence[_Records]) -> PutBack:
     """Return the log with records written into it."""
     back = PutBack(log)

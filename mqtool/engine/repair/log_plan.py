@@ -21,6 +21,7 @@ from mqtool.engine.repair.bridges import (
     Hole,
     Known,
     Light,
+    Lost,
     QueueGap,
     QueueOrder,
     Rows,
@@ -484,6 +485,21 @@ def plan_log(
     return builder.finish()
 
 
+def edited_records(reader: StoreReader, pieces: Iterable[Piece | Gap], batch_topics: set[str]) -> list[Patch]:
+    """Return the records of a whole log that ``plan_log`` writes anew, without what bridges its holes.
+
+    Args:
+        reader: of the store.
+        pieces: by ``survey``, from the beginning of the log on.
+        batch_topics: that keep several messages in a unit.
+    """
+    builder = _Builder(reader, reader.commit_log.min_offset, False, set(batch_topics))
+    for piece in pieces:
+        builder.take(piece)
+    editor, _ = builder.edit()
+    return editor.patches()
+
+
 class _Builder:
     """Takes what a survey yields and makes the plan of it."""
 
@@ -667,8 +683,8 @@ class _Builder:
             last.known.append(known)
         return last
 
-    def finish(self) -> LogPlan:
-        """Fill the holes."""
+    def edit(self) -> tuple[RecordEditor, Lost]:
+        """Return the records that are written anew, and what is lost beside them."""
         plan = self.plan
         plan.holes = [hole for hole in self.holes if hole.start < plan.end_offset]
         for hole in self.holes:
@@ -691,6 +707,12 @@ class _Builder:
         editor.mend_flags(self.flags)
         self._mend_times(editor)
         editor.mend_crcs(self.doubtful)
+        return editor, lost
+
+    def finish(self) -> LogPlan:
+        """Fill the holes."""
+        editor, lost = self.edit()
+        plan = self.plan
         plan.left += [one for one in self.found if editor.still_finds(one)]
         plan.patches, plan.remarks = editor.patches(), [*plan.remarks, *editor.remarks(), *self._told_twice()]
         plan.bridges, stood, placed, plan.unplaced, without_crc = lay_out(

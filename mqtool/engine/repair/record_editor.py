@@ -225,7 +225,7 @@ class RecordEditor:
             if properties is None:
                 return False
             data = record_edits.with_properties(data, len(properties), properties)
-        self._edited[message.position] = data, "its topic, queue and offset cannot be right"
+        self._edit(message.position, data, "its topic, queue and offset cannot be right")
         text = f"the message at {message.position:,} is whole: it becomes {topic} {queue_id} {queue_offset} again"
         self._tell("placed", text)
         return True

@@ -7,7 +7,7 @@ copies. What could not be read is listed in ``salvage.jsonl`` beside the new fil
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 import orjson
 
 from mqtool.engine.repair.bridges import Known
-from mqtool.engine.repair.displaced import OF_ANOTHER, Found, PutBack, Unsound, put_back
-from mqtool.engine.repair.log_plan import Bad, Piece, known_of, survey
+from mqtool.engine.repair.displaced import OF_ANOTHER, Found, PutBack, Unsound, put_back, with_edits
+from mqtool.engine.repair.log_plan import Bad, Piece, edited_records, known_of, survey
 from mqtool.engine.repair.missing_log import require_log
 from mqtool.engine.repair.new_store import NewStore, making, refuse_lack_of_room, refuse_used
 from mqtool.engine.repair.parts import Progress
@@ -26,9 +26,9 @@ from mqtool.engine.repair.queue_order import Missing, Order, Run, arrange
 from mqtool.engine.repair.rebuild import VERSIONS, batch_topics_of, has_tags
 from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.repair.rebuild_queues import Sizes, has_ext
-from mqtool.engine.repair.record_editor import few_of, made_room, of_batch
+from mqtool.engine.repair.record_editor import Patch, few_of, made_room, of_batch
 from mqtool.engine.repair.torn_batches import with_records
-from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import QueueKey
@@ -81,6 +81,15 @@ class Stretch:
     mended: dict[int, bytes]  # inner batches that did not say what they hold, by address, as they are copied
 
 
+class Edit(NamedTuple):
+    """A record that is copied with another place in queues than it says."""
+
+    patch: Patch
+    said: Known
+    now: Known
+    reason: str
+
+
 class Source(NamedTuple):
     """Messages that follow each other and come from one of two stores."""
 
@@ -107,6 +116,7 @@ class Salvage:
     tables: dict[str, bytes]  # of config/
     size: int  # bytes of what is copied
     remarks: list[str]
+    edits: Sequence[Edit] = ()
     from_each: "tuple[collections.Counter[str], collections.Counter[str]] | None" = None
     """Of a merge: what is kept of each store."""
     sources: list[Source] = dataclasses.field(default_factory=list)
@@ -142,12 +152,16 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     reader = reader.with_log(placement.log)
     if not reader.commit_log.segments:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
-    look, unsound = _look(reader, jobs, progress)
+    look, unsound, patches = _look(reader, jobs, progress)
     back = PutBack(reader.commit_log)
     if placement.too_long or placement.is_whole_in_doubt or look.is_damaged():
         back = put_back(reader, placement, unsound)
         if back.patches:
-            look, _ = _look(reader.with_log(back.log), jobs, progress)
+            look, _, patches = _look(reader.with_log(back.log), jobs, progress)
+    edits = [*_edits(back.log, patches)]
+    if edits:
+        look, *_ = _look(reader.with_log(with_edits(back.log, (edit.patch for edit in edits))), jobs, progress)
+        look.edits = edits
     if not look.kept:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
     look.skip_left(back.left)
@@ -160,13 +174,28 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     return dataclasses.replace(plan, remarks=[*plan.remarks, *remarks])
 
 
-def _look(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound]":
-    """Look at every record; returns what is to be copied, and where no sound record is."""
+def _look(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound, list[Patch]]":
+    """Look at every record; return what is to be copied, where none is sound, and those that `recover` writes anew."""
     start = reader.commit_log.min_offset
     look, unsound = Survey(reader), Unsound(reader.commit_log, start)
-    for piece in unsound.watch(survey(reader, start, jobs, progress)):
-        look.take(piece)
-    return look, unsound
+    pieces = look.watch(unsound.watch(survey(reader, start, jobs, progress)))
+    if reader.commit_log.envelope is scan.BARE:
+        return look, unsound, edited_records(reader, pieces, look.batch_topics)
+    for _ in pieces:  # of a DLedger log, which no ``recover`` changes
+        pass
+    return look, unsound, []
+
+
+def _edits(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
+    """Yield the records that are to have another place in queues; the rest of their fields the new store puts right."""
+    for patch in patches:
+        tables = (
+            scan.scan(memoryview(data), patch.position, limit=1).table
+            for data in (log.read(patch.position, len(patch.data)), patch.data)
+        )
+        old, new = ((known_of(table, 0, misplaced=False), message_at(table, 0)) for table in tables)
+        if old[0] != new[0]:
+            yield Edit(patch, old[0], new[0], patch.reason + made_room(old[1], new[1]))
 
 
 def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:
@@ -249,6 +278,13 @@ class Survey:
         self.lost_size = 0
         self.gaps: list[Gap] = []  # since the last sound record
         self.segment: MappedFile | None = None
+        self.edits: Sequence[Edit] = ()  # records that the log which is looked at has otherwise than the store
+
+    def watch(self, pieces: Iterable[Piece | Gap]) -> Iterator[Piece | Gap]:
+        """Take what a survey yields, and pass it on."""
+        for piece in pieces:
+            self.take(piece)
+            yield piece
 
     def take(self, piece: Piece | Gap) -> None:
         """Take records or a gap."""
@@ -348,7 +384,7 @@ class Survey:
             for one in missing:
                 placeholders[one.queue[0]] += one.stop - one.start
         tables, remarks = self.tables()
-        remarks += [*_not_copied(self.reader), *self._tell_of_batches(order)]
+        remarks += [*_not_copied(self.reader), *self._tell_of_batches(order), *_tell_of_edits(self.edits, order)]
         config = config_of(self.reader)
         size = int(config.settings["mappedFileSizeCommitLog"])
         start = self.first_offset() // size * size
@@ -368,6 +404,7 @@ class Survey:
             tables=tables,
             size=self.size,
             remarks=remarks,
+            edits=self.edits,
         )
 
     def _tell_of_batches(self, order: Order) -> Iterator[str]:
@@ -473,6 +510,20 @@ class Survey:
             if not counted:
                 lost[known.topic] += known.batch_size
         return lost
+
+
+def _tell_of_edits(edits: Sequence[Edit], order: Order) -> Iterator[str]:
+    """Yield what is told of records that are copied with another place; note those that move."""
+    told: dict[str, list[str]] = collections.defaultdict(list)
+    for one in edits:
+        told[one.patch.reason].append(f"the message at {one.now.position:,} stays: {one.reason}")
+        said, now = one.said, one.now
+        places = [(known.topic, known.queue_id, known.queue_offset) for known in (said, now)]
+        if places[0] != places[1]:
+            run = Run(said.position, said.queue_offset, said.queue_offset + said.batch_size)
+            order.moved.append(((said.topic, said.queue_id), run, (now.topic, now.queue_id), now.queue_offset))
+    for sentences in told.values():
+        yield from few_of(sentences)
 
 
 def _has_unit(known: Known) -> bool:
@@ -684,6 +735,10 @@ def manifest(plan: Salvage) -> Iterator[dict[str, Any]]:
     for (topic, queue_id), run in plan.order.left_out:
         row = {"kind": "left out", "physical_offset": run.position, "topic": topic, "queue_id": queue_id}
         row |= {"queue_offset": run.start, "count": run.length, "reason": NO_SUCH_QUEUE}
+        yield row
+    for edit in plan.edits:
+        row = {"kind": "edited", "physical_offset": edit.now.position, "topic": edit.now.topic}
+        row |= {"queue_id": edit.now.queue_id, "queue_offset": edit.now.queue_offset, "reason": edit.reason}
         yield row
     for source in plan.sources:
         row = {"kind": "source", "store": str(source.root), "physical_offset": source.physical_offset}
