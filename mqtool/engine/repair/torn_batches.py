@@ -38,7 +38,7 @@ def mended_batches(reader: StoreReader, table: MessageTable, properties: Propert
     mended = {}
     for row in np.flatnonzero(~is_batch & (properties.at("INNER_NUM")[1] > 0)).tolist():
         message = message_at(table, row)
-        if str(_count(message)) != message.properties.get("INNER_NUM"):
+        if not _count(message):
             raw = _NUMBERS.sub(lambda found: PAIR_SEPARATOR.encode() * len(found[0]), message.raw_properties)
             mended[row] = record_edits.with_properties(table.record(row), len(raw), raw)
     for row in np.flatnonzero(is_batch).tolist():
