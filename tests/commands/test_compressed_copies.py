@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
@@ -130,6 +131,20 @@ def test_an_archive_is_read_as_the_store_unpacked(kind: str, form: str, tmp_path
         for kind_of_file in row["disk"]:
             del kind_of_file["allocated_size"]
     assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("form", ["", "gz"])
+def test_an_empty_file_of_an_archive_is_what_it_is_on_a_disk(form: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(golden_store("mixed-533-kill") / "commitlog", store / "commitlog")
+    (store / "checkpoint").touch()
+    copy = archive(store, tmp_path / "store.tar")
+    copy = compressed(copy, form) if form else copy
+
+    for command in ("dump checkpoint", "info"):
+        plain, there = (run(*command.split(), "-s", where) for where in (store, copy))
+        assert there.status == plain.status
+        assert there.remarks.replace(str(copy), str(store)).splitlines()[-1:] == plain.remarks.splitlines()[-1:]
 
 
 @pytest.mark.parametrize("name", ["dledger-497-clean", "multipath-533-clean", "rocksdb-533-clean"])

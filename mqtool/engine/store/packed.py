@@ -556,6 +556,8 @@ class Archive:
     def mapped(self, member: _Member) -> Bytes | None:
         """Return the bytes of a file that is kept, or lies in one piece in an archive on this machine."""
         size = member.entry.size
+        if not size:
+            return np.empty(0, np.uint8)
         if member.kept_at is not None:
             return map_file(self._kept, self._kept_end)[member.kept_at : member.kept_at + size]
         if self.is_stream or isinstance(self.path, RemotePath) or [one[2] for one in member.stretches] != [size]:
