@@ -417,6 +417,7 @@ def test_of_an_archive_without_a_log_nothing_is_called_sound(tmp_path: Path) -> 
         {"pax_headers": {"GNU.sparse.map": "", "GNU.sparse.size": "4096"}},
         {"pax_headers": {"GNU.sparse.map": "0,8192", "GNU.sparse.size": "4096"}},
         {"pax_headers": {"GNU.sparse.map": "-512,4096", "GNU.sparse.size": "4096"}},
+        {"pax_headers": {"GNU.sparse.map": "2048,2048,0,2048", "GNU.sparse.size": "4096"}},
         {"name": "commitlog/00000000000000000000/below"},
     ],
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mqtool.engine.store.disk import inside
+from mqtool.engine.store.disk import inside, write_all
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile, read_file, reading
 from mqtool.engine.store.reader import StoreReader
@@ -124,7 +124,7 @@ class Scratch:
             if self._descriptor is None:
                 with tempfile.TemporaryFile() as file:
                     self._descriptor = os.dup(file.fileno())
-            os.pwrite(self._descriptor, data, at)
+            write_all(self._descriptor, at, memoryview(data))
         except OSError as error:
             folder = tempfile.gettempdir()
             raise WriteError(f"{folder} cannot take what is worked out ({error.strerror}): set TMPDIR") from error

@@ -142,7 +142,7 @@ class Disk:
         with writing(path):
             descriptor = os.open(path, os.O_WRONLY)
             try:
-                _write_all(descriptor, at, memoryview(data))
+                write_all(descriptor, at, memoryview(data))
                 if len(data) >= _LARGE and _SYNC_FILE_RANGE is not None:
                     _SYNC_FILE_RANGE(descriptor, at, len(data), _BEGIN_WRITING)
             finally:
@@ -155,7 +155,7 @@ class Disk:
             try:
                 if not _punched(descriptor, at, size):
                     for start in range(at, at + size, CHUNK):
-                        _write_all(descriptor, start, memoryview(ZEROS)[: at + size - start])
+                        write_all(descriptor, start, memoryview(ZEROS)[: at + size - start])
             finally:
                 os.close(descriptor)
 
@@ -334,7 +334,8 @@ def chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, at: int, rest: memoryview) -> None:
+def write_all(descriptor: int, at: int, rest: memoryview) -> None:
+    """Write all of ``rest`` at a position of a file, however little the system takes at once."""
     while rest:
         written = os.pwrite(descriptor, rest, at)
         rest, at = rest[written:], at + written

@@ -5,6 +5,7 @@ does, so readers know no difference. What was compressed is read onward, as a st
 where somebody looks back further than what is kept. A ``.tar`` is read in place.
 """
 
+import bisect
 import collections
 import errno
 import io
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zstandard
 
-from mqtool.engine.store.disk import writing
+from mqtool.engine.store.disk import write_all, writing
 from mqtool.engine.store.mapped_file import Bytes, map_file, reading
 from mqtool.engine.store.remote import Content, Entry, RemotePath, place, stamp_of
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
@@ -323,7 +324,7 @@ class _Member(NamedTuple):
 
     entry: Entry
     stretches: tuple[tuple[int, int, int], ...]
-    """Position in the file, position in the archive, length."""
+    """Position in the file, position in the archive, length; in order."""
     kept_at: int | None
     """Where it lies in the file of what is kept."""
 
@@ -457,13 +458,14 @@ class Archive:
             return
         if key in self.members or key in self._folders:
             raise self._twice(key)
-        stretches, at = [], info.offset_data
+        stretches, at, end = [], info.offset_data, 0
         parts_there: Any = ((0, info.size),) if info.sparse is None else info.sparse
         for position, length in parts_there:
-            if not 0 <= position <= position + length <= info.size:
+            if not length:
+                continue
+            if not end <= position < (end := position + length) <= info.size:
                 raise _damaged(self.path)
-            if length:
-                stretches.append((position, at, length))
+            stretches.append((position, at, length))
             at += length
         entry = Entry(parts[-1], info.size, int(info.mtime * 1e9), str(info.mtime), False)
         is_kept = self.is_stream and not _is_of_log(parts)
@@ -505,7 +507,7 @@ class Archive:
                                 f"{self.path} holds more than {MOST_KEPT:,} bytes beside the log, too many to be kept "
                                 "while it is read as a stream: unpack it first"
                             )
-                        os.pwrite(self._kept, data, start + position + done)
+                        write_all(self._kept, start + position + done, memoryview(data))
         return start
 
     def _check_order(self) -> None:
@@ -574,10 +576,13 @@ class Archive:
     def fetch(self, member: _Member, at: int, size: int, read: Callable[[int, int], bytes]) -> bytes:
         """Return bytes of a file, with zeros in its holes."""
         data = bytearray(size)
-        for position, start, length in member.stretches:
+        first = bisect.bisect_right(member.stretches, at, key=lambda one: one[0] + one[2])
+        for number in range(first, len(member.stretches)):
+            position, start, length = member.stretches[number]
+            if position >= at + size:
+                break
             low, high = max(at, position), min(at + size, position + length)
-            if low < high:
-                data[low - at : high - at] = read(start + low - position, high - low)
+            data[low - at : high - at] = read(start + low - position, high - low)
         return bytes(data)
 
     def read_onward(self, at: int, size: int, reader: "_MemberFile") -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mqtool.engine.store.disk import writing
+from mqtool.engine.store.disk import write_all, writing
 from mqtool.engine.store.mapped_file import Bytes, map_file, reading
 from mqtool.engine.store.remote import RemotePath
 
@@ -157,8 +157,7 @@ class Spool:
             data = memoryview(self._file.fetch(at, min(last * BLOCK, self.size) - at))
             with writing(Path(tempfile.gettempdir())):
                 for start, stop in _with_content(data):
-                    while start < stop:
-                        start += os.pwrite(self._descriptor, data[start:stop], at + start)
+                    write_all(self._descriptor, at + start, data[start:stop])
             with self._lock:
                 state = _CHECKED if self._file.is_checked else _FETCHED
                 self._states[first:last] = bytes([state]) * (last - first)
