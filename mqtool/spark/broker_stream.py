@@ -61,6 +61,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queues: Queues | None = None
         self._ends: dict[MessageQueue, Ends] = {}  # when they were last looked at
         self._gone: set[MessageQueue] = set()
+        self._compared: set[MessageQueue] = set()  # queues that were there then, as they had been read
         self._target: dict[MessageQueue, Ends] | None = None
         self._known: set[tuple[MessageQueue, Mark]] = set()  # messages that were there then
         self._committed: dict[MessageQueue, int] = {}
@@ -111,6 +112,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         self._known = set()
         resumed = {queue: self._resumed(queue, before.get(queue), one) for queue, one in ends.items()}
+        self._compared = {*ends}
         begins = {queue: max(resumed[queue]["offset"], one.first) for queue, one in ends.items()}
         stops = self._limited(begins, ends, limit)
         moved = [queue for queue, stop in stops.items() if stop > begins[queue]]
@@ -218,10 +220,10 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if place is None:
             return {"offset": ends.first, "marks": []}
         stop = self._ends[queue].stop
-        if stop == place["offset"]:
+        if stop == place["offset"] and queue in self._compared:  # nothing has come since
             return place
         marks = [Mark(*one) for one in place["marks"]]
-        if stop > place["offset"] and (not marks or self._holds(queue, marks[0]) is not False):
+        if stop >= place["offset"] and (not marks or self._holds(queue, marks[0]) is not False):
             return place
         left = list(itertools.dropwhile(lambda mark: not self._holds(queue, mark), marks))
         low = left[0].stop if left else ends.first
