@@ -17,6 +17,7 @@ import mqtool
 from mqtool import ConsumerMessage, ProducerMessage, TransactionState
 from mqtool.engine.client.mirroring import HOPS, last_hop
 from mqtool.engine.client_runtime import mirror
+from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import Status
 from tests.commands.running import Ran, run
 from tests.engine.client_runtime.test_push_consumer import until
@@ -204,6 +205,25 @@ def test_a_topic_that_was_made_again_is_copied_whole_and_nothing_of_it_twice(
 
     names = [f"{name} {number}" for name, most in (("first", 10), ("second", count)) for number in range(most)]
     assert bodies(target) == {0: [*names, "last"]}
+
+
+@pytest.mark.parametrize("committed", [3, 6])  # killed before it could commit the last, and not
+def test_a_clock_of_the_source_that_was_set_back_has_nothing_copied_twice(committed: int) -> None:
+    ahead_ms = 3_600_000
+    with (
+        mqtool.Broker(settings={"brokerClusterName": "A"}, clock=lambda: wall_clock() + ahead_ms) as source,
+        mqtool.Broker(settings={"brokerClusterName": "B"}) as target,
+    ):
+        topic(source, queues=1)
+        for _ in range(2):
+            send(source, *(ProducerMessage("Orders", f"{ahead_ms} {number}") for number in range(3)))
+            ahead_ms = 0
+        mirrored(source, target)
+        with mqtool.PullConsumer("mqtool_mirror_B", source.name_server_address) as consumer:
+            consumer.commit(mqtool.MessageQueue("Orders", "broker-a", 0), committed)
+        mirrored(source, target)
+
+        assert bodies(target) == bodies(source)
 
 
 def test_a_and_b_mirror_each_other_and_come_to_an_end(pair: tuple[mqtool.Broker, mqtool.Broker]) -> None:

@@ -101,6 +101,7 @@ class _Lane:
     end: int = 0
     committed: int | None = None
     is_begun: bool = False  # by an earlier run, whose commit may be of a topic that was deleted since
+    of_topic_before: int = -1  # store time up to which copies are of a topic that was deleted and made again since
     last_timestamp: int = 0  # store time at the source of what was copied last
     target: MessageQueue | None = None
     target_address: str = ""
@@ -448,10 +449,7 @@ class Mirror:
         if hop.queue_offset >= lane.at:
             origin = await self._first_at(lane, hop.queue_offset)
             # Where the source lost the end of a queue others may have come to its place.
-            if origin is None or (origin.queue_offset, origin.store_timestamp) == (
-                hop.queue_offset,
-                hop.store_timestamp,
-            ):
+            if origin is None or _is_at(origin, hop):
                 lane.at = hop.queue_offset + 1
                 if target_offset is not None:
                     lane.offsets.add(hop.queue_offset, target_offset)
@@ -516,7 +514,7 @@ class Mirror:
             for message in await self._stretch(target, address, start, high):
                 hop = mirroring.last_hop(message.properties)
                 if hop and self._is_of(hop, lane):
-                    if hop.queue_offset >= low.queue_offset and hop.store_timestamp < low.store_timestamp:
+                    if await self._is_of_topic_before(hop, lane, low):
                         before = max(before, hop.queue_offset)
                     elif best is None or hop.queue_offset > best[0].queue_offset:
                         best = hop, message.queue_offset
@@ -527,6 +525,19 @@ class Mirror:
                 break
             high = min(high, start)
         return _Copies(best, before)
+
+    async def _is_of_topic_before(self, hop: Hop, lane: _Lane, low: Message) -> bool:
+        """Tell whether a copy is of a topic that was deleted and made again since, of which a message is the first.
+
+        What was stored before that is, but where a clock was set back: then the source still has it.
+        """
+        if hop.queue_offset < low.queue_offset or hop.store_timestamp >= low.store_timestamp:
+            return False
+        if hop.store_timestamp > lane.of_topic_before:
+            if _is_at(await self._first_at(lane, hop.queue_offset), hop):
+                return False
+            lane.of_topic_before = hop.store_timestamp
+        return True
 
     def _is_of(self, hop: Hop, lane: _Lane) -> bool:
         return hop.cluster == self._source_cluster and hop.queue == lane.queue
@@ -768,3 +779,11 @@ def _is_system_group(group: str) -> bool:
 def _may_pass(error: MqtoolError) -> bool:
     """Tell whether the same may be done later: a server is away, starting, stopping, or full."""
     return error.retriable or error.code in _TRY_AGAIN
+
+
+def _is_at(message: Message | None, hop: Hop) -> bool:
+    """Tell whether a message of the source is the one of a place; none is not."""
+    return message is not None and (message.queue_offset, message.store_timestamp) == (
+        hop.queue_offset,
+        hop.store_timestamp,
+    )
