@@ -41,13 +41,11 @@ from mqtool.spark.tables import Ask
 
 NAME = "rocketmq"
 
-MOST_OF_A_PART = 1_000_000
+MAX_PART_MESSAGES = 1_000_000
 """Messages that one task reads."""
 _AT_ONCE = 256
 _STEP = 4 << 20
 _INNER = ("INNER_NUM",)
-
-Places = dict[str, Any]
 
 
 class RocketMQ(DataSource):
@@ -223,8 +221,8 @@ class QueuePartition(InputPartition):
 def cut(queue: MessageQueue, start: int, stop: int) -> list[QueuePartition]:
     """Return the partitions of a range of a queue."""
     return [
-        QueuePartition(queue, at, min(at + MOST_OF_A_PART, stop))
-        for at in range(start, max(start, stop), MOST_OF_A_PART)
+        QueuePartition(queue, at, min(at + MAX_PART_MESSAGES, stop))
+        for at in range(start, max(start, stop), MAX_PART_MESSAGES)
     ]
 
 

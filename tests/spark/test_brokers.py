@@ -115,7 +115,7 @@ def test_offsets_and_times_choose_what_is_read(broker: mqtool.Broker, monkeypatc
     assert bodies_of(rows) == sorted(numbers(40))
     middle = sorted(row["store_timestamp"] for row in rows)[20]
 
-    monkeypatch.setattr(module, "MOST_OF_A_PART", 7)
+    monkeypatch.setattr(module, "MAX_PART_MESSAGES", 7)
     assert read(address, topic=topic) == rows
     by_queue = [[row for row in rows if row["queue_id"] == queue] for queue in (0, 1)]
     assert read(address, subscribe=topic, startingOffsets=json.dumps({topic: {"broker-a:0": 5}})) == (

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from mqtool.engine.store.disk import writing
 from mqtool.errors import FormatError, WriteError
-from mqtool.formats.config_tables import Dialect, Table, build_table, data_version, parse_table
+from mqtool.formats.config_tables import Table, data_version, parse_table
 
 log = logging.getLogger(__name__)
 
@@ -68,15 +68,6 @@ def _restore(path: Path, data: bytes, damage: FormatError | None) -> None:
         log.warning("%s is not there: its backup is taken", path)
     with contextlib.suppress(WriteError):  # then there is the backup alone, which is enough
         save_data(path, data)
-
-
-def save_table(path: Path, table: Table) -> None:
-    """Put a table in the place of the one in a file, which becomes the one before.
-
-    Raises:
-        WriteError: the disk is full or fails; the table in the file is as it was.
-    """
-    save_data(path, build_table(table, Dialect.FASTJSON_1))
 
 
 def save_data(path: Path, data: bytes) -> None:

@@ -212,10 +212,6 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         if self._end_of_turn is None and self._all_gone is None:
             self._end_of_turn = self.loop.call_soon(self._finish_turn)
 
-    def wake(self) -> None:
-        """Do so from another thread; the one method that any thread may call."""
-        self.loop.call_soon_threadsafe(self.turn_soon)
-
     def catch_up(self, now: int) -> None:
         """Do all that is due by ``now``, to which the clock has jumped, and write what comes of it."""
         self._finish_turn()

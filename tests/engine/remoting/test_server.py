@@ -8,7 +8,6 @@ import contextlib
 import functools
 import socket
 import struct
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
@@ -245,16 +244,14 @@ async def test_an_answer_may_come_with_a_tick() -> None:
 
 
 @on_a_loop
-async def test_another_thread_may_have_a_tick_called() -> None:
+async def test_a_tick_may_be_wanted_at_once() -> None:
     async with served() as (_, server, address), client_of(address) as client:
         held = asyncio.create_task(client.invoke(RemotingCommand(LATER)))
         assert (await client.invoke(RemotingCommand(ECHO))).code == 0
 
-        thread = threading.Thread(target=server.wake)
-        thread.start()
+        server.turn_soon()
 
         assert (await held).ext_fields == {"when": "later"}
-        thread.join()
 
 
 @pytest.mark.parametrize("flag", [RESPONSE, RESPONSE | ONEWAY])
