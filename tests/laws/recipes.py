@@ -1109,6 +1109,30 @@ _ROWS = {
             },
         ],
     ),
+    "the last batch of a queue with the id of another is put back where its unit leads to it": (
+        "batchcq-533-clean",
+        "recover",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 39596, "hex": "00000000"}],
+    ),
+    "the last message of a batch queue with the id of another is salvaged where its unit leads to it": (
+        "batchcq-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 40460, "hex": "00000000"}],
+    ),
+    "a batch whose system flag is damaged is salvaged with the one that its body shows, as is told": (
+        "batchcq-533-clean",
+        "salvage",
+        [
+            {
+                "op": "copy",
+                "file": "commitlog/00000000000000000000",
+                "at": 29344,
+                "len": 16,
+                "to": "commitlog/00000000000000000000",
+                "to_at": 9728,
+            },
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -624,21 +624,6 @@ class _Builder:
             return False
         return int(queue.units(span.start, span.start + 1)["physical_offset"][0]) == span.physical_offset
 
-    def _is_led_to_elsewhere(self, span: Span) -> bool:
-        """Tell whether the last message of a queue does not join it, and another unit behind the queue leads to it."""
-        if self._is_confirmed(span):
-            return False
-        after = self.order.next.get(span.queue, (span.start, -1))[0]
-        batches = self.reader.batch_consume_queues.get(span.queue)
-        if batches is not None:
-            offset = batches.offset_at(span.physical_offset)
-            return offset is not None and offset >= after
-        queue = self.reader.consume_queues.get(span.queue)
-        return queue is not None and any(
-            (units["physical_offset"] == span.physical_offset).any()
-            for _, units in queue.windows(after, queue.max_offset())
-        )
-
     def _jump(self, span: Span) -> int:
         """Take offsets as they are; returns the next of the queue."""
         after, address = self.order.next.get(span.queue, (span.start, -1))
@@ -690,15 +675,17 @@ class _Builder:
         for hole in self.holes:
             if hole.start >= plan.end_offset:  # what is misplaced there is left over
                 plan.note_lost((known for known in hole.known if not known.misplaced), BEHIND)
+        editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
+        doubtful = [span.physical_offset for span in self.held.values() if not self._is_confirmed(span)]
+        led_to = {position for _, position in editor.led_to(doubtful, self.order.next)}
         for span in self.held.values():
-            if self._is_led_to_elsewhere(span):
+            if span.physical_offset in led_to:
                 self.odd.append(span)
             else:
                 self._jump(span)
         known = self.reader.consume_queues.keys() | self.reader.batch_consume_queues.keys()
         self.order.strange = self.alone.keys() - known
         lost = find_lost(self.reader, plan.holes, self.order)
-        editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
         editor.take_batches(self.mended)
         alone = list(self.alone.values())
         fronts = self._fronts(lost.gaps)

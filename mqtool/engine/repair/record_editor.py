@@ -112,7 +112,7 @@ class RecordEditor:
         """
         fixed: _Fixed = collections.defaultdict(dict)
         by_position: dict[int, list[QueueGap]] = collections.defaultdict(list)
-        behind = list(self._led_to(frozenset(span.physical_offset for span in (*odd, *alone)), ends))
+        behind = [place for place, _ in self.led_to({span.physical_offset for span in (*odd, *alone)}, ends)]
         for place, position in self._units_of([*gaps, *behind], holes):
             by_position[position].append(place)
         for position, places in by_position.items():
@@ -132,25 +132,32 @@ class RecordEditor:
             self._tell("unfit", f"left as it is (LOG-QUEUE-ORDER): the message at {position:,} {text}")
         return list(_without(gaps, fixed))
 
-    def _led_to(self, odd: Collection[int], ends: Mapping[QueueKey, tuple[int, int]]) -> Iterator[QueueGap]:
-        """Yield the places behind the last message of its queue whose units lead to a message that does not fit."""
-        if not odd:
+    def led_to(
+        self, positions: Collection[int], ends: Mapping[QueueKey, tuple[int, int]]
+    ) -> Iterator[tuple[QueueGap, int]]:
+        """Yield the places behind the last message of a queue whose units lead to some messages, and which.
+
+        Args:
+            positions: addresses of the messages.
+            ends: one past the last message of each queue, and its address.
+        """
+        if not positions:
             return
-        wanted = np.array(list(odd), np.int64)
+        wanted = np.array(list(positions), np.int64)
         for key, queue in self.reader.consume_queues.items():
             after, address = ends.get(key, (queue.first_offset, -1))
             for low, units in queue.windows(after, queue.max_offset()):
-                positions = units["physical_offset"].astype(np.int64)
-                for row in np.flatnonzero(np.isin(positions, wanted) & (positions > address)).tolist():
-                    yield QueueGap(key, low + row, low + row + 1, address, self.end_offset)
+                at = units["physical_offset"].astype(np.int64)
+                for row in np.flatnonzero(np.isin(at, wanted) & (at > address)).tolist():
+                    yield QueueGap(key, low + row, low + row + 1, address, self.end_offset), int(at[row])
         for key, batches in self.reader.batch_consume_queues.items():
             after, address = ends.get(key, (batches.first_offset, -1))
             units = batches.units_in_line(0, batches.used_count)
             leads = np.isin(units["physical_offset"], wanted) & (units["physical_offset"] > address)
             leads &= units["queue_offset"] >= after
             for unit in units[leads]:
-                start = int(unit["queue_offset"])
-                yield QueueGap(key, start, start + max(1, int(unit["batch_size"])), address, self.end_offset)
+                start, stop = int(unit["queue_offset"]), int(unit["queue_offset"]) + max(1, int(unit["batch_size"]))
+                yield QueueGap(key, start, stop, address, self.end_offset), int(unit["physical_offset"])
 
     def _units_of(self, gaps: list[QueueGap], holes: list[Hole]) -> Iterator[tuple[QueueGap, int]]:
         """Yield place and address of units in gaps that point to a record beside the holes."""

@@ -82,7 +82,7 @@ class Stretch:
 
 
 class Edit(NamedTuple):
-    """A record that is copied with another place in queues than it says."""
+    """A record that is copied with other places in queues, or another system flag, than it says."""
 
     patch: Patch
     said: Known
@@ -187,14 +187,14 @@ def _look(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, 
 
 
 def _edits(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
-    """Yield the records that are to have another place in queues; the rest of their fields the new store puts right."""
+    """Yield the records that get other places in queues, or flags; what else cannot be right the new store sees to."""
     for patch in patches:
         tables = (
             scan.scan(memoryview(data), patch.position, limit=1).table
             for data in (log.read(patch.position, len(patch.data)), patch.data)
         )
         old, new = ((known_of(table, 0, misplaced=False), message_at(table, 0)) for table in tables)
-        if old[0] != new[0]:
+        if old[0] != new[0] or old[1].sys_flag != new[1].sys_flag:
             yield Edit(patch, old[0], new[0], patch.reason + made_room(old[1], new[1]))
 
 
@@ -513,7 +513,7 @@ class Survey:
 
 
 def _tell_of_edits(edits: Sequence[Edit], order: Order) -> Iterator[str]:
-    """Yield what is told of records that are copied with another place; note those that move."""
+    """Yield what is told of records that are copied with other fields; note those that move."""
     told: dict[str, list[str]] = collections.defaultdict(list)
     for one in edits:
         told[one.patch.reason].append(f"the message at {one.now.position:,} stays: {one.reason}")
