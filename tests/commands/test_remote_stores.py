@@ -12,6 +12,8 @@ import pytest
 
 from mqtool.engine.store import remote, spool
 from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, ReadError, Status, StoreChangedError
 from tests.commands.running import Ran, run
 from tests.commands.test_compressed_copies import archive, check_equal, compressed, pack_segments
@@ -265,6 +267,22 @@ def test_an_object_that_is_replaced_while_it_is_read_is_noticed(s3: S3, faulty: 
         with pytest.raises(StoreChangedError, match="was replaced or has grown"):
             file.read(200 * KIB, 100 * KIB)
         faulty.before_get = lambda: None
+
+
+@pytest.mark.parametrize("name", ["store.tar", "store.tar.gz"])
+def test_so_is_an_archive_where_the_answers_do_not_tell(
+    name: str, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_READERS", {})  # as of HDFS, which is asked for the time of a file
+    (tmp_path / "up").mkdir()
+    compressed(archive(golden_store("mixed-533-kill"), tmp_path / "up" / "store.tar"), "gz")
+    url = f"{s3.put(tmp_path / 'up', 'replaced')}/{name}"
+    segment = StoreReader(url, StoreConfig(unpacks=True)).commit_log.segments[0]
+    size = (tmp_path / "up" / name).stat().st_size
+    s3.client.put_object(Bucket=BUCKET, Key=url.removeprefix(f"s3://{BUCKET}/"), Body=bytes(size))
+
+    with pytest.raises(StoreChangedError, match="was replaced or has grown"):
+        segment.read(0, 100)
 
 
 def test_an_object_that_is_deleted_is_not_there(s3: S3) -> None:
