@@ -183,6 +183,8 @@ def test_queues_that_are_configured_are_taken_over_once(tmp_path: Path) -> None:
         ("broadcasting", 0, 3),
         ("assigned", 0, 3),
         ("push", 60, 9),
+        ("push", 0, 9),
+        ("lite pull", 0, 9),
     ],
 )
 def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_beginning(

@@ -229,7 +229,12 @@ class Broker:
         return real.decode("utf-8", "replace") or message.topic
 
     def delete_queues(self, topic: str) -> None:
-        """Delete the queues of a topic; whoever is answered for that is answered once they are gone."""
+        """Delete the queues of a topic; whoever is answered for that is answered once they are gone.
+
+        Pulls that wait there are answered: made again a queue might have other messages where they wait.
+        """
+        for key in [key for key in self.store.queues() if key[0] == topic]:
+            self.room.wake(key)
         if remove := self.store.let_go_topic(topic):
             if self.store.removes_aside:  # it waits until the messages are dispatched, the last of them in later turns
                 self.store.write_some_units()

@@ -182,8 +182,10 @@ class _Pull:
         if is_due or self._has_reset():
             return self.now()
         fetched = self._fetch()
-        # Where a filter takes nothing of many messages the client learns how far that is so.
-        if fetched.status in _NOTHING_YET and fetched.next_offset >= fetched.max_offset:
+        # Where a filter takes nothing of many messages the client learns how far that is so, and where the topic was
+        # deleted that its offset is none any more.
+        is_at_end = self._place.offset <= fetched.max_offset <= fetched.next_offset
+        if fetched.status in _NOTHING_YET and is_at_end:
             return None
         return self._give(fetched)
 
