@@ -42,6 +42,7 @@ _REMOTE_PIECE = 4 << 20
 _AHEAD = 4
 _LEAST_GZ = 18
 """Bytes of a ``.gz`` file: one that is shorter tells no length."""
+_GZ_PIECE = 16 << 10
 _ZST_PIECE = 2 << 10
 """Compressed bytes that are unpacked at once: a block of zeros takes four of them and yields 128 KiB."""
 _LARGEST_WINDOW = 1 << 31
@@ -105,6 +106,13 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield waiting.popleft().result()
 
 
+def _pieces(path: Path, size: int) -> Iterator[bytes]:
+    """Yield the same in pieces to unpack at once; what is left of one is copied where one of many parts ends."""
+    for chunk in _chunks(path):
+        for at in range(0, len(chunk), size):
+            yield chunk[at : at + size]
+
+
 def _unpacked(path: Path) -> Iterator[bytes]:
     """Yield what a file holds, unpacked, in pieces of a bounded size.
 
@@ -124,8 +132,7 @@ def _gunzipped(path: Path) -> Iterator[bytes]:
     machine = None
     is_first = True
     try:
-        for chunk in _chunks(path):
-            rest = chunk
+        for rest in _pieces(path, _GZ_PIECE):
             while rest:
                 if machine is None:
                     if not is_first and not rest.strip(b"\0"):
@@ -145,17 +152,15 @@ def _unzstd(path: Path) -> Iterator[bytes]:
     machine = None
     is_first = True
     try:
-        for chunk in _chunks(path):
-            for at in range(0, len(chunk), _ZST_PIECE):
-                rest = chunk[at : at + _ZST_PIECE]
-                while rest:
-                    if machine is None:
-                        machine = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
-                        is_first = False
-                    yield machine.decompress(rest)
-                    rest = b""
-                    if machine.eof:
-                        rest, machine = machine.unused_data, None
+        for rest in _pieces(path, _ZST_PIECE):
+            while rest:
+                if machine is None:
+                    machine = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+                    is_first = False
+                yield machine.decompress(rest)
+                rest = b""
+                if machine.eof:
+                    rest, machine = machine.unused_data, None
     except zstandard.ZstdError as error:
         raise _damaged(path) from error
     if machine is not None or is_first:
