@@ -1,5 +1,6 @@
 """``mqtool mirror`` between brokers of ours: what a copy keeps, kills, loops, groups, and what cannot be mirrored."""
 
+import asyncio
 import collections
 import contextlib
 import itertools
@@ -18,7 +19,7 @@ from mqtool import ConsumerMessage, ProducerMessage, TransactionState
 from mqtool.engine.client.mirroring import HOPS, last_hop
 from mqtool.engine.client_runtime import mirror
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import Status
+from mqtool.errors import Status, UnavailableError
 from tests.commands.running import Ran, run
 from tests.engine.client_runtime.test_push_consumer import until
 from tests.engine.remoting.test_tls import settings, with_certificate
@@ -205,6 +206,38 @@ def test_a_topic_that_was_made_again_is_copied_whole_and_nothing_of_it_twice(
 
     names = [f"{name} {number}" for name, most in (("first", 10), ("second", count)) for number in range(most)]
     assert bodies(target) == {0: [*names, "last"]}
+
+
+def test_a_topic_made_again_while_a_broker_cannot_be_reached_is_copied_whole(
+    pair: tuple[mqtool.Broker, mqtool.Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = pair
+    copy_on = mirror.Mirror._copy_on
+
+    def make_again() -> None:
+        with mqtool.AdminClient(source.name_server_address) as admin:
+            admin.delete_topic("Orders")
+            admin.create_topic("Orders", queues=1)
+        send(source, *(ProducerMessage("Orders", f"second {number}") for number in range(15)))
+
+    async def cut_off(self: mirror.Mirror, lane: mirror._Lane) -> None:
+        copying = asyncio.create_task(copy_on(self, lane))
+        while lane.at < 10:
+            await asyncio.sleep(0.01)
+        copying.cancel()
+        await asyncio.gather(copying, return_exceptions=True)
+        monkeypatch.setattr(mirror.Mirror, "_copy_on", copy_on)
+        await asyncio.to_thread(make_again)
+        raise UnavailableError(f"cannot connect to {lane.address}", lane.address)
+
+    monkeypatch.setattr(mirror.Mirror, "_copy_on", cut_off)
+    monkeypatch.setattr(mirror, "_AFTER_FAILURE_S", 0.01)
+    topic(source, queues=1)
+    send(source, *(ProducerMessage("Orders", f"first {number}") for number in range(10)))
+    mirrored(source, target)
+
+    names = [f"{name} {number}" for name, most in (("first", 10), ("second", 15)) for number in range(most)]
+    assert bodies(target) == {0: names}
 
 
 @pytest.mark.parametrize("committed", [3, 6])  # killed before it could commit the last, and not

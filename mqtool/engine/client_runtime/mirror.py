@@ -100,7 +100,7 @@ class _Lane:
     at: int = -1  # what is copied next, -1 where that is not known yet
     end: int = 0
     committed: int | None = None
-    is_begun: bool = False  # by an earlier run, whose commit may be of a topic that was deleted since
+    is_begun: bool = False  # something is copied or committed, which may be of a topic that was deleted since
     of_topic_before: int = -1  # store time up to which copies are of a topic that was deleted and made again since
     last_timestamp: int = 0  # store time at the source of what was copied last
     target: MessageQueue | None = None
@@ -439,9 +439,8 @@ class Mirror:
         if low is None:
             return
         copies = await self._last_copies(lane, low, (near or low).store_timestamp - _CLOCKS_DIFFER_MS)
-        if lane.is_begun and copies.before >= lane.at - 1:  # what was committed is of that topic, too
-            lane.at = low.queue_offset
-        lane.is_begun = False
+        if lane.is_begun and copies.before >= lane.at - 1:  # so far it has come with that topic, too
+            lane.at, lane.offsets = low.queue_offset, OffsetMap()
         if copies.last is None:
             return
         hop, target_offset = copies.last
@@ -655,7 +654,7 @@ class Mirror:
         sent = await self._target.ask(lane.target_address, question)
         for number, one in enumerate(copies):
             lane.offsets.add(one.queue_offset, sent.queue_offset + number)
-        lane.at = copies[-1].queue_offset + 1
+        lane.at, lane.is_begun = copies[-1].queue_offset + 1, True
         self.progress[lane.queue.topic].copied += len(copies)
 
     # Offsets of groups
