@@ -39,7 +39,7 @@ def given_up(
         topics: whose queues are made again; None for all.
         log_end: what lies behind it a broker is just writing.
     """
-    log = reader.commit_log.min_offset, log_end or _NO_END
+    log = reader.commit_log.min_offset, _NO_END if log_end is None else log_end
     length = reader.commit_log.end_offset - log[0]
     for key in sorted({*reader.consume_queues, *gaps} - reader.batch_consume_queues.keys()):
         if topics is None or key[0] in topics:

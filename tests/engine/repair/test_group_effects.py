@@ -150,6 +150,6 @@ def test_offsets_that_cannot_be_read_are_said_not_to_be_known(store: Path) -> No
     for path in (store / "config").glob("consumerOffset.json*"):
         path.write_text("{")
 
-    for command in (["recover", "--abnormal"], ["recover", "--as-broker", "5.3"]):
-        ran = run(*command, "-s", store, "--dry-run")
-        assert "which groups miss or repeat messages is not known" in ran.remarks
+    ran = run("recover", "--abnormal", "-s", store, "--dry-run")
+
+    assert "which groups miss or repeat messages is not known" in ran.remarks

@@ -18,6 +18,7 @@ from mqtool.engine.repair import rebuild, rebuild_queues
 from mqtool.engine.repair.journal import State, journals, undo
 from mqtool.engine.repair.plan import carry_out, plan_mend
 from mqtool.engine.repair.rebuild import build, build_index, build_queues
+from mqtool.engine.repair.rebuild_losses import given_up
 from mqtool.engine.repair.rebuild_queues import FOLDERS, Piece, QueueBuilder, Sizes
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.consume_queue import ConsumeQueue
@@ -605,3 +606,11 @@ def test_sound_tables_stay_as_they_are(name: str, tmp_path: Path) -> None:
 
 def _table(store: Path, name: str) -> dict[str, Any]:
     return parse_table((store / "config" / name).read_bytes())
+
+
+@pytest.mark.parametrize("name", ["mixed-533-clean", "batchcq-533-clean"])
+def test_what_a_broker_writes_before_its_log_was_seen_to_hold_anything_is_no_loss(name: str) -> None:
+    reader = StoreReader(golden_store(name))
+
+    assert list(given_up(reader, {}, {}, None))
+    assert not list(given_up(reader, {}, {}, None, log_end=0))
