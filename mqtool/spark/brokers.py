@@ -5,12 +5,11 @@ format by its name where mqtool is installed (``pyspark_rocketmq``).
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceWriter,
@@ -20,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.store.reader import CLOCK_STEP_MS
-from mqtool.errors import BadDataError, MqtoolError, NotFoundError, StoreChangedError, UsageError
+from mqtool.errors import BadDataError, NotFoundError, StoreChangedError, UsageError
 from mqtool.formats import kernels as plain
 from mqtool.formats import scan
 from mqtool.formats.bodies import MessageQueue
@@ -29,13 +28,9 @@ from mqtool.formats.scan import MessageTable
 from mqtool.spark.messages import Batches, Wanted
 from mqtool.spark.options import EARLIEST, LATEST, OPTIONS_OF_BROKERS, Options, choose
 from mqtool.spark.queues import Connection, Ends, Queues
-from mqtool.spark.schemas import arrow_schema, spark_schema
+from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
-from mqtool.spark.source import (
-    NarrowedReader,
-    check_of_messages,
-    columns_of,
-)
+from mqtool.spark.source import MessageSource, NarrowedReader, check_of_messages
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.tables import Ask
 
@@ -48,7 +43,7 @@ _STEP = 4 << 20
 _INNER = ("INNER_NUM",)
 
 
-class RocketMQ(DataSource):
+class RocketMQ(MessageSource):
     """Topics of running brokers.
 
     Options:
@@ -64,38 +59,27 @@ class RocketMQ(DataSource):
         accessKey, secretKey, tls, authorities, namespace: as of all clients of ours.
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        with sentences():
-            given = self.read_options()
-            check_of_messages(given)
-            Connection.of(given)
-            given.count("maxOffsetsPerTrigger")
+    format_name = NAME
+    option_names = OPTIONS_OF_BROKERS
 
-    @classmethod
-    def name(cls) -> str:
-        """Return what ``format`` calls it."""
-        return NAME
-
-    @sentences()
-    def schema(self) -> StructType:
-        """Return the columns that are asked for."""
-        return spark_schema({name: kind for name, (_, kind) in columns_of(self.read_options()).items()})
+    @staticmethod
+    def check(options: Options) -> None:
+        """See to it that all options are what they should be; raises as the method of all sources."""
+        check_of_messages(options)
+        Connection.of(options)
+        options.count("maxOffsetsPerTrigger")
 
     @sentences()
     def reader(self, schema: StructType) -> "QueuesReader":
         """Return what reads topics once."""
         return QueuesReader(self.read_options(), schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    @staticmethod
+    def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReader:
         """Return what reads messages as they come."""
         from mqtool.spark.broker_stream import QueuesStreamReader
-        from mqtool.spark.stream import RefusedStreamReader
 
-        try:
-            return QueuesStreamReader(self.read_options(), schema)
-        except MqtoolError as error:  # raised here it would become a fault of PySpark's
-            return RefusedStreamReader(error)
+        return QueuesStreamReader(options, schema)
 
     @sentences()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -112,14 +96,6 @@ class RocketMQ(DataSource):
         from mqtool.spark.sender import MessageStreamSender
 
         return MessageStreamSender(self.read_options(), schema)
-
-    def read_options(self) -> Options:
-        """Return the options.
-
-        Raises:
-            UsageError: one is unknown.
-        """
-        return Options.read(dict(self.options), OPTIONS_OF_BROKERS)
 
 
 def topics_of(options: Options) -> list[str]:

@@ -17,12 +17,12 @@ from mqtool.spark.names import name_stores
 from mqtool.spark.partitions import MAX_PARTITION
 from mqtool.spark.stores import Store, find_stores, path_options
 
-OPTIONS = (
+OPTIONS_OF_STORES = (
     "path", "paths", "table", "columns", "mode", "maxPartitionBytes", "includeBody", "decompressBody", "config",
     "configOf", "topic", "subscribe", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
-    "maxBytesPerTrigger", "maxFilesPerTrigger", "failOnDataLoss", "storeNames", "renumber", "live",
+    "maxBytesPerTrigger", "maxFilesPerTrigger", "failOnDataLoss", "storeNames", "renumber", "live", "set.KEY",
 )  # fmt: skip
-"""Of stores, beside ``set.KEY``, for settings of the broker."""
+"""Of stores; the last is for settings of the broker."""
 OPTIONS_OF_BROKERS = (
     "namesrv", "nameServer", "topic", "subscribe", "group", "columns", "mode", "includeBody", "decompressBody",
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger",
@@ -50,7 +50,7 @@ class Options:
     given: Mapping[str, str]
 
     @classmethod
-    def read(cls, options: Mapping[str, str], names: Sequence[str] = (*OPTIONS, "set.KEY")) -> "Options":
+    def read(cls, options: Mapping[str, str], names: Sequence[str] = OPTIONS_OF_STORES) -> "Options":
         """Take the options of a source, which are called so.
 
         Raises:

@@ -22,14 +22,14 @@ from mqtool.errors import MqtoolError, UsageError
 from mqtool.spark.bounds import Bounds
 from mqtool.spark.ends import end_of_log
 from mqtool.spark.messages import BUILDERS, COLUMNS, LAYOUTS
-from mqtool.spark.options import FLAGS, LATEST, OF_MESSAGES, SIZES, Options, choose
+from mqtool.spark.options import FLAGS, LATEST, OF_MESSAGES, OPTIONS_OF_STORES, SIZES, Options, choose
 from mqtool.spark.schemas import arrow_schema, metrics, spark_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
 from mqtool.spark.tables import TABLES, Ask, Part
 
-__all__ = ["NAME", "RocketMQStore", "arrow_schema", "metrics", "register", "spark_schema"]
+__all__ = ["NAME", "RocketMQStore", "metrics", "register"]
 
 NAME = "rocketmq_store"
 HEADS = "heads"
@@ -44,7 +44,64 @@ def register(spark: Any) -> None:
     spark.conf.set(_PUSHDOWN, "true")
 
 
-class RocketMQStore(DataSource):
+class MessageSource(DataSource):
+    """What the formats share: options that are checked when a source is made, and the columns that these ask for."""
+
+    format_name: str
+    option_names: Sequence[str]
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        with sentences():
+            self.check(self.read_options())
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` calls it."""
+        return cls.format_name
+
+    @sentences()
+    def schema(self) -> StructType:
+        """Return the columns that are asked for."""
+        return spark_schema({name: kind for name, (_, kind) in columns_of(self.read_options()).items()})
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return what reads messages as they come."""
+        from mqtool.spark.stream import RefusedStreamReader
+
+        try:
+            return self.stream_reader(self.read_options(), schema)
+        except MqtoolError as error:  # raised here it would become a fault of PySpark's
+            return RefusedStreamReader(error)
+
+    def read_options(self) -> Options:
+        """Return the options.
+
+        Raises:
+            UsageError: one is unknown.
+        """
+        return Options.read(dict(self.options), self.option_names)
+
+    @staticmethod
+    def check(options: Options) -> None:
+        """See to it that all options are what they should be, so that what is not is told before a job begins.
+
+        Raises:
+            MqtoolError: one is not.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReader:
+        """Return what reads messages as they come.
+
+        Raises:
+            MqtoolError: there is nothing to be read so.
+        """
+        raise NotImplementedError
+
+
+class RocketMQStore(MessageSource):
     """The stores under a path.
 
     Options:
@@ -66,34 +123,30 @@ class RocketMQStore(DataSource):
         renumber: of a write, ``true`` numbers the messages of each queue from 0 on.
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        with sentences():
-            _check(self.read_options())
+    format_name = NAME
+    option_names = OPTIONS_OF_STORES
 
-    @classmethod
-    def name(cls) -> str:
-        """Return what ``format`` calls it."""
-        return NAME
-
-    @sentences()
-    def schema(self) -> StructType:
-        """Return the columns that are asked for."""
-        return spark_schema({name: kind for name, (_, kind) in columns_of(self.read_options()).items()})
+    @staticmethod
+    def check(options: Options) -> None:
+        """See to it that all options are what they should be; raises as the method of all sources."""
+        check_of_messages(options)
+        for size in SIZES:
+            options.size(size, None)
+        _ = options.settings, options.store_names
+        _ = options.places("startingOffsets"), options.places("endingOffsets")
+        options.count("maxFilesPerTrigger")
 
     @sentences()
     def reader(self, schema: StructType) -> "StoreTableReader":
         """Return what reads a table once."""
         return StoreTableReader(self.read_options(), schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    @staticmethod
+    def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReader:
         """Return what reads messages as they are appended."""
-        from mqtool.spark.stream import RefusedStreamReader, StoreStreamReader
+        from mqtool.spark.stream import StoreStreamReader
 
-        try:
-            return StoreStreamReader(self.read_options(), schema)
-        except MqtoolError as error:  # raised here it would become a fault of PySpark's
-            return RefusedStreamReader(error)
+        return StoreStreamReader(options, schema)
 
     @sentences()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -101,14 +154,6 @@ class RocketMQStore(DataSource):
         from mqtool.spark.writer import StoreWriter
 
         return StoreWriter(self.read_options(), schema, overwrite)
-
-    def read_options(self) -> Options:
-        """Return the options.
-
-        Raises:
-            UsageError: one is unknown.
-        """
-        return Options.read(dict(self.options))
 
 
 def check_of_messages(options: Options) -> None:
@@ -121,20 +166,6 @@ def check_of_messages(options: Options) -> None:
     for flag in FLAGS:
         options.flag(flag, True)
     _ = options.mode, options.bounds
-
-
-def _check(options: Options) -> None:
-    """See to it that all options are what they should be, so that what is not is told before a job begins.
-
-    Raises:
-        MqtoolError: one is not.
-    """
-    check_of_messages(options)
-    for size in SIZES:
-        options.size(size, None)
-    _ = options.settings, options.store_names
-    _ = options.places("startingOffsets"), options.places("endingOffsets")
-    options.count("maxFilesPerTrigger")
 
 
 def columns_of(options: Options) -> dict[str, tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mqtool.formats.codes import RequestCode
-from mqtool.spark.source import spark_schema
+from mqtool.spark.schemas import spark_schema
 from tests.differential.java_store import each_version
 from tests.differential.test_hand_over import SETTINGS, faults, in_time, theirs
 from tests.spark.test_writer import batch_of, write, writer

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader
 
-from mqtool.spark.source import RocketMQStore, arrow_schema
+from mqtool.spark.schemas import arrow_schema
+from mqtool.spark.source import RocketMQStore
 
 
 def reader(store: Path | str, filters: list[Any] | None = None, **options: Any) -> DataSourceReader:

@@ -24,8 +24,9 @@ from mqtool.spark import queues as queues_module
 from mqtool.spark import sender as sender_module
 from mqtool.spark.broker_stream import QueuesStreamReader
 from mqtool.spark.brokers import RocketMQ
+from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.sender import MessageSender
-from mqtool.spark.source import RocketMQStore, arrow_schema, spark_schema
+from mqtool.spark.source import RocketMQStore
 from tests.golden import copy_of
 from tests.spark import reading
 from tests.spark.test_stream import Query

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructField, StructType
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, UsageError
-from mqtool.spark.source import RocketMQStore, spark_schema
+from mqtool.spark.schemas import spark_schema
+from mqtool.spark.source import RocketMQStore
 from mqtool.spark.writer import StoreWriter
 from tests.golden import golden_store, manifest
 from tests.spark.reading import batches, reader
@@ -47,7 +48,7 @@ def told(root: Path) -> list[dict[str, Any]]:
 
 
 def batch_of(rows: list[dict[str, Any]], schema: StructType) -> pa.RecordBatch:
-    from mqtool.spark.source import arrow_schema
+    from mqtool.spark.schemas import arrow_schema
 
     return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(schema))
 
