@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import json
 import random
 import threading
 import time
@@ -10,6 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+from prometheus_client import CollectorRegistry
 
 import mqtool
 from mqtool import (
@@ -28,8 +34,9 @@ from mqtool import (
 from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.trace import TRACE_TOPIC, TraceRecord, parse_trace
+from mqtool.opentelemetry import OpenTelemetryHook
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, free_port, in_a_thread, running_broker
+from tests.differential.java_broker import POM, free_port, in_a_thread, mqadmin, running_broker, within
 from tests.differential.java_store import VERSIONS
 
 PATIENCE = 120  # s; a test that waits so long has failed
@@ -217,6 +224,28 @@ def test_traces(target: Target, topic: str) -> None:
         assert {one.request_id for one in given} == {one.request_id for one in after}
         assert sorted(one.is_success or False for one in after) == ([False, True] if number == 1 else [True])
         assert {one.group for one in (*given, *after)} == {topic}
+
+
+@pytest.mark.java
+def test_mqadmin_shows_what_our_clients_tell_of_a_message(target: Target, topic: str, tmp_path: Path) -> None:
+    seen = Seen()
+    with producer(target, trace=True) as sending, consumer(target, topic, topic, seen, trace=True):
+        sent = sending.send(ProducerMessage(topic, b"1", keys=["key-1"]))
+        until(lambda: bool(seen.messages))
+
+    async def asked(version: str) -> str:
+        async with mqadmin(version, tmp_path, target.name_server) as tool:
+            said = ""
+            while "Pub" not in said or topic not in said:  # brokers fill their index in the background
+                said = await tool.run("queryMsgTraceById", "-i", sent.message_id)
+            return said
+
+    said = within(PATIENCE, asked("5.3.3" if target.version == OURS else target.version))
+    [pub] = [line.split() for line in said.splitlines() if line.startswith("Pub")]
+    assert (pub[1], pub[-1]) == ("P", "success")
+    [group] = [line for line in said.splitlines() if topic in line]
+    assert group.split()[-1] == topic, said
+    assert [line.split()[-1] for line in said.splitlines() if line.startswith("Sub")] == ["success"]
 
 
 def test_what_cannot_be_sent(target: Target, topic: str) -> None:
@@ -450,6 +479,159 @@ def test_lite_pull(target: Target, topic: str) -> None:
         assert len(_polled(other, end)) == end
         other.seek_to_end(queue)
         assert other.poll(500) == []
+
+
+def test_iterating_and_batches(target: Target, topic: str) -> None:
+    send(target, topic, BODIES)
+    seen: list[bytes] = []
+    for most in (1, 7, 20):  # each goes on where the one before was left
+        made = mqtool.LitePullConsumer(topic, target.name_server, FIRST)
+        made.subscribe(topic)
+        with made:
+            for message in made:
+                seen.append(message.body)
+                if len(seen) == most:
+                    break
+
+    async def rest() -> None:
+        one = mqtool.aio.LitePullConsumer(topic, target.name_server, FIRST)
+        one.subscribe(topic)
+        async with one:
+            with pytest.raises(KeyError):
+                async with one.batch() as messages:
+                    failed = {message.body for message in messages}
+                    raise KeyError
+            async with one.batch() as messages:
+                again = [message.body for message in messages]
+            assert failed == {*again}
+            seen.extend(again)
+            async for message in one:
+                seen.append(message.body)
+                if len(seen) >= 41:
+                    break
+
+    within(PATIENCE, rest())
+    assert sorted(seen) == sorted([b"first", *BODIES])
+
+
+@pytest.mark.parametrize("kind", ["push", "lite pull"])
+def test_who_wants_to_know_is_told_which_queues_come_and_go(target: Target, topic: str, kind: str) -> None:
+    group = f"{topic}-{kind[0]}"
+    told: list[tuple[str, int, int]] = []
+
+    def member(number: int) -> mqtool.PushConsumer | mqtool.LitePullConsumer:
+        def note(what: str) -> Callable[[list[mqtool.MessageQueue]], None]:
+            return lambda queues: told.extend((what, number, one.queue_id) for one in queues if one.topic == topic)
+
+        options = {**FIRST, "on_assigned": note("assigned"), "on_revoked": note("revoked")}
+        if kind == "push":
+            return consumer(target, group, topic, Seen(), **options)
+        made = mqtool.LitePullConsumer(group, target.name_server, options)
+        made.subscribe(topic)
+        return made
+
+    def of(what: str, number: int) -> set[int]:
+        """Return the queues that a member has been told of last."""
+        last = {(one, at): word for word, one, at in told}
+        return {at for (one, at), word in last.items() if (word, one) == (what, number)}
+
+    with member(1):
+        until(lambda: len(of("assigned", 1)) == 4)
+        with member(2):
+            until(lambda: len(of("assigned", 1)) == len(of("assigned", 2)) == 2)
+            assert of("revoked", 1) == of("assigned", 2)
+        until(lambda: len(of("assigned", 1)) == 4)
+    assert of("revoked", 1) == {0, 1, 2, 3}
+
+
+def test_spans_measures_and_values_of_what_is_sent_and_consumed(target: Target, topic: str) -> None:
+    spans, registry = InMemorySpanExporter(), CollectorRegistry()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    more: dict[str, Any] = {"hooks": [OpenTelemetryHook(provider)], "metrics": registry}
+    values: list[Any] = []
+
+    def listen(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> None:
+        context.delay_level = 1
+        values.extend(one.value for one in messages if one.tags != "first")
+
+    def deserialize(body: bytes) -> Any:
+        if body == b'{"n": 3}' and body not in refused:
+            refused.append(body)
+            raise LookupError("not now")
+        return json.loads(body) if body != b"first" else None
+
+    refused: list[bytes] = []
+    with producer(target, serializer=json.dumps, **more) as sending:
+        for number in range(2):
+            sending.send(ProducerMessage(topic, {"n": number}))
+        sending.send_batch([ProducerMessage(topic, {"n": number}) for number in (2, 3)])
+    with producer(target, serializer=json.dumps, auto_batch=True, **more) as sending:
+        for number in range(4, 8):
+            sending.send_async(ProducerMessage(topic, {"n": number}))
+    options = PushConsumerOptions(**FIRST, **more, deserializer=deserialize)
+    made = mqtool.PushConsumer(topic, listen, target.name_server, options)
+    made.subscribe(topic)
+    with made:
+        until(lambda: len(values) == 8)
+    assert sorted(one["n"] for one in values) == [*range(8)]
+
+    finished = spans.get_finished_spans()
+    sent = {one.context.span_id: one for one in finished if one.name == f"send {topic}"}
+    assert len(sent) == 7
+    processed = [one for one in finished if one.name.startswith("process") and one.parent]
+    assert {one.parent.span_id for one in processed if one.parent} == {*sent}
+    assert sum(one.status.status_code is StatusCode.ERROR for one in processed) == 1
+    counts: dict[tuple[str, str], float] = collections.Counter()
+    for family in registry.collect():
+        for sample in family.samples:
+            if sample.name in ("rocketmq_send_cost_time_count", "rocketmq_process_time_count"):
+                counts[sample.name.split("_")[1], sample.labels["invocation_status"]] += sample.value
+    assert counts == {("send", "success"): 8, ("process", "success"): 9, ("process", "failure"): 1}  # with the first
+
+
+def test_topics_groups_and_offsets_are_made_read_moved_and_deleted(target: Target, topic: str) -> None:
+    with mqtool.AdminClient(target.name_server) as admin, producer(target) as sending:
+        name, group = f"{topic}_made", f"{topic}-group"
+        [made] = admin.create_topic(name, queues=2).changes
+        assert (made.what, made.topic) == ("create", name)
+        assert admin.create_topic(name, queues=2).changes == []
+        for one in (group, f"{group}-b"):
+            admin.create_group(one, retries=3)
+        until(lambda: len(sending.queues(name)) == 2)
+        for queue in sending.queues(name):
+            for number in range(3):
+                sending.send(ProducerMessage(name, b"%d" % number), queue)
+        until(lambda: [one.max_offset for one in admin.topic_queues(name)] == [3, 3])
+        plan = admin.set_offset(group, name, 1, 2, dry_run=True)
+        assert [one.consumer_offset for one in admin.offsets(group) if one.topic == name] == []
+        admin.apply(plan)
+        until(lambda: _at(admin, group, name) == {0: (None, 3), 1: (2, 1)})
+        admin.copy_offsets(group, f"{group}-b")
+        until(lambda: _at(admin, f"{group}-b", name)[1] == (2, 1))
+        kept = admin.export_offsets(int(time.time() * 1000), {group})
+        admin.shift_offsets(group, by=-1, now=int(time.time() * 1000))
+        until(lambda: _at(admin, group, name)[1] == (1, 2))
+        admin.import_offsets(kept, int(time.time() * 1000))
+        until(lambda: _at(admin, group, name)[1] == (2, 1))
+        admin.reset_offsets(group, [name], -1)
+        until(lambda: _at(admin, group, name) == {0: (3, 0), 1: (3, 0)})
+        admin.delete_group(group)
+        admin.delete_topic(name)
+
+    async def left() -> tuple[set[str], set[str], bool]:
+        async with mqtool.aio.AdminClient(target.name_server) as admin:
+            topics = {one.settings.topic for one in await admin.topics()}
+            groups = {one.settings.group for one in await admin.groups()}
+            figures = await admin.broker_figures(await admin.brokers())
+            return topics, groups, all("commitLogMaxOffset" in one.figures for one in figures)
+
+    topics, groups, have_figures = within(PATIENCE, left())
+    assert (name in topics, group in groups, f"{group}-b" in groups, have_figures) == (False, False, True, True)
+
+
+def _at(admin: mqtool.AdminClient, group: str, topic: str) -> dict[int, tuple[int | None, int | None]]:
+    return {one.queue_id: (one.consumer_offset, one.lag) for one in admin.offsets(group) if one.topic == topic}
 
 
 def test_pull_by_offset(target: Target, topic: str) -> None:

@@ -114,13 +114,16 @@ def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_
             raise UsageError("delay_level, delay_ms and deliver_at exclude each other: give one")
         if min(delays) < 0:
             raise UsageError("a message cannot be delivered before it is sent")
-    for name, value in message.properties.items():
-        if name in _OURS and UNIQUE_KEY not in message.properties:
-            raise UsageError(f"{name} is no property of an application: the message has a field for it")
-        if not name or not value:
-            raise UsageError("a property needs a name and a value")
-    keys = (message.keys,) if isinstance(message.keys, str) else message.keys or ()
-    texts = "".join((message.tags or "", message.shard_key, *keys, *message.properties, *message.properties.values()))
+    texts = (message.tags or "") + message.shard_key
+    if message.properties:
+        for name, value in message.properties.items():
+            if name in _OURS and UNIQUE_KEY not in message.properties:
+                raise UsageError(f"{name} is no property of an application: the message has a field for it")
+            if not name or not value:
+                raise UsageError("a property needs a name and a value")
+        texts = "".join((texts, *message.properties, *message.properties.values()))
+    if message.keys:
+        texts += "".join(message.keys)
     if not texts.isascii():
         _encoded(texts, "a tag, key or property")
     if NAME_SEPARATOR in texts or PAIR_SEPARATOR in texts:
@@ -145,9 +148,10 @@ def _check_types(message: ProducerMessage) -> None:
         for key in message.keys:
             if not isinstance(key, str):
                 raise UsageError(f"the keys of a message must be texts, not {_kind(key)}")
-    for item in message.properties.items():
-        if not (isinstance(item[0], str) and isinstance(item[1], str)):
-            raise UsageError(f"the properties of a message must be texts by texts, not {item[0]!r}: {item[1]!r}")
+    if message.properties:
+        for item in message.properties.items():
+            if not (isinstance(item[0], str) and isinstance(item[1], str)):
+                raise UsageError(f"the properties of a message must be texts by texts, not {item[0]!r}: {item[1]!r}")
     if message.flag or message.is_delayed:
         for name, number, most in (
             ("flag", message.flag, _MAX_INT),

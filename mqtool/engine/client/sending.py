@@ -88,8 +88,9 @@ def each_result(result: SendResult, unique_keys: Sequence[str]) -> Iterator[Send
     ids = result.offset_message_id.split(",")
     if len(ids) != len(unique_keys):  # they became one record
         ids = [result.offset_message_id] * len(unique_keys)
-    for number, (key, offset_id) in enumerate(zip(unique_keys, ids, strict=True)):
-        yield result._replace(message_id=key, queue_offset=result.queue_offset + number, offset_message_id=offset_id)
+    status, _, queue, offset, _, *others = result
+    for number, (key, offset_id) in enumerate(zip(unique_keys, ids, strict=True), offset):
+        yield SendResult(status, key, queue, number, offset_id, *others)
 
 
 def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int) -> Question[SendResult]:

@@ -31,7 +31,7 @@ from mqtool.engine.client.outgoing import (
 from mqtool.engine.client.queue_choice import InTurn, Selector
 from mqtool.engine.client.sending import SendResult, SendStatus, TransactionState
 from mqtool.engine.client_runtime import hooks, user_code
-from mqtool.engine.client_runtime.auto_batch import AnyFuture, AutoBatch, LaneKey, Waiting
+from mqtool.engine.client_runtime.auto_batch import AnyFuture, AutoBatch, LaneKey, SendFuture, Waiting
 from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
@@ -262,7 +262,7 @@ class Producer(Client):
         """
         call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
         if self._batches and message.may_be_batched:
-            return await self._add(call, await self._lane(call))
+            return await self._add(call, await self.to_choose_from(call))
         packed, given = self._pack(call)
         return await _told(given, call, self._send(packed, call))
 
@@ -282,12 +282,12 @@ class Producer(Client):
         options = self.options
         call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
         if self._batches and message.may_be_batched:
-            lane = await self._lane(call)
+            queues = await self.to_choose_from(call)
             if not options.enable_backpressure_for_async_mode:
-                return self._add(call, lane)
+                return self._add(call, queues)
             size = len(call.message.encoded_body)
             await self._room.take(size)
-            added = self._add(call, lane)
+            added = self._add(call, queues)
             added.add_done_callback(lambda _: self._instance.keep(self._room.give_back(size)))
             return added
         packed, given = self._pack(call)
@@ -307,22 +307,21 @@ class Producer(Client):
 
     # Automatic batches
 
-    async def _lane(self, call: SendCall) -> LaneKey:
-        return self.lane(call, await self.to_choose_from(call) if call.selector else [])
-
     async def to_choose_from(self, call: SendCall) -> list[MessageQueue]:
-        """Return the queues that a selector chooses from."""
-        return await self._queues_within(call.message.topic, self._timeout_of(call))
+        """Return the queues that a selector chooses from, none where there is no selector."""
+        return await self._queues_within(call.message.topic, self._timeout_of(call)) if call.selector else []
 
-    def lane(self, call: SendCall, queues: list[MessageQueue]) -> LaneKey:
-        """Return with which others a message may go together; any thread may ask.
+    def _lane(self, call: SendCall, queues: list[MessageQueue]) -> LaneKey:
+        """Return with which others a message may go together.
 
         Raises:
             UsageError: queue or selector make no sense.
         """
         message, queue = call.message, call.queue
-        if queue or call.selector:
+        if call.selector:
             queue = self._chooser(call)(queues, None)
+        elif queue:
+            queue = self._wanted(queue)
         return LaneKey(message.topic, queue, message.wait_store_ok)
 
     @property
@@ -330,36 +329,44 @@ class Producer(Client):
         """Whether messages that may be batched are."""
         return self._batches is not None
 
-    def post(self, lane: LaneKey, one: Waiting) -> None:
-        """Add a message to a lane; any thread may do that.
+    def post(self, call: SendCall, queues: list[MessageQueue]) -> SendFuture:
+        """Have a message that is ready go with the next batch; any thread may do that.
+
+        Args:
+            call: one that may be batched.
+            queues: that a selector chooses from.
 
         Raises:
-            UsageError: the producer is not running.
+            UsageError: the producer is not running, queue or selector make no sense, or the message has too many
+                properties.
         """
-        self._check_running()
         assert self._batches is not None
-        self._batches.post(lane, one)
+        lane, future = self._lane(call, queues), self._batches.new_future()
+        self._batches.post(lane, self._waiting(call, future))
+        return future
 
-    def waiting(self, call: SendCall, future: AnyFuture) -> Waiting:
-        """Return a message that is ready as it waits for its batch; any thread may ask.
+    def _waiting(self, call: SendCall, future: AnyFuture) -> Waiting:
+        """Return a message that is ready as it waits for its batch.
 
         Raises:
             UsageError: the producer is not running, or the message has too many properties.
         """
         self._check_running()
         message = call.message
+        topic = self._topic(message.topic)
+        if not self._hooks:
+            return Waiting(message, element_of(message, topic), self._timeout_of(call), future)
         given = self._before_send([message])
         with hooks.told_of_failure(given, [message]):
-            element = element_of(message, self._topic(message.topic))
-        if given:
-            hooks.after_future(given, [message], future)
+            element = element_of(message, topic)
+        hooks.after_future(given, [message], future)
         return Waiting(message, element, self._timeout_of(call), future)
 
-    def _add(self, call: SendCall, lane: LaneKey) -> "asyncio.Future[SendResult]":
+    def _add(self, call: SendCall, queues: list[MessageQueue]) -> "asyncio.Future[SendResult]":
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        one = self.waiting(call, future)
         assert self._batches is not None
-        self._batches.add(lane, one)
+        lane = self._lane(call, queues)
+        self._batches.add(lane, self._waiting(call, future))
         return future
 
     def _send_batch(self, batch: Sequence[Waiting], queue: MessageQueue | None) -> Awaitable[SendResult]:
@@ -588,9 +595,7 @@ class Producer(Client):
         if queue and selector:
             raise UsageError("a message goes to the queue given or to one that a selector chooses: give one of them")
         if queue:
-            if not isinstance(queue, MessageQueue):
-                raise UsageError(f"the queue of a message is a MessageQueue, not {queue!r}")
-            wanted = queue._replace(topic=self._topic(queue.topic))
+            wanted = self._wanted(queue)
             return lambda _queues, _failed: wanted
         if selector:
             return lambda queues, _failed: _chosen(selector, queues, message, call.arg)
@@ -598,6 +603,12 @@ class Producer(Client):
         if turns is None:
             turns = self._turns[message.topic] = InTurn(random.randrange(1 << 16), self._faults)
         return lambda queues, failed: turns.choose(queues, failed, self._instance.clock())
+
+    def _wanted(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue that was given, as brokers know it."""
+        if not isinstance(queue, MessageQueue):
+            raise UsageError(f"the queue of a message is a MessageQueue, not {queue!r}")
+        return queue._replace(topic=self._topic(queue.topic)) if self.options.namespace else queue
 
     async def _queues_within(self, topic: str, timeout_ms: int) -> list[MessageQueue]:
         try:

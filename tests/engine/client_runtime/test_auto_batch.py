@@ -3,7 +3,9 @@
 import asyncio
 import collections
 import random
+import threading
 from collections.abc import Iterator
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 import mqtool
 from mqtool import MqtoolError, ProducerMessage, ProducerOptions, UnavailableError, UsageError, aio
+from mqtool.engine.client_runtime.auto_batch import AutoBatch, LaneKey, SendFuture, Waiting
 
 HOUR_MS = 3_600_000
 
@@ -154,3 +157,43 @@ def test_what_is_not_sent_in_time_is_counted_and_raises(broker: mqtool.Broker) -
         return [one.exception() for one in begun]
 
     assert asyncio.run(run()) == [None] * 3
+
+
+def test_futures_are_waited_for_as_any(broker: mqtool.Broker) -> None:
+    with mqtool.Producer("shop", broker.name_server_address, batching(HOUR_MS)) as producer:
+        begun = [producer.send_async(ProducerMessage("Orders", b"%d" % number)) for number in range(20)]
+        with pytest.raises(TimeoutError):
+            begun[0].result(0)
+        with pytest.raises(TimeoutError):
+            begun[0].exception(0.01)
+        assert futures.wait(begun, 0).done == set()
+        with ThreadPoolExecutor(20) as pool:  # each waits for its own
+            waiting = [pool.submit(one.result, 60) for one in begun[:19]]
+            assert begun[19].cancel()  # which wakes the others
+            with pytest.raises(futures.CancelledError):
+                begun[19].result(60)
+            assert not any(one.done() for one in waiting)
+            producer.flush()
+            assert [one.result(60).queue_offset for one in waiting] == [*range(19)]
+        assert {*futures.as_completed(begun, 60)} == {*begun}
+
+
+def test_a_future_has_all_that_futures_have() -> None:
+    assert vars(SendFuture(threading.Condition())).keys() == vars(futures.Future()).keys()
+
+
+def test_a_message_that_comes_when_all_was_given_up_fails() -> None:
+    async def run() -> None:
+        async def send(*_: Any) -> mqtool.SendResult:
+            raise AssertionError("nothing is sent any more")
+
+        batches = AutoBatch(send, 1, 0)
+        batches.give_up(UnavailableError("the producer was shut down"))
+        future = batches.new_future()
+        message = ProducerMessage("Orders", b"late")
+        batches.post(LaneKey("Orders", None, True), Waiting(message, b"late", 3000, future))
+        with pytest.raises(UnavailableError, match="shut down"):
+            future.result(0)
+        assert batches.count == 0
+
+    asyncio.run(run())

@@ -184,13 +184,15 @@ AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 
 
 class LazyModule:
-    """A module that is loaded when something of it is first asked for."""
+    """A module that is loaded when something of it is first asked for; what was asked for is kept."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self._name), name)
+        found = getattr(importlib.import_module(self._name), name)
+        setattr(self, name, found)
+        return found
 
 
 class _Later:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mqtool.engine.client_runtime import producer as aio
 else:
     aio = LazyModule("mqtool.engine.client_runtime.producer")
-    futures = LazyModule("concurrent.futures")
 
 T = TypeVar("T")
 AioProducer = TypeVar("AioProducer", bound="aio.Producer")
@@ -46,9 +45,7 @@ class _Producing(BlockingMember[AioProducer]):
         if client.is_batching and (call := aio.SendCall(*args, **kwargs)).message.may_be_batched:
             # Messages are made ready here, and handed over many at a time: a turn of the loop for each takes longest.
             client.ready(call)
-            queues = background.run(client.to_choose_from(call)) if call.selector else []
-            future: futures.Future[SendResult] = futures.Future()
-            client.post(client.lane(call, queues), client.waiting(call, future))
+            future = client.post(call, background.run(client.to_choose_from(call)) if call.selector else [])
             background.check_alive()
             return future
         return background.begin(_result_of_begun(client.send_async(*args, **kwargs)))
