@@ -582,7 +582,7 @@ def test_spans_measures_and_values_of_what_is_sent_and_consumed(target: Target, 
     processed = [one for one in finished if one.name.startswith("process") and one.parent]
     assert {one.parent.span_id for one in processed if one.parent} == {*sent}
     assert sum(one.status.status_code is StatusCode.ERROR for one in processed) == 1
-    counts: dict[tuple[str, str], float] = collections.Counter()
+    counts: dict[tuple[str, str], float] = collections.defaultdict(float)
     for family in registry.collect():
         for sample in family.samples:
             if sample.name in ("rocketmq_send_cost_time_count", "rocketmq_process_time_count"):

@@ -88,9 +88,17 @@ def each_result(result: SendResult, unique_keys: Sequence[str]) -> Iterator[Send
     ids = result.offset_message_id.split(",")
     if len(ids) != len(unique_keys):  # they became one record
         ids = [result.offset_message_id] * len(unique_keys)
-    status, _, queue, offset, _, *others = result
-    for number, (key, offset_id) in enumerate(zip(unique_keys, ids, strict=True), offset):
-        yield SendResult(status, key, queue, number, offset_id, *others)
+    for offset, (key, offset_id) in enumerate(zip(unique_keys, ids, strict=True), result.queue_offset):
+        yield SendResult(
+            result.status,
+            key,
+            result.queue,
+            offset,
+            offset_id,
+            result.transaction_id,
+            result.recall_handle,
+            result.transaction_state,
+        )
 
 
 def send(packed: Packed, queue: MessageQueue, group: str, now: int, default_queue_count: int) -> Question[SendResult]:
