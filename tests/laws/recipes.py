@@ -1133,6 +1133,37 @@ _ROWS = {
             },
         ],
     ),
+    "light queues that are written anew leave the keys of their message, where there is room but for a separator": (
+        "special-497-clean",
+        "recover",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 511,
+                "hex": "494e4e45525f4d554c54495f444953504154434801254c4d5125616c",
+            },
+        ],
+    ),
+    "a message whose flag is that of another kind and transaction gets flag and place at once": (
+        "special-533-clean",
+        "recover",
+        [{"op": "write", "file": "commitlog/00000000000000065536", "at": 11438, "hex": "0000009e"}],
+    ),
+    "entries for a key that makes room for light queues do not stay in the index": (
+        "special-497-clean",
+        "recover",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 490, "hex": "780179027a01"}],
+    ),
+    "a message that 5.5 puts at the queue offset before its own is not told as gone": (
+        "special-550-kill",
+        "doctor",
+        [
+            {"op": "zero", "file": "consumequeue/Six/0/00000000000000000000", "at": 180, "len": 20},
+            {"op": "delete", "path": "commitlog/00000000000000000000"},
+            {"op": "delete", "path": "commitlog/00000000000000032768"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

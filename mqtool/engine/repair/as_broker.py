@@ -247,7 +247,10 @@ def _note_without_unit(losses: Losses, broker: BrokerStart, table: MessageTable,
 
 
 def _forgotten(broker: BrokerStart, told: Iterable[Loss]) -> Iterator[Loss]:
-    """Yield the units that a broker drops though no sound message was told for them: it is no longer in the log."""
+    """Yield the units that a broker drops though no sound message was told for them: it is no longer in the log.
+
+    Nor has the queue their messages at other queue offsets.
+    """
     reader = broker.reader
     known: dict[QueueKey, list[tuple[int, int]]] = collections.defaultdict(list)
     for loss in told:
@@ -259,7 +262,8 @@ def _forgotten(broker: BrokerStart, told: Iterable[Loss]) -> Iterator[Loss]:
             if queue is None:
                 continue
             at, end = max(before.first_offset, queue.max_offset), before.max_offset()
-            for start, stop in [*sorted(known[key]), (end, end)]:
+            elsewhere = [(one.belongs, one.belongs + one.messages) for one in queue.moved]
+            for start, stop in [*sorted([*known[key], *elsewhere]), (end, end)]:
                 for first, last in _units_of_messages(before, at, min(start, end)):
                     yield Loss(key[0], last - first, 0, GONE, key[1], first, last)
                 at = max(at, stop)

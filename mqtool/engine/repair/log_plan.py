@@ -687,11 +687,11 @@ class _Builder:
         self.order.strange = self.alone.keys() - known
         lost = find_lost(self.reader, plan.holes, self.order)
         editor.take_batches(self.mended)
+        editor.mend_flags(self.flags)
         alone = list(self.alone.values())
         fronts = self._fronts(lost.gaps)
         lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, fronts)
-        plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.edited
-        editor.mend_flags(self.flags)
+        plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.placed
         self._mend_times(editor)
         editor.mend_crcs(self.doubtful)
         return editor, lost

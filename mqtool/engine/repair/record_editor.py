@@ -69,11 +69,8 @@ class RecordEditor:
         self.has_crc = has_crc
         self._told: dict[str, list[str]] = {}  # by kind
         self._edited: dict[int, tuple[bytes, str]] = {}  # by address
-
-    @property
-    def edited(self) -> set[int]:
-        """Addresses of the records."""
-        return set(self._edited)
+        self.placed: set[int] = set()
+        """Addresses of the records that got a place in a queue."""
 
     def patches(self) -> list[Patch]:
         """Return the records in the order of the log."""
@@ -118,15 +115,17 @@ class RecordEditor:
         for position, places in by_position.items():
             for place in self._follow_units(position, places):
                 fixed[place.queue][place.start] = place.messages, position
+                self.placed.add(position)
         gaps = list(_without(gaps, fixed))
         fixed.clear()
         for span, gap in _fits([span for span in (*odd, *alone) if span.is_one_record], [*fronts, *gaps]):
             position = span.physical_offset
-            if position < self.end_offset and position not in self._edited:
+            if position < self.end_offset and position not in self.placed:
                 record = self._record(position)
                 if record is not None and self._place(record, gap.queue, gap.start):
                     fixed[gap.queue][gap.start] = gap.messages, position
-        unfit = [span.physical_offset for span in odd if span.physical_offset not in self._edited]
+                    self.placed.add(position)
+        unfit = [span.physical_offset for span in odd if span.physical_offset not in self.placed]
         text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
         for position in unfit:
             self._tell("unfit", f"left as it is (LOG-QUEUE-ORDER): the message at {position:,} {text}")
@@ -313,7 +312,7 @@ class RecordEditor:
             record = self._record(position)
             if record is not None:
                 reason = "its system flag contradicts its body"
-                # The body tells nothing of a transaction; that may have been put right with the record's place.
+                # The body tells nothing of a transaction.
                 flag = flag & ~layout.TRANSACTION_MASK | record.message.sys_flag & layout.TRANSACTION_MASK
                 self._edit(position, record_edits.with_flag(record.data, flag), reason)
                 self._tell("flag", f"the message at {position:,} stays: {reason}, 0x{flag:x} is written")
@@ -410,6 +409,8 @@ def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes 
     for name in ("", *_LEAST, *reversed([*left])):
         left.pop(name, None)
         text = build_properties({**left, **pairs})
+        if not crc and len(text) == len(raw) + 1:
+            return text.removesuffix(PAIR_SEPARATOR.encode())
         room = len(raw) - len(text) - len(crc)
         if room >= 0:
             return text + PAIR_SEPARATOR.encode() * room + crc

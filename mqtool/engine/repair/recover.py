@@ -434,6 +434,7 @@ def _look(
         # batches: all again, in order.
         tally, index = Tally(), _IndexView.of(reader, start)
         index.differs = any(hole.lost for hole in plan.holes)  # entries of lost messages lead to none
+        index.judge.anew = {patch.position: patch.data for patch in plan.patches}
         follower = _Follower(reader, tally, index, batch_topics)
         if index.differs and start <= reader.commit_log.min_offset:
             follower.keys = _KeptKeys()

@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +21,7 @@ from mqtool.formats import index_file as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats import scan
 from mqtool.formats.hashing import key_hash
+from mqtool.formats.message import Message, message_at
 from mqtool.formats.scan import Ints
 
 _LOOK_AHEAD = 4096
@@ -267,6 +268,8 @@ class IndexJudge:
         self._number = 1
         self._early = _NONE
         self._uncovered: tuple[int, int] | None = None  # address, messages
+        self.anew: Mapping[int, bytes] = {}
+        """Records as they are to be written, by address: entries for keys that these no longer have lead to none."""
 
     def take(self, run: Run) -> Iterator[Finding]:
         """Hold the keys of a run against the entries that are next.
@@ -462,13 +465,18 @@ class IndexJudge:
     def _kind(self, offset: int, hashed: int) -> "_Kind":
         """Tell whether the message at an address has a key, or the tag, of this hash."""
         try:
-            message = self.reader.message_at(offset)
+            message = self._message_at(offset)
         except (FormatError, NotFoundError):
             return _Kind.NONE
         keys = [message.unique_key or "", *(message.keys or "").split(" ")]
         if any(key and key_hash(message.topic, key) == hashed for key in keys):
             return _Kind.KEY
         return _Kind.TAG if message.tags and key_hash(message.topic, f"T#{message.tags}") == hashed else _Kind.NONE
+
+    def _message_at(self, offset: int) -> Message:
+        if offset in self.anew:
+            return message_at(scan.scan(memoryview(self.anew[offset]), offset, limit=1).table, 0)
+        return self.reader.message_at(offset)
 
     def has_tags(self) -> bool:
         """Tell whether there are entries by tag, by the newest ones: RocketMQ 5.4 and later write these."""
