@@ -62,7 +62,7 @@ def command(
         check_target(reader, into)
     total = sum(reader.commit_log.total_size for reader in readers)
     output.tell_compiling(total)
-    with progress(total * len(readers), "look") as advance:
+    with progress(total * (3 if merge else 1), "look") as advance:
         if merge:
             from mqtool.engine.repair.merge import plan_merge
 

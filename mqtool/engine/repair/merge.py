@@ -1,8 +1,10 @@
 """``salvage --merge``: one new store of two copies of a log; what is damaged in one is taken from the other.
 
-The logs are held against each other first (``compare_logs``), which tells whether they are copies of one log and which
-is the base. Then both are walked again side by side: of each address the sound record is taken, the base's where both
-are, and the result goes the way of every salvage. Cost: as that of ``compare_logs`` and ``plan_salvage``.
+Each is looked at by itself first, as ``plan_salvage`` does: records whose places in queues or system flags cannot be
+right get those that ``recover`` would write. Then the logs are held against each other (``compare_logs``), which tells
+whether they are copies of one log and which is the base. Then both are walked again side by side: of each address the
+sound record is taken, the base's where both are, the one that is as it was where the other is written anew, and the
+result goes the way of every salvage. Cost: as that of ``compare_logs`` and ``plan_salvage``.
 
 What counts as copies of one log: some records are the same byte for byte at the same address. Before the last of these
 a record may be damaged in one, and even seem sound, as no CRC covers its head: it differs at the same address and has
@@ -22,16 +24,19 @@ import numpy as np
 
 from mqtool.engine.repair.aligned import NO_END, SIDES, Bools, Records, Slice, Step, aligned, doubts
 from mqtool.engine.repair.compare import Logs, better_base, compare_logs
-from mqtool.engine.repair.displaced import Found, Unsound, put_back, stands
-from mqtool.engine.repair.log_plan import Rules, judge_records, survey
+from mqtool.engine.repair.displaced import Unsound, put_back, stands, with_edits
+from mqtool.engine.repair.log_plan import Rules, judge_records
 from mqtool.engine.repair.parts import Progress, spans_of
-from mqtool.engine.repair.placement import Placement, first_addresses, place
+from mqtool.engine.repair.placement import first_addresses, place
 from mqtool.engine.repair.queue_order import Order
 from mqtool.engine.repair.rebuild import batch_topics_of
 from mqtool.engine.repair.salvage import (
+    Edit,
     Salvage,
     Source,
     Survey,
+    edits_of,
+    look_at,
     named_otherwise,
     read_tables,
     refuse_live_or_empty,
@@ -59,6 +64,14 @@ class Merge(NamedTuple):
     reason: str  # why it is
 
 
+class _Looked(NamedTuple):
+    """One store by itself."""
+
+    reader: StoreReader  # with the log as ``edits`` make it
+    edits: dict[int, Edit]  # by address
+    unsound: Unsound
+
+
 def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: Progress = lambda _: None) -> Merge:
     """Look at every record of two stores and decide which is taken, and what becomes of it.
 
@@ -66,7 +79,7 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
         left: one store, which is only read.
         right: another copy of its log, damaged or not.
         jobs: threads for each.
-        progress: is told how many bytes are done, of both logs twice.
+        progress: is told how many bytes are done, of both logs three times.
 
     Raises:
         BadDataError: they are no copies of one log.
@@ -84,19 +97,24 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
         segment.path.resolve() for segment in right.commit_log.segments
     }:
         raise UsageError("both stores have the same commit log: give two copies of it")
+    size, total = left.commit_log.total_size, left.commit_log.total_size + right.commit_log.total_size
+    looked = (
+        _look_at(left, jobs, progress),
+        _look_at(right, jobs, lambda done: progress(size + done)),
+    )
     logs = Logs()
-    for _ in compare_logs(left, right, logs, jobs, progress):
+    for _ in compare_logs(left, right, logs, jobs, lambda done: progress(total + done)):
         pass
     _refuse_others(readers, logs)
     chosen, reason = better_base(logs)
     base = SIDES.index(chosen) if chosen else 0
-    look = _Merged(readers, base, logs)
-    total = left.commit_log.total_size + right.commit_log.total_size
-    for step in aligned(left, right, jobs, lambda done: progress(total + done)):
+    look = _Merged(looked, base, logs)
+    for step in aligned(looked[0].reader, looked[1].reader, jobs, lambda done: progress(2 * total + done)):
         look.take_step(step)
-    for reader, placement, side in zip(readers, placements, logs.sides, strict=True):
+    for reader, one, placement, side in zip(readers, looked, placements, logs.sides, strict=True):
         if side.unreadable_count or placement.too_long or placement.is_whole_in_doubt:
-            look.skip_left(_in_neither(readers, reader, placement, jobs))
+            left_over = put_back(reader, placement, one.unsound).left
+            look.skip_left(found for found in left_over if not any(stands(two.commit_log, found) for two in readers))
     plan = look.finish()
     remarks = [
         f"{reader.root}: {remark}"
@@ -106,16 +124,12 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
     return Merge(dataclasses.replace(plan, remarks=[*plan.remarks, *remarks]), logs, base, reason)
 
 
-def _in_neither(
-    readers: tuple[StoreReader, StoreReader], reader: StoreReader, placement: Placement, jobs: int
-) -> Iterator[Found]:
-    """Yield the sound records of one store that say to lie where neither store has them: of another log, or lost."""
-    unsound = Unsound(reader.commit_log, reader.commit_log.min_offset)
-    for _ in unsound.watch(survey(reader, reader.commit_log.min_offset, jobs, lambda _: None)):
-        pass
-    for one in put_back(reader, placement, unsound).left:
-        if not any(stands(other.commit_log, one) for other in readers):
-            yield one
+def _look_at(reader: StoreReader, jobs: int, progress: Progress) -> _Looked:
+    _, unsound, patches = look_at(reader, jobs, progress)
+    edits = {edit.patch.position: edit for edit in edits_of(reader.commit_log, patches)}
+    if edits:
+        reader = reader.with_log(with_edits(reader.commit_log, (edit.patch for edit in edits.values())))
+    return _Looked(reader, edits, unsound)
 
 
 def _refuse_others(readers: tuple[StoreReader, StoreReader], logs: Logs) -> None:
@@ -141,9 +155,13 @@ def _refuse_others(readers: tuple[StoreReader, StoreReader], logs: Logs) -> None
 class _Merged(Survey):
     """Takes two logs, step by step, as a survey takes one."""
 
-    def __init__(self, readers: tuple[StoreReader, StoreReader], base: int, logs: Logs) -> None:
+    def __init__(self, looked: tuple[_Looked, _Looked], base: int, logs: Logs) -> None:
+        readers = looked[0].reader, looked[1].reader
         super().__init__(readers[base])
         self.readers = readers
+        self.looked = looked
+        self._edited: list[Ints] = [np.array(sorted(one.edits), np.int64) for one in looked]
+        self._taken_edits: tuple[set[int], set[int]] = set(), set()
         self.base = base
         self.batch_topics |= batch_topics_of(readers[1 - base])
         self.limit = NO_END if logs.parted_at is None else logs.parted_at
@@ -217,6 +235,8 @@ class _Merged(Survey):
         taken[other] &= ours[other]
         self._choose(slices, taken)
         self._drop_inner(slices, taken)
+        for one, mask, edited, noted in zip(slices, taken, self._edited, self._taken_edits, strict=True):
+            noted.update(np.intersect1d(one.positions[mask], edited).tolist())
         intervals = _stretches(slices, taken)
         bad = self._bad(slices, ours, intervals)
         covered = sorted([*intervals, *(interval for side in bad for interval in side.values())])
@@ -238,14 +258,18 @@ class _Merged(Survey):
         """Of each address at which both have a sound record, take one."""
         rows = [np.flatnonzero(mask) for mask in taken]
         starts = [one.positions[chosen] for one, chosen in zip(slices, rows, strict=True)]
-        _, in_left, in_right = np.intersect1d(starts[0], starts[1], assume_unique=True, return_indices=True)
+        addresses, in_left, in_right = np.intersect1d(starts[0], starts[1], assume_unique=True, return_indices=True)
         pairs = rows[0][in_left], rows[1][in_right]
         taken[1 - self.base][pairs[1 - self.base]] = False
+        is_edited = [np.isin(addresses, edited) for edited in self._edited]
+        better = is_edited[self.base] & ~is_edited[1 - self.base]
+        for number in (0, 1):
+            taken[number][pairs[number][better]] = number != self.base
         left, right = slices
         differ = (left.crcs[pairs[0]] != right.crcs[pairs[1]]) | (left.sizes[pairs[0]] != right.sizes[pairs[1]])
         for pair in np.flatnonzero(differ).tolist():
             both = [next(one.tables(np.array([row[pair]]))) for one, row in zip(slices, pairs, strict=True)]
-            wrong = [int(doubts(table)[0]) for table in both]
+            wrong = [int(doubts(table)[0]) + int(edited[pair]) for table, edited in zip(both, is_edited, strict=True)]
             told = [sum(_has_unit(reader, table) for reader in self.readers) for table in both]
             if wrong[0] != wrong[1]:
                 side = int(wrong[1] < wrong[0])
@@ -271,6 +295,17 @@ class _Merged(Survey):
         self.left_out.append(row | {"reason": f"{reason} at this address, which is taken"})
         if was_there and not is_same:
             self.lost_of_other[topic] += 1
+
+    def _leave_out_edits(self) -> None:
+        """Tell of records that say what cannot be right, and that the other store has otherwise."""
+        for one, taken in zip(self.looked, self._taken_edits, strict=True):
+            for address, edit in sorted(one.edits.items()):
+                if address not in taken:
+                    said = edit.said
+                    row: dict[str, Any] = {"kind": "left out", "store": str(one.reader.root), "topic": said.topic}
+                    row |= {"queue_id": said.queue_id, "physical_offset": address, "queue_offset": said.queue_offset}
+                    text = f"{edit.reason}, and what the other store has is taken"
+                    self.left_out.append(row | {"count": said.batch_size, "reason": text})
 
     def _drop_inner(self, slices: tuple[Slice, Slice], taken: list[Bools]) -> None:
         """Leave out what lies within a sound record of the other log: a body may hold what looks like a record."""
@@ -373,7 +408,15 @@ class _Merged(Survey):
 
     def finish(self) -> Salvage:
         """Decide what becomes of everything."""
+        taken = [
+            edit
+            for one, noted in zip(self.looked, self._taken_edits, strict=True)
+            for at, edit in one.edits.items()
+            if at in noted
+        ]
+        self.edits = sorted(taken, key=lambda edit: edit.now.position)
         plan = super().finish()
+        self._leave_out_edits()
         root = str(self.readers[1 - self.base].root)
         for (topic, queue_id), spans in sorted(self._aside.items()):
             for start, stop in spans:

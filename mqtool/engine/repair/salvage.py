@@ -152,15 +152,15 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     reader = reader.with_log(placement.log)
     if not reader.commit_log.segments:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
-    look, unsound, patches = _look(reader, jobs, progress)
+    look, unsound, patches = look_at(reader, jobs, progress)
     back = PutBack(reader.commit_log)
     if placement.too_long or placement.is_whole_in_doubt or look.is_damaged():
         back = put_back(reader, placement, unsound)
         if back.patches:
-            look, _, patches = _look(reader.with_log(back.log), jobs, progress)
-    edits = [*_edits(back.log, patches)]
+            look, _, patches = look_at(reader.with_log(back.log), jobs, progress)
+    edits = [*edits_of(back.log, patches)]
     if edits:
-        look, *_ = _look(reader.with_log(with_edits(back.log, (edit.patch for edit in edits))), jobs, progress)
+        look, *_ = look_at(reader.with_log(with_edits(back.log, (edit.patch for edit in edits))), jobs, progress)
         look.edits = edits
     if not look.kept:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
@@ -174,7 +174,7 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     return dataclasses.replace(plan, remarks=[*plan.remarks, *remarks])
 
 
-def _look(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound, list[Patch]]":
+def look_at(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound, list[Patch]]":
     """Look at every record; return what is to be copied, where none is sound, and those that `recover` writes anew."""
     start = reader.commit_log.min_offset
     look, unsound = Survey(reader), Unsound(reader.commit_log, start)
@@ -186,7 +186,7 @@ def _look(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, 
     return look, unsound, []
 
 
-def _edits(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
+def edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
     """Yield the records that get other places in queues, or flags; what else cannot be right the new store sees to."""
     for patch in patches:
         tables = (

@@ -298,6 +298,29 @@ def test_of_two_that_seem_sound_the_one_that_its_queue_leads_to_is_taken(pair: P
     assert (row["store"], row["queue_id"], row["physical_offset"]) == (str(left), 7, at)
 
 
+@pytest.mark.parametrize("has_other", [False, True])
+def test_what_cannot_be_right_in_one_copy_is_taken_from_the_other_or_gets_the_place_that_its_unit_tells(
+    has_other: bool, pair: Pair, tmp_path: Path
+) -> None:
+    left, right, stored = pair
+    moved, lost = stored[50].physical_offset, stored[33].physical_offset
+    zeroed(right, lost)
+    if not has_other:
+        zeroed(right, moved)
+    write = {"op": "write", "file": f"commitlog/{moved // 4096 * 4096:020}", "at": moved % 4096 + 27, "hex": "63"}
+    apply_ops(left, [write])  # another queue offset
+
+    merge = merged(left, right, tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
+    assert wrong_in(tmp_path / "new") == []
+    assert not merge.plan.lost
+    rows = [json.loads(line) for line in (tmp_path / "new" / MANIFEST).read_text().splitlines()]
+    told = [row for row in rows if row.get("physical_offset") == moved and row["kind"] != "source"]
+    assert [row["kind"] for row in told] == (["left out"] if has_other else ["moved", "edited"])
+    assert told[0]["queue_offset"] == 0x63
+
+
 @pytest.mark.parametrize("other", ["mixed-533-kill", "many-533-clean", "dledger-497-clean"])
 def test_copies_of_different_logs_are_refused(other: str, tmp_path: Path) -> None:
     with pytest.raises(BadDataError):
