@@ -4,7 +4,7 @@
 """
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -98,32 +98,37 @@ class ProducerMessage:
         return pairs
 
 
+_FIELDS = operator.attrgetter(
+    "topic", "body", "tags", "shard_key", "keys", "properties", "delay_level", "delay_ms", "deliver_at", "flag"
+)
+_USUAL = frozenset((str, bytes, str, str, keys, dict, int, int, int, int) for keys in (str, list, tuple))
+"""Types of these that need no closer look, which is most of what a check takes."""
+
+
 def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
-    """Raise UsageError for a message that no broker would take, or a field of which is not of its type."""
-    _check_types(message)
-    check_topic_to_send(message.topic)
-    body = message.encoded_body
+    """Raise UsageError for a message that no broker would take, or a field of which is not of its type.
+
+    What is of no type would otherwise fail in the event loop, among the frames of other senders.
+    """
+    fields = _FIELDS(message)
+    if tuple(map(type, fields)) not in _USUAL:
+        _check_types(message)
+    topic, body, tags, shard_key, keys, properties, *numbers = fields
+    if any(numbers):
+        _check_numbers(message)
+    check_topic_to_send(topic)
+    if not isinstance(body, bytes):
+        body = message.encoded_body
     if not body:
-        raise UsageError(f"a message to {message.topic} has no body")
+        raise UsageError(f"a message to {topic} has no body")
     if len(body) > max_message_size:
         size = f"{len(body):,} bytes"
-        raise UsageError(f"the body of a message to {message.topic} has {size}; {max_message_size:,} are the most")
-    if message.is_delayed:
-        delays = (message.delay_level, message.delay_ms, message.deliver_at)
-        if sum(map(bool, delays)) > 1:
-            raise UsageError("delay_level, delay_ms and deliver_at exclude each other: give one")
-        if min(delays) < 0:
-            raise UsageError("a message cannot be delivered before it is sent")
-    texts = (message.tags or "") + message.shard_key
-    if message.properties:
-        for name, value in message.properties.items():
-            if name in _OURS and UNIQUE_KEY not in message.properties:
-                raise UsageError(f"{name} is no property of an application: the message has a field for it")
-            if not name or not value:
-                raise UsageError("a property needs a name and a value")
-        texts = "".join((texts, *message.properties, *message.properties.values()))
-    if message.keys:
-        texts += "".join(message.keys)
+        raise UsageError(f"the body of a message to {topic} has {size}; {max_message_size:,} are the most")
+    texts = tags + shard_key if tags else shard_key
+    if keys:
+        texts += keys if isinstance(keys, str) else _joined_keys(keys)
+    if properties:
+        texts += _joined_properties(properties)
     if not texts.isascii():
         _encoded(texts, "a tag, key or property")
     if NAME_SEPARATOR in texts or PAIR_SEPARATOR in texts:
@@ -133,37 +138,42 @@ def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_
         raise UsageError(f"the characters 1 and 2 separate properties: {name!r} cannot have them")
 
 
-_TYPED = operator.attrgetter(
-    "topic", "tags", "shard_key", "body", "keys", "properties", "delay_level", "delay_ms", "deliver_at", "flag"
-)
-_USUAL = frozenset((str, str, str, bytes, keys, dict, int, int, int, int) for keys in (str, list, tuple))
-"""Types of these that need no closer look, which is most of what a check takes."""
+def _joined_keys(keys: Sequence[str]) -> str:
+    for key in keys:
+        if not isinstance(key, str):
+            raise UsageError(f"the keys of a message must be texts, not {_kind(key)}")
+    return "".join(keys)
+
+
+def _joined_properties(properties: dict[str, str]) -> str:
+    was_received = UNIQUE_KEY in properties
+    for name, value in properties.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise UsageError(f"the properties of a message must be texts by texts, not {name!r}: {value!r}")
+        if name in _OURS and not was_received:
+            raise UsageError(f"{name} is no property of an application: the message has a field for it")
+        if not name or not value:
+            raise UsageError("a property needs a name and a value")
+    return "".join((*properties, *properties.values()))
+
+
+def _check_numbers(message: ProducerMessage) -> None:
+    for name, number, most in (
+        ("flag", message.flag, _MAX_INT),
+        ("delay_level", message.delay_level, _MAX_INT),
+        ("delay_ms", message.delay_ms, _MAX_LONG),
+        ("deliver_at", message.deliver_at, _MAX_LONG),
+    ):
+        if not -most - 1 <= number <= most:
+            raise UsageError(f"{name}={number} of a message is out of range")
+    delays = (message.delay_level, message.delay_ms, message.deliver_at)
+    if sum(map(bool, delays)) > 1:
+        raise UsageError("delay_level, delay_ms and deliver_at exclude each other: give one")
+    if min(delays) < 0:
+        raise UsageError("a message cannot be delivered before it is sent")
 
 
 def _check_types(message: ProducerMessage) -> None:
-    """Refuse here what would otherwise fail in the event loop, among the frames of other senders."""
-    if tuple(map(type, _TYPED(message))) not in _USUAL:
-        _check_fields(message)
-    if message.keys and not isinstance(message.keys, str):
-        for key in message.keys:
-            if not isinstance(key, str):
-                raise UsageError(f"the keys of a message must be texts, not {_kind(key)}")
-    if message.properties:
-        for item in message.properties.items():
-            if not (isinstance(item[0], str) and isinstance(item[1], str)):
-                raise UsageError(f"the properties of a message must be texts by texts, not {item[0]!r}: {item[1]!r}")
-    if message.flag or message.is_delayed:
-        for name, number, most in (
-            ("flag", message.flag, _MAX_INT),
-            ("delay_level", message.delay_level, _MAX_INT),
-            ("delay_ms", message.delay_ms, _MAX_LONG),
-            ("deliver_at", message.deliver_at, _MAX_LONG),
-        ):
-            if not -most - 1 <= number <= most:
-                raise UsageError(f"{name}={number} of a message is out of range")
-
-
-def _check_fields(message: ProducerMessage) -> None:
     if not isinstance(message.body, bytes | bytearray | memoryview | str):
         raise UsageError(f"the body of a message must be bytes, or text for UTF-8, not {_kind(message.body)}")
     for name, text in (("topic", message.topic), ("tags", message.tags or ""), ("shard_key", message.shard_key)):
@@ -244,11 +254,6 @@ def pack(
     return Packed(topic, body, properties, int(sys_flag), message.flag, times, most, False, message.unique_key)
 
 
-def pack_batch(messages: Sequence[ProducerMessage], topic: str, unique_key: str) -> Packed:
-    """Return the request that a batch becomes; all messages are checked, and have their unique keys."""
-    return join_batch(messages, [element_of(one, topic) for one in messages], topic, unique_key)
-
-
 def element_of(message: ProducerMessage, topic: str) -> bytes:
     """Return a message as it stands in a batch; it is checked, and has its unique key.
 
@@ -282,21 +287,16 @@ def check_batch(messages: Sequence[ProducerMessage], max_message_size: int = MAX
         raise UsageError("the messages of a batch agree on wait_store_ok")
 
 
-def split_by_size(
-    messages: Iterable[ProducerMessage], max_message_size: int = MAX_MESSAGE_SIZE
-) -> Iterator[list[ProducerMessage]]:
-    """Yield the messages in order, in batches whose bodies are within ``max_message_size``; a large one goes alone."""
-    batch: list[ProducerMessage] = []
-    room = max_message_size
-    for one in messages:
-        size = len(build_element(one.flag, one.encoded_body, build_properties(one.pairs())))
-        if batch and size > room:
-            yield batch
-            batch, room = [], max_message_size
-        batch.append(one)
+def split_by_size(sizes: Sequence[int], max_message_size: int = MAX_MESSAGE_SIZE) -> Iterator[slice]:
+    """Yield which messages of such sizes go in one batch: together within ``max_message_size``; a large one alone."""
+    start, room = 0, max_message_size
+    for index, size in enumerate(sizes):
+        if index > start and size > room:
+            yield slice(start, index)
+            start, room = index, max_message_size
         room -= size
-    if batch:
-        yield batch
+    if start < len(sizes):
+        yield slice(start, len(sizes))
 
 
 def _text(topic: str, pairs: dict[str, str]) -> str:

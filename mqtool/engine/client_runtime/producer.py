@@ -25,7 +25,6 @@ from mqtool.engine.client.outgoing import (
     element_of,
     join_batch,
     pack,
-    pack_batch,
     split_by_size,
 )
 from mqtool.engine.client.queue_choice import InTurn, Selector
@@ -426,14 +425,17 @@ class Producer(Client):
         results: list[SendResult] = []
         of_each: list[SendResult] = []
         with hooks.told_of_end(given, ready, of_each):
-            for batch in split_by_size(ready, options.max_message_size):
-                first = batch[0]
+            topic = self._topic(ready[0].topic)
+            elements = [element_of(one, topic) for one in ready]
+            for part in split_by_size([*map(len, elements)], options.max_message_size):
+                batch, first = ready[part], ready[part.start]
                 if len(batch) > 1:
-                    packed = pack_batch(batch, self._topic(first.topic), self._unique_key())
+                    packed = join_batch(batch, elements[part], topic, self._unique_key())
                 else:
                     packed = self._packed(first)
                 results.append(await self._send(packed, SendCall(first, queue, timeout_ms=timeout_ms)))
-                of_each += sending.each_result(results[-1], [one.unique_key for one in batch])
+                if given:
+                    of_each += sending.each_result(results[-1], [one.unique_key for one in batch])
         return results
 
     async def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
@@ -645,6 +647,8 @@ class Producer(Client):
 
     def _pack(self, call: SendCall, more: dict[str, str] | None = None) -> tuple[Packed, hooks.Given]:
         """Return the request that a message becomes, and the hooks that are to be told how it ended."""
+        if not self._hooks:
+            return self._packed(call.message, more), []
         given = self._before_send([call.message])
         with hooks.told_of_failure(given, [call.message]):
             return self._packed(call.message, more), given
@@ -752,10 +756,14 @@ class TransactionProducer(Producer):
             log.warning("the state of %s: %s", message.message_id, error)
 
 
-async def _told(given: hooks.Given, call: SendCall, work: Awaitable[SendResult]) -> SendResult:
-    """Send a message, and tell the hooks what became of it."""
-    if not given:
-        return await work
+def _told(
+    given: hooks.Given, call: SendCall, work: "Coroutine[Any, Any, SendResult]"
+) -> "Coroutine[Any, Any, SendResult]":
+    """Return what sends a message, and tells the hooks what became of it."""
+    return _with_hooks(given, call, work) if given else work
+
+
+async def _with_hooks(given: hooks.Given, call: SendCall, work: Awaitable[SendResult]) -> SendResult:
     results: list[SendResult] = []
     with hooks.told_of_end(given, [call.message], results):
         results.append(await work)

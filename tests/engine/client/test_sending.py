@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mqtool.engine.client import sending
-from mqtool.engine.client.outgoing import Packed, ProducerMessage, pack, pack_batch
+from mqtool.engine.client.outgoing import Packed, ProducerMessage, pack
 from mqtool.engine.client.sending import SendResult, SendStatus, TransactionState
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.codes import RequestCode
@@ -16,6 +16,7 @@ from mqtool.formats.headers import CheckTransaction, EndTransaction, Send, build
 from mqtool.formats.new_message import NewMessage, split_batch
 from mqtool.formats.properties import parse_properties
 from mqtool.formats.remoting import RemotingCommand
+from tests.engine.client.test_outgoing import pack_batch
 from tests.traces import exchanges
 
 VERSIONS = ("4.9.7", "5.3.3")
