@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import selectors
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -48,6 +49,8 @@ _FLUSH_LOOK_SECONDS = 0.1
 """How often the flusher looks whether something is due that nobody waits for."""
 _VIP_DISTANCE = 2
 """How far below its own the port lies on which a broker listens for clients that use the VIP channel."""
+_SOCKETS_AT_A_TIME = 64
+"""A request takes some 50 µs or more."""
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
 
 
@@ -421,4 +424,29 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
         result: Result = uvloop.run(main)
         return result
-    return asyncio.run(main)
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_SomeAtATime())) as runner:
+        return runner.run(main)
+
+
+class _SomeAtATime(selectors.DefaultSelector):
+    """Gives a loop some of the sockets at a time that are ready: when all clients come at once, it looks up in between.
+
+    What is due by then, and what was woken, need not wait until thousands of sockets have been read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left: list[tuple[selectors.SelectorKey, int]] = []
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return some that are ready: those that were so when it was asked before come first."""
+        if self._left:
+            some, self._left = self._left[:_SOCKETS_AT_A_TIME], self._left[_SOCKETS_AT_A_TIME:]
+            known = self.get_map()
+            # One that was changed meanwhile is told again, if it is still ready.
+            return [(key, events) for key, events in some if known.get(key.fd) is key]
+        ready = super().select(timeout)
+        if len(ready) > _SOCKETS_AT_A_TIME:
+            self._left = ready[_SOCKETS_AT_A_TIME:]
+            return ready[:_SOCKETS_AT_A_TIME]
+        return ready

@@ -11,7 +11,9 @@ Ends with status 1 when a scenario fails; the table then says how.
 # ruff: noqa: T201  its results go to standard output
 
 import argparse
+import contextlib
 import datetime
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from typing import Any
 
 from tests.commands.test_serve import serving_both
 from tests.differential.java_store import VERSIONS
-from tests.interop import run_scenarios
+from tests.interop import ACCOUNTS, run_scenarios
 
 CLIENTS = {
     **{f"java-{version}": ("java", version, f"Java {version}") for version in VERSIONS},
@@ -35,10 +37,11 @@ INTRODUCTION = """\
 # Which clients do what with `mqtool serve`
 
 Made on {day} by `python -m tests.campaigns.interop`: real clients, unmodified, against a `mqtool serve` of its own for
-each. What a scenario checks stands in its source below `tests/interop`: contents, order and counts, not only that
-nothing failed. A cell is the time it took, in seconds, two at a time on 2 cores; what waits for a client's own timers
-takes its time with any broker. ² is a second try: on a machine with much else to do some client waits too long for the
-first. Empty: this client has no such scenario.
+each, which controls access: a client has an account with just the rights that it needs. What a scenario checks stands
+in its source below `tests/interop`: contents, order and counts, not only that nothing failed. A cell is the time it
+took, in seconds, two at a time on 2 cores; what waits for a client's own timers takes its time with any broker. ² is a
+second try: on a machine with much else to do some client waits too long for the first. Empty: this client has no such
+scenario.
 """
 
 
@@ -57,7 +60,7 @@ def _results(client: str) -> dict[str, dict[str, Any]]:
     rows = {}
     with (
         tempfile.TemporaryDirectory(prefix="mqtool-interop-") as folder,
-        serving_both(Path(folder, "store")) as (process, name_server, _),
+        _guarded(Path(folder)) as (process, name_server, _),
     ):
         for row in _rows(client, kind, version, name_server, Path(folder, "work")):
             rows[row["scenario"]] = row
@@ -70,9 +73,15 @@ def _results(client: str) -> dict[str, dict[str, Any]]:
     return rows
 
 
+def _guarded(folder: Path) -> contextlib.AbstractContextManager[tuple["subprocess.Popen[str]", str, str]]:
+    accounts = folder / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS)
+    return serving_both(folder / "store", "--acl", accounts)
+
+
 def _rows(client: str, kind: str, *arguments: Any) -> Iterator[dict[str, Any]]:
     try:
-        for row in run_scenarios(kind, *arguments):
+        for row in run_scenarios(kind, *arguments, with_accounts=True):
             print(client, row["scenario"], "ok" if row["ok"] else row["detail"], file=sys.stderr, flush=True)
             yield {**row, "scenario": row["scenario"].partition("/")[2]}
     except RuntimeError as error:

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from typing import Any
 _EVERY_SECONDS = 0.002
 _LONG_SECONDS = 0.008
 _MOST_CAUSES = 5
+_GRAIN = 1e-5
+"""To how many seconds pauses are told apart."""
 
 
 @dataclasses.dataclass
@@ -53,6 +56,33 @@ class Pauses:
         )
 
 
+class _Spread:
+    """How often there was a pause of each length: an hour of them takes no more memory than a minute."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.longest = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a pause."""
+        self._counts[int(seconds / _GRAIN)] += 1
+        self.longest = max(self.longest, seconds)
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return self._counts.total()
+
+    def at(self, share: float) -> float:
+        """Return the pause (s) that so many of all, from 0 to 1, are no longer than."""
+        left = int(self.count * (1 - share))
+        for grains in sorted(self._counts, reverse=True):
+            left -= self._counts[grains]
+            if left < 0:
+                return min(self.longest, (grains + 1) * _GRAIN)
+        return 0.0
+
+
 class _Watch:
     """Watches the loop of the thread that makes it."""
 
@@ -60,7 +90,7 @@ class _Watch:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._file = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").open("rb", buffering=0)  # noqa: SIM115
-        self._samples: list[tuple[float, float]] = []
+        self._by_clock, self._own = _Spread(), _Spread()
         self._causes: list[tuple[float, str]] = []
         self._seen = ""
         self._collecting = 0.0
@@ -73,7 +103,7 @@ class _Watch:
 
     def _begin(self) -> None:
         """Begin anew: what there was belongs to the start."""
-        self._samples.clear()
+        self._by_clock, self._own = _Spread(), _Spread()
         self._causes.clear()
         self._last, self._worked = time.perf_counter(), self._work()
 
@@ -91,7 +121,8 @@ class _Watch:
         now, worked = time.perf_counter(), self._work()
         pause = max(0.0, now - self._last - _EVERY_SECONDS)
         own = min(pause, worked - self._worked)
-        self._samples.append((pause, own))
+        self._by_clock.add(pause)
+        self._own.add(own)
         seen, self._seen = self._seen, ""
         if own > _LONG_SECONDS:
             self._causes = sorted([*self._causes, (own, seen)], reverse=True)[:_MOST_CAUSES]
@@ -110,9 +141,8 @@ class _Watch:
     def end(self) -> Pauses:
         """Return what there was to see."""
         self._is_over = True
-        by_clock, own = (sorted(column) for column in zip(*self._samples, strict=True))
-        place = min(len(own) - 1, int(len(own) * 0.9999))
-        return Pauses(len(own), by_clock[place], by_clock[-1], own[place], own[-1], self._causes)
+        by_clock, own = self._by_clock, self._own
+        return Pauses(own.count, by_clock.at(0.9999), by_clock.longest, own.at(0.9999), own.longest, self._causes)
 
 
 async def watched(main: Coroutine[Any, Any, Any], path: Path) -> Any:

@@ -1,19 +1,24 @@
 // Runs one mqadmin command a line, arguments separated by tabs, and ends each with a line of its own: a JVM for all.
 //
 // "clients TOPIC GROUP -n ADDRESS" starts a producer and a consumer that stay, sends two messages to each queue, and says
-// once they are consumed what commands may ask for: the id of the consumer, and of a message both its ids.
+// once they are consumed what commands may ask for: the id of the consumer, and of a message both its ids. With a property
+// "secret" they have the accounts "producer" and "consumer", both with that secret.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.CountDownLatch;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 public class MqAdmin {
@@ -53,7 +58,7 @@ public class MqAdmin {
     }
 
     private static void start(String topic, String group, String nameServer) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(group + "Producer");
+        DefaultMQProducer producer = new DefaultMQProducer(group + "Producer", account("producer"));
         producer.setNamesrvAddr(nameServer);
         producer.setInstanceName("producer" + nameServer);
         producer.start();
@@ -65,7 +70,8 @@ public class MqAdmin {
             }
         }
         CountDownLatch left = new CountDownLatch(count);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(group, account("consumer"), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("consumer" + nameServer);
         consumer.subscribe(topic, "*");
@@ -77,5 +83,10 @@ public class MqAdmin {
         left.await();
         Thread.sleep(6000); // until its offsets are committed
         System.out.println("\nids " + consumer.buildMQClientId() + " " + sent.getOffsetMsgId() + " " + sent.getMsgId());
+    }
+
+    private static RPCHook account(String key) {
+        String secret = System.getProperty("secret");
+        return secret == null ? null : new AclClientRPCHook(new SessionCredentials(key, secret));
     }
 }

@@ -1,8 +1,8 @@
 """The page ``docs/mqadmin.md``: what each command of mqadmin 5.3.3 makes of mqtool, and of a real broker.
 
 ``python -m tests.differential.mqadmin_table > docs/mqadmin.md`` makes it again, with JVMs for the real name server, the
-real broker and mqadmin. A command works like the real one if it prints the same for both, but for times, ids, rates and
-order.
+real broker and mqadmin. Ours controls access, and mqadmin has the keys of an administrator. A command works like the
+real one if it prints the same for both, but for times, ids, rates and order.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
 from tests.differential.java_broker import MqAdmin, free_port, mqadmin, running_broker, running_name_server
+from tests.interop import ACCOUNTS, SECRET
 
 VERSION = "5.3.3"
 BROKER_NAME = "broker-java"
@@ -218,8 +219,10 @@ async def real(folder: Path) -> AsyncIterator[Target]:
 
 @contextlib.asynccontextmanager
 async def ours(folder: Path) -> AsyncIterator[Target]:
-    """Run mqtool's."""
-    settings = BrokerSettings(broker_name=BROKER_NAME)
+    """Run mqtool's, where access is controlled."""
+    accounts = folder / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS)
+    settings = BrokerSettings(broker_name=BROKER_NAME, acl_enabled=True, acl_file=str(accounts))
     async with Cluster(NameServerConfig(), [BrokerConfig(folder / "ours", settings=settings)]) as cluster:
         yield Target(cluster.name_server_address, cluster.broker_addresses[0])
 
@@ -247,8 +250,8 @@ _HEAD = """\
 # mqadmin
 
 Each command of mqadmin {version} against `mqtool serve` and against a real name server and broker {version}, made by a
-run. "The same" is what both print, but for times, ids, rates and the order of lines. A command may have been tried with
-several arguments, failures among them.
+run; `serve` controls access, and mqadmin has the keys of an administrator. "The same" is what both print, but for
+times, ids, rates and the order of lines. A command may have been tried with several arguments, failures among them.
 
 In all: {summary}.
 
@@ -279,7 +282,12 @@ async def compare(folder: Path, commands: str = COMMANDS) -> dict[str, bool]:
     for run in (real, ours):
         # Each has an mqadmin to itself: some commands keep the client of the broker that they were first used for.
         admins = folder / f"mqadmin-{run.__name__}"
-        async with run(folder) as target, mqadmin(VERSION, admins, target.name_server) as admin:
+        (admins / "conf").mkdir(parents=True)
+        (admins / "conf" / "tools.yml").write_text(f"accessKey: administrator\nsecretKey: {SECRET}\n")
+        async with (
+            run(folder) as target,
+            mqadmin(VERSION, admins, target.name_server, f"-Dsecret={SECRET}") as admin,
+        ):
             asked = ask(admin, target, folder, commands)
             printed.append({line: words(text, target) async for line, text in asked})
     theirs, here = printed

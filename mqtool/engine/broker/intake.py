@@ -1,6 +1,6 @@
 """The way of a message into the store: straight, or by where it has to wait first."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 Detour = Callable[["NewMessage", int], "AppendResult | None"]
 """Changes a message, and where it goes, so that it waits elsewhere first; returns a result to refuse it."""
+
+_OF_ONE_SENT_AGAIN = frozenset((b"DELAY",))
 
 
 class Intake:
@@ -32,7 +34,22 @@ class Intake:
             Where it is stored, or why it is not.
         """
         if not self._names.isdisjoint(message.pairs):
-            for names, detour in self._detours:
-                if not names.isdisjoint(message.pairs) and (refused := detour(message, now)) is not None:
-                    return refused
+            refused = self._detour(message, message.pairs.keys(), now)
+            if refused is not None:
+                return refused
         return self.store.append(message, now)
+
+    def put_again(self, message: "NewMessage", now: int) -> "AppendResult":
+        """Store a message that a consumer has had: of what its properties ask for only a delay counts.
+
+        Those of a message in a batch were never asked for, nor seen whether its producer may ask for them.
+        """
+        refused = self._detour(message, _OF_ONE_SENT_AGAIN & message.pairs.keys(), now)
+        return self.store.append(message, now) if refused is None else refused
+
+    def _detour(self, message: "NewMessage", asked_by: Set[bytes], now: int) -> "AppendResult | None":
+        """Ask the detours for properties of these names."""
+        for names, detour in self._detours:
+            if not names.isdisjoint(asked_by) and (refused := detour(message, now)) is not None:
+                return refused
+        return None

@@ -24,6 +24,8 @@ MOST_COUNTED = 10_000
 """Pairs of a topic and a group with figures of their own."""
 MOST_TIMERS = 1_000_000
 """Timer messages that wait."""
+MOST_OF_POPS = 4_000_000
+"""Check points and acknowledgements of pops that wait for their time, as timer messages do."""
 MOST_OPEN = 1_000_000
 """Half messages whose transaction is open."""
 MOST_MEMBERS = 100_000

@@ -100,7 +100,7 @@ class PopOrders:
     def hide(self, key: Key, offset: int, pop_time: int, until: int) -> None:
         """Have a message that is held be visible again at a time of its own (ms)."""
         held = self._held.get(key)
-        if held is not None and held.pop_time == pop_time:
+        if held is not None and held.pop_time == pop_time and offset in held.offsets:
             held.visible_at[offset] = until
             self._is_changed = True
 

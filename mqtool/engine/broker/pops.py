@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 INIT_AT_END = 1
 """``initMode`` of a group that wants to begin with what comes from now on; 0 is the first message that is kept."""
+_AGAIN_MS = 1000
+"""How long to wait where what is given out cannot be kept."""
 _RETRY_FIRST = 5
 """Every fifth pop looks at the retry topic before the queues, all others after them."""
 _ASTRAY = (StoreStatus.OFFSET_TOO_SMALL, StoreStatus.OFFSET_OVERFLOW_BADLY, StoreStatus.OFFSET_FOUND_NULL)
@@ -99,6 +101,7 @@ class Taken:
     flush_offset: int = 0  # up to which the log must be flushed before the messages may be given out
     free_at: int | None = None  # when a queue that is blocked by what others hold is free (ms)
     is_full: bool = False  # it would have waited for messages, and too many do
+    is_held_up: bool = False  # there are messages, and it cannot be kept that they are given out
 
 
 class Pops:
@@ -201,6 +204,8 @@ class Pops:
             offsets.commit(group, topic, queue_id, max(offset, fetched.next_offset))
         elif not self._keep(key, offset, fetched, request, taken):
             taken.rest += fetched.message_count
+            taken.is_held_up = True
+            taken.free_at = min(now + _AGAIN_MS, taken.free_at or now + _AGAIN_MS)
 
     def _keep(self, key: tuple[str, str, int], start: int, fetched: Fetched, request: PopRequest, taken: Taken) -> bool:
         """Keep that messages are given out and put them into the answer; tell whether that could be."""

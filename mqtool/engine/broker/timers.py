@@ -23,7 +23,7 @@ from mqtool.engine.broker.config_files import sync_folder
 from mqtool.engine.broker.copies import likeness
 from mqtool.engine.broker.delayed import with_real_place
 from mqtool.engine.broker.delivered_before import DeliveredBefore
-from mqtool.engine.broker.limits import MOST_TIMERS
+from mqtool.engine.broker.limits import MOST_OF_POPS, MOST_TIMERS
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.timer_files import PRECISION_MS, Timed, replace_file, write_timer_files
@@ -78,6 +78,7 @@ class Timers:
         self._log_file_size = store.config.size("mappedFileSizeTimerLog")
         self._not_before = now
         self._waiting: list[tuple[int, int]] = []  # a heap of due times and queue offsets
+        self._count_of_pops = 0  # of those that wait
         self._recalled: dict[int, set[bytes]] = {}  # by due time what recalls name; they are entries of the heap too
         self._dropped: set[tuple[int, int]] = set()  # entries that have a copy, or had been delivered before a crash
         self._done, _, _, _, *self._version = self._load()
@@ -156,7 +157,10 @@ class Timers:
             return _ILLEGAL
         if len(pairs.get(_DELETE, b"")) > _MOST_OF_RECALL:
             return _ILLEGAL
-        if len(self._waiting) >= MOST_TIMERS and not message.topic.startswith(REVIVE_PREFIX):
+        there, most = len(self._waiting) - self._count_of_pops, MOST_TIMERS
+        if message.topic.startswith(REVIVE_PREFIX):
+            there, most = self._count_of_pops, MOST_OF_POPS
+        if there >= most:
             return _TOO_MANY
         out = (deliver - 1) // PRECISION_MS * PRECISION_MS  # one that is on the second is one earlier, too
         out = max(out, self._done)  # where the clock was set back
@@ -184,6 +188,7 @@ class Timers:
         if recalled:
             self._recalled.setdefault(due, set()).add(recalled)
         heapq.heappush(self._waiting, (due, queue_offset))
+        self._count_of_pops += _is_of_pops(stored)
         return stored
 
     def _is_recalled(self, due: int, pairs: dict[bytes, bytes]) -> bool:
@@ -219,12 +224,14 @@ class Timers:
             if not self._waiting or self._waiting[0][0] > now:
                 break
             entry = self._waiting[0]
+            stored = self._message(entry[1])
             if entry in self._dropped:
                 self._dropped.remove(entry)
-            elif self._is_refused(*entry, now):
+            elif stored is not None and self._is_refused(entry[0], stored, now):
                 self._not_before = now + _AGAIN_MS
                 break
             heapq.heappop(self._waiting)
+            self._count_of_pops -= stored is not None and _is_of_pops(stored)
             due = entry[0]
             if not self._waiting or self._waiting[0][0] > due:
                 self._recalled.pop(due, None)
@@ -238,10 +245,9 @@ class Timers:
         """Return when the next message is due."""
         return max(self._waiting[0][0], self._not_before) if self._waiting else None
 
-    def _is_refused(self, due: int, queue_offset: int, now: int) -> bool:
+    def _is_refused(self, due: int, stored: StoredMessage, now: int) -> bool:
         """Store a message where it belongs, unless it is recalled; tell whether to try again later."""
-        stored = self._message(queue_offset)
-        if stored is None or self._is_recalled(due, stored.message.pairs):
+        if self._is_recalled(due, stored.message.pairs):
             return False
         properties, pairs = stored.message.properties, stored.message.pairs
         enqueued = stored.store_timestamp // PRECISION_MS * PRECISION_MS
@@ -320,6 +326,10 @@ def _deliver_time(pairs: dict[bytes, bytes], now: int) -> int | None:
             delay = _number(text)
             return None if delay is None else now + delay * unit
     return _number(pairs.get(_DELIVER, b""))
+
+
+def _is_of_pops(stored: StoredMessage) -> bool:
+    return stored.message.pairs.get(_REAL_TOPIC, b"").startswith(_REVIVE)
 
 
 def _rolls(message: NewMessage) -> int:

@@ -36,6 +36,8 @@ FLUSHES = Kind("flushes", most=1 << 30, most_of_key=1 << 30)  # as many as messa
 SAVES = Kind("saves", most=1 << 30, most_of_key=1 << 30)
 CALLS = Kind("calls", most=1 << 30, most_of_key=64, is_told_of_end=True)
 
+_FEW_TIMES = 1000
+
 Look = Callable[[bool, int], Any]
 """Returns what there is by now, given whether its time is up, and the time (ms); None: it has to wait on."""
 Then = Callable[[Any, int], None]
@@ -92,9 +94,11 @@ class WaitingRoom:
         self._keys_of_topic: dict[str, Counter[Hashable]] = {}  # of those that are served in turn
         self._by_session: dict[Session, dict[Waiting, None]] = {}
         self._by_time: dict[int, dict[Waiting, None]] = {}
-        self._times: list[int] = []  # a heap; at some of them nothing waits any more
-        self._alarms: list[tuple[int, int, Hashable]] = []  # a heap
+        self._times: list[int] = []  # a heap
+        self._empty_times = 0  # at which nothing waits any more
+        self._alarms: list[tuple[int, int, Hashable]] = []  # a heap; of some keys a later one, too
         self._alarm_count = 0
+        self._first_alarms: dict[Hashable, int] = {}
         self._counts: Counter[str] = Counter()  # by the name of a kind
         self._woken: dict[Waiting, None] = {}
         self._woken_keys: dict[Hashable, None] = {}  # of those that are served in turn
@@ -120,6 +124,8 @@ class WaitingRoom:
             if at_time is None:
                 at_time = self._by_time[deadline] = {}
                 heapq.heappush(self._times, deadline)
+            elif not at_time:
+                self._empty_times -= 1
             at_time[waiting] = None
         for topic in waiting.topics:
             self._keys_of_topic.setdefault(topic, Counter())[key] += 1
@@ -170,8 +176,16 @@ class WaitingRoom:
             self._woken[waiting] = None
 
     def wake_at(self, time: int, key: Hashable) -> None:
-        """Have them be looked at again at a time (ms)."""
-        if key in self._by_key:
+        """Have them be looked at again at a time (ms); only the first counts that they are told."""
+        first = self._first_alarms.get(key)
+        if key not in self._by_key or (first is not None and first <= time):
+            return
+        self._first_alarms[key] = time
+        if len(self._alarms) > 2 * len(self._first_alarms):
+            self._alarms = [(at, number, one) for number, (one, at) in enumerate(self._first_alarms.items())]
+            self._alarm_count = len(self._alarms)
+            heapq.heapify(self._alarms)
+        else:
             self._alarm_count += 1
             heapq.heappush(self._alarms, (time, self._alarm_count, key))
 
@@ -190,7 +204,10 @@ class WaitingRoom:
     def tick(self, now: int) -> None:
         """Look at those that are woken, and at those whose time is up."""
         while self._alarms and self._alarms[0][0] <= now:
-            self.wake(heapq.heappop(self._alarms)[2])
+            time, _, key = heapq.heappop(self._alarms)
+            if self._first_alarms.get(key) == time:
+                del self._first_alarms[key]
+                self.wake(key)
         if self._woken:
             woken, self._woken = self._woken, {}
             for waiting in woken:
@@ -202,7 +219,7 @@ class WaitingRoom:
         while self._times and self._times[0] <= now:
             due = self._by_time[self._times[0]]
             if not due:
-                del self._by_time[heapq.heappop(self._times)]
+                self._pop_time()
                 continue
             waiting = next(iter(due))
             self._drop(waiting)
@@ -213,7 +230,7 @@ class WaitingRoom:
         if self._woken or self._woken_keys:
             return now
         while self._times and not self._by_time[self._times[0]]:
-            del self._by_time[heapq.heappop(self._times)]
+            self._pop_time()
         due = self._times[0] if self._times else None
         if self._alarms and due is not None and self._alarms[0][0] < due:  # without anybody there is nothing to wake
             return self._alarms[0][0]
@@ -241,12 +258,18 @@ class WaitingRoom:
         self._counts[waiting.kind.name] -= 1
         self._woken.pop(waiting, None)
         if waiting.deadline is not None:
-            del self._by_time[waiting.deadline][waiting]
+            at_time = self._by_time[waiting.deadline]
+            del at_time[waiting]
+            if not at_time:
+                self._empty_times += 1
+                if self._empty_times > max(_FEW_TIMES, len(self._times) // 2):
+                    self._forget_times()
         for table, name in ((self._by_key, waiting.key), (self._by_session, waiting.session)):
             there = table[name]  # type: ignore[index]
             del there[waiting]
             if not there:
                 del table[name]  # type: ignore[arg-type]
+                self._first_alarms.pop(name, None)
         for topic in waiting.topics:
             keys = self._keys_of_topic[topic]
             keys[waiting.key] -= 1
@@ -254,3 +277,15 @@ class WaitingRoom:
                 del keys[waiting.key]
                 if not keys:
                     del self._keys_of_topic[topic]
+
+    def _pop_time(self) -> None:
+        """Forget the first time, at which nothing waits."""
+        del self._by_time[heapq.heappop(self._times)]
+        self._empty_times -= 1
+
+    def _forget_times(self) -> None:
+        """Forget all times at which nothing waits: they may be far away."""
+        self._by_time = {time: there for time, there in self._by_time.items() if there}
+        self._times = [*self._by_time]
+        heapq.heapify(self._times)
+        self._empty_times = 0

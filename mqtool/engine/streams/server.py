@@ -12,7 +12,9 @@ import asyncio
 import collections
 import itertools
 import logging
+import os
 import resource
+import socket
 import ssl
 import sys
 from abc import ABC, abstractmethod
@@ -28,6 +30,8 @@ from mqtool.formats.peer import Buffer, Peer
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+_TAKEN_AT_ONCE = 32
+"""Connections in one turn of the loop: each takes some 100 µs. asyncio goes by the backlog that it was given."""
 _SWEEP_SECONDS = 5.0
 _WARNED_SECONDS = 60.0
 _STOP_SECONDS = 2.0
@@ -174,11 +178,16 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         """
         self.loop = asyncio.get_running_loop()
         try:
-            listener = await self.loop.create_server(lambda: _ServerConnection(self), host, port, backlog=_BACKLOG)
+            listener = await self.loop.create_server(
+                lambda: _ServerConnection(self), host, port, backlog=_TAKEN_AT_ONCE
+            )
         except PermissionError as error:
             raise NotPermittedError(f"this user may not listen on {host}:{port}") from error
         except OSError as error:
             raise UnavailableError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
+        for one in listener.sockets:
+            with socket.socket(fileno=os.dup(one.fileno())) as same:
+                same.listen(_BACKLOG)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweep()

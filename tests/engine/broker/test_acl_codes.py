@@ -1,6 +1,7 @@
 """Every request code where access is controlled, through a socket: nothing is open that has no row."""
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ accounts:
   - {accessKey: everything, secretKey: "12345678", defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
   - {accessKey: subscriber, secretKey: "12345678", topicPerms: [T=SUB], defaultGroupPerm: SUB}
   - {accessKey: publisher, secretKey: "12345678", topicPerms: [T=PUB]}
-  - {accessKey: another, secretKey: "12345678", topicPerms: [U=PUB]}
+  - {accessKey: another, secretKey: "12345678", topicPerms: [U=PUB|SUB], defaultGroupPerm: SUB}
 """
 REFUSED = "org.apache.rocketmq.acl.common.AclException: "
 QUEUE = {"brokerName": "broker-a", "queueId": 0, "topic": "T"}
@@ -153,6 +154,12 @@ def test_who_may_not_send_to_a_topic_recalls_none_of_its_messages_however_a_reca
                 "producerGroup": group,
             }
             await another.ask(RequestCode.RECALL_MESSAGE, **fields)
+        # In a batch no message asks for anything, until one is sent again.
+        pairs = build_properties({"TIMER_DEL_UNIQKEY": "T+K", "TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": "L"})
+        size = struct.pack(">5i", 22 + len(pairs), 0, 0, 0, 0), struct.pack(">h", len(pairs))
+        sent = await another.send(size[0] + size[1] + pairs, 0, "U", batch=True)
+        back = {"group": "G", "offset": int(sent["msgId"][-16:], 16), "originTopic": "U", "unitMode": False}
+        await another.done(RequestCode.CONSUMER_SEND_MSG_BACK, **back, delayLevel=-1, originMsgId=sent["msgId"])
         reader = client("subscriber")
         for group, name in ((f"G\x02{recall}", "b"), ("G", f"b\x02{recall}")):
             receipt = f"0 {deliver - 10_000} 10000 0 0 {name} 0 0"

@@ -5,16 +5,22 @@ import contextlib
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
 import mqtool
+from mqtool.engine.broker import waiting_room
 from mqtool.engine.broker.operations.clients import MOST_GROUPS, MOST_SUBSCRIPTIONS
-from mqtool.engine.broker.operations.filters import MOST_OF_FILTER
+from mqtool.engine.broker.operations.filters import MOST_OF_FILTER, MOST_OF_SQL92
+from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
 from mqtool.engine.name_server.kv_configs import MOST_KV, MOST_OF_KV
+from mqtool.engine.name_server.remoting_door import MOST_OF_REGISTRATION
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import (
     Heartbeat,
     Subscription,
@@ -22,8 +28,11 @@ from mqtool.formats.bodies import (
     build_heartbeat,
 )
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.remoting import RemotingCommand
-from tests.wire_client import Client, consumer, registration
+from mqtool.formats.remoting import MAX_HEADER, RemotingCommand
+from tests.wire_client import Client, consumer, messages_in, registration
+
+PULL: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}
+PULL |= {"sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}
 
 
 def on_broker(test: Callable[[Client], Awaitable[None]]) -> None:
@@ -36,12 +45,12 @@ def on_broker(test: Callable[[Client], Awaitable[None]]) -> None:
     asyncio.run(served())
 
 
-@pytest.mark.parametrize("kind", ["TAG", "SQL92"])
-def test_a_filter_of_a_pull_or_a_pop_is_only_so_long(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "most"), [("TAG", MOST_OF_FILTER), ("SQL92", MOST_OF_SQL92)])
+def test_a_filter_of_a_pull_or_a_pop_is_only_so_long(kind: str, most: int) -> None:
     async def test(client: Client) -> None:
         await client.send(b"one", 0, "T", pairs={"TAGS": "t"})
         short = " || ".join(["t", *("x" * 100 for _ in range(100))]) if kind == "TAG" else "TAGS = 't'"
-        long = short + (" || " if kind == "TAG" else " OR ") + "x" * MOST_OF_FILTER
+        long = short + (" || " if kind == "TAG" else " OR ") + "x" * most
         pull: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}
         pull |= {"sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "expressionType": kind}
         pop: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "maxMsgNums": 1, "invisibleTime": 9000}
@@ -116,7 +125,7 @@ def test_a_heartbeat_with_twenty_thousand_groups_makes_none() -> None:
     on_broker(test)
 
 
-def lowered(**limits: int) -> contextlib.ExitStack:
+def lowered(**limits: Any) -> contextlib.ExitStack:
     """Have limits that take long to reach be lower, wherever they are looked at."""
     stack = contextlib.ExitStack()
     for name, value in limits.items():
@@ -224,6 +233,25 @@ def test_what_clients_say_of_themselves_is_only_so_long() -> None:
     on_broker(test)
 
 
+def test_the_text_of_an_access_key_is_kept_only_where_it_means_something(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text("globalWhiteRemoteAddresses: [127.0.0.1]\naccounts: []\n")
+    guarded = BrokerSettings(acl_enabled=True, acl_file=str(tmp_path / "plain_acl.yml"))
+    body = build_heartbeat(Heartbeat("c", ("P",)))
+
+    async def served(settings: BrokerSettings) -> tuple[int, set[str]]:
+        config = BrokerConfig(tmp_path / "store", settings=settings)
+        async with asyncio.timeout(60), Cluster(NameServerConfig(), [config]) as cluster:
+            [rules] = cluster.brokers
+            client = Client(rules.address)
+            code = (await client.ask(RequestCode.HEART_BEAT, body, AccessKey="x" * 300)).code
+            identities = {one.session.identity for one in rules.clients.producers("P")}
+            await client.close()
+        return code, identities
+
+    assert asyncio.run(served(BrokerSettings())) == (0, {""})
+    assert asyncio.run(served(guarded)) == (1, set())
+
+
 def test_so_many_timer_messages_and_open_transactions_wait_and_no_more() -> None:
     async def test(client: Client) -> None:
         for limit, pairs in (
@@ -236,6 +264,85 @@ def test_so_many_timer_messages_and_open_transactions_wait_and_no_more() -> None
                 with pytest.raises(AssertionError):
                     await client.send(b"one more", topic="T", pairs=pairs)
                 await client.send(b"plain", topic="T")
+
+    on_broker(test)
+
+
+def test_so_many_queues_forbidden_topics_and_figures_are_kept_and_no_more() -> None:
+    async def test(client: Client) -> None:
+        await client.make_topic("T", readQueueNums=4, writeQueueNums=4)
+        await client.make_topic("U")
+        await client.send(b"one", 0, "T")
+
+        async def send(queue: int) -> RemotingCommand:
+            fields: dict[str, Any] = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "queueId": queue}
+            fields |= {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0}
+            return await client.ask(RequestCode.SEND_MESSAGE, b"body", **fields)
+
+        async def forbid(topic: str) -> RemotingCommand:
+            fields: dict[str, Any] = {"group": "G", "topic": topic, "readable": False}
+            return await client.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, **fields)
+
+        async def count(group: str) -> RemotingCommand:
+            await client.ask(RequestCode.PULL_MESSAGE, **{**PULL, "consumerGroup": group})
+            names = {"statsName": "GROUP_GET_NUMS", "statsKey": f"T@{group}"}
+            return await client.ask(RequestCode.VIEW_BROKER_STATS_DATA, **names)
+
+        with lowered(MOST_QUEUES_IN_ALL=2, MOST_FORBIDDEN=1, MOST_COUNTED=1):
+            assert [(await send(queue)).code for queue in (0, 1, 2, 1)] == [0, 0, 1, 0]
+            assert [(await forbid(topic)).code for topic in ("T", "U", "T")] == [0, 1, 0]
+            assert [(await count(group)).code for group in ("R", "S", "R")] == [0, 1, 0]
+        assert (await send(2)).code == 0
+
+    on_broker(test)
+
+
+def test_so_many_pulls_and_pops_wait_and_others_are_answered_at_once() -> None:
+    async def test(client: Client) -> None:
+        await client.make_topic("T")
+        pull = {**PULL, "sysFlag": 6, "suspendTimeoutMillis": 30_000}
+        pop: dict[str, Any] = {"consumerGroup": "G", "topic": "T", "queueId": 0, "maxMsgNums": 1, "invisibleTime": 9000}
+        pop |= {"pollTime": 15_000, "bornTime": time.time_ns() // 1_000_000, "initMode": 0, "expType": "TAG"}
+        kinds = {"PULLS": waiting_room.PULLS._replace(most=2), "POPS": waiting_room.POPS._replace(most_of_key=2)}
+        with lowered(**kinds):
+            for code, fields, said in (
+                (RequestCode.PULL_MESSAGE, pull, ResponseCode.PULL_NOT_FOUND),
+                (RequestCode.POP_MESSAGE, {**pop, "exp": "*"}, ResponseCode.POLLING_FULL),
+            ):
+                asked = [asyncio.ensure_future(client.ask(code, **fields)) for _ in range(3)]
+                assert (await asked[2]).code == said
+                assert not any(one.done() for one in asked[:2])
+                for _ in range(2):
+                    await client.send(b"one", topic="T")
+                assert [(await one).code for one in asked[:2]] == [0, 0]
+                await client.done(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+                await client.make_topic("T")
+
+    on_broker(test)
+
+
+def test_a_question_for_a_key_is_answered_with_so_many_messages() -> None:
+    async def test(client: Client) -> None:
+        for _ in range(70):
+            await client.send(b"one", topic="T", pairs={"UNIQ_KEY": "same", "KEYS": "k"})
+        fields: dict[str, Any] = {"topic": "T", "maxNum": 1000, "beginTimestamp": 0, "endTimestamp": 1 << 62}
+        found = await client.ask(RequestCode.QUERY_MESSAGE, **fields, key="k")
+        assert len([*messages_in(found.body)]) == 64
+        found = await client.ask(RequestCode.QUERY_MESSAGE, **fields, key="same", _UNIQUE_KEY_QUERY=True)
+        assert len([*messages_in(found.body)]) == 32
+
+    on_broker(test)
+
+
+def test_what_is_too_long_for_a_setting_a_topic_or_a_header_is_refused() -> None:
+    async def test(client: Client) -> None:
+        answer = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, b"regionId=" + b"x" * 300)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        with pytest.raises(AssertionError, match="take more than 16,384 characters"):
+            await client.make_topic("T", attributes=f"+message.type={'x' * 20_000}")
+        with pytest.raises(MqtoolError):  # the connection is closed
+            await client.ask(RequestCode.GET_BROKER_RUNTIME_INFO, long="x" * MAX_HEADER)
+        await client.make_topic("T")
 
     on_broker(test)
 
@@ -253,6 +360,9 @@ def test_a_name_server_keeps_only_so_many_brokers_and_topics() -> None:
             assert await register("a" * 300, "h:1", "T1", "T2") == 1
             assert await register("b", "h:1", "T1" * 200, "T2") == 1
             assert await register("b", "h:1", "T1", "T2", servers=65) == 1
+            long = registration("b", "h:2", ())
+            long.body = bytes(MOST_OF_REGISTRATION + 1)
+            assert (await client.invoke(long)).code == ResponseCode.INVALID_PARAMETER
             with lowered(MOST_BROKERS=3):
                 assert await register("b", "h:2", "T1", "T2") == 0
                 assert await register("c", "h:3", "T1", "T2") == 1

@@ -2,16 +2,19 @@
 
 import contextlib
 import itertools
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from mqtool.engine.broker import timers
 from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
@@ -285,3 +288,87 @@ def test_messages_that_many_pops_did_not_acknowledge_come_back_some_at_a_time(tm
 
         assert counts[-1] == 2000
         assert max(after - before for before, after in itertools.pairwise(counts)) <= 232
+
+
+def test_a_question_for_news_is_answered_when_the_queue_that_others_hold_is_free_again(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        make_topic(asking)
+        send(asking, "one")
+        asking.ask(RequestCode.POP_MESSAGE, **pop_fields(0, order=True, invisible=3000))
+        question = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "order": True, "bornTime": asking.now}
+        assert asking.handle(RequestCode.NOTIFICATION, **question, pollTime=20_000) == []
+        assert pass_time(asking, 2900) == []
+        [(_, answer)] = pass_time(asking, 200)
+        assert answer.ext_fields["hasMsg"] == "true"
+
+
+def test_who_waits_for_queues_that_others_hold_takes_no_more_memory_the_more_comes_meanwhile(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        make_topic(asking)
+        for queue_id in range(QUEUES):
+            send(asking, f"first {queue_id}", queue_id)
+            asking.ask(RequestCode.POP_MESSAGE, **pop_fields(queue_id, order=True, invisible=60_000))
+        question = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "order": True, "bornTime": asking.now}
+        waits = {"bornTime": asking.now, "pollTime": 50_000, "order": True}
+        assert asking.handle(RequestCode.NOTIFICATION, **question, pollTime=50_000) == []
+        assert asking.handle(RequestCode.POP_MESSAGE, **pop_fields(**waits)) == []
+        sizes = []
+        for _ in range(2):
+            for number in range(200):
+                send(asking, f"m{number}", number % QUEUES)
+                assert asking.door.tick(asking.now) == []
+            sizes.append(len(asking.broker.room._alarms))
+        assert sizes == [2, 2]
+
+
+def test_who_would_wait_for_years_and_leaves_leaves_nothing(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        make_topic(asking)
+        times = []
+        for _ in range(3):
+            for number in range(1000):
+                waits = pop_fields(bornTime=asking.now, pollTime=10**12 + number)
+                assert asking.handle(RequestCode.POP_MESSAGE, **waits) == []
+            asking.door.closed(asking.client, asking.now)
+            asking.now += 1000
+            times.append(len(asking.broker.room._by_time))
+        assert times[-1] <= 1000
+
+
+def test_what_pops_keep_has_a_limit_of_its_own_and_who_waits_for_room_costs_nothing(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        make_topic(asking)
+        for number in range(3):
+            send(asking, f"m{number}")
+        timed = {"topic": TOPIC, "queueId": 0, "producerGroup": "P", "properties": "TIMER_DELAY_SEC\x019\x02"}
+        timed |= {"defaultTopic": "TBW102", "defaultTopicQueueNums": 1, "sysFlag": 0, "bornTimestamp": 1, "flag": 0}
+        with mock.patch.multiple(timers, MOST_OF_POPS=1, MOST_TIMERS=1):
+            [first] = pop(asking, count=1, invisible=5000)
+            assert pop(asking) == []
+            assert acknowledge(asking, first) == ResponseCode.SYSTEM_ERROR  # it comes again
+            sends = [asking.ask(RequestCode.SEND_MESSAGE, b"later", **timed).code for _ in range(2)]
+            assert sends == [0, ResponseCode.SYSTEM_ERROR]
+            waits = pop_fields(bornTime=asking.now, pollTime=15_000)
+            assert asking.handle(RequestCode.POP_MESSAGE, **waits) == []
+            asking.door.tick(asking.now)
+            assert asking.door.next_tick(asking.now) > asking.now
+            out = pass_time(asking, 8000)
+            assert {one.name for _, answer in out for one in deliveries(answer)} <= {"m0", "m1", "m2"}
+            assert len(out) == 1
+        left = {one.name for _, answer in out for one in deliveries(answer)}
+        pass_time(asking, 20_000)
+        assert {one.name for one in pop(asking)} | left >= {"m0", "m1", "m2", "later"}
+
+
+def test_only_messages_that_a_pop_in_order_has_given_out_are_hidden_on(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        make_topic(asking)
+        for number in range(9):
+            send(asking, f"m{number}")
+        [one] = deliveries(asking.ask(RequestCode.POP_MESSAGE, **pop_fields(0, 1, order=True)))
+        for offset in range(9):
+            hidden = of_one(one) | {"offset": offset, "invisibleTime": 2000}
+            assert asking.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **hidden).code == 0
+        pass_time(asking, 6000)
+        table = (tmp_path / "config" / "consumerOrderInfo.json").read_text()
+        assert re.findall(r'"ot":\{([^}]*)\}', re.sub(r"\s", "", table)) == [f"0:{asking.now - 6000 + 2000}"]

@@ -142,17 +142,23 @@ class PopRequests:
         key = _key(NOTIFICATIONS, request.topic, request.group, request.queue_id)
 
         def look(is_due: bool, now: int) -> News | None:
-            has_messages = self._has_messages(request, key, now)
-            return News(has_messages) if has_messages or is_due else None
+            has_messages, free_at = self._has_messages(request, now)
+            if has_messages or is_due:
+                return News(has_messages)
+            if free_at is not None:
+                self.room.wake_at(free_at, key)
+            return None
 
-        news = look(until <= now, now)
-        if news is not None:
-            return news
+        has_messages, free_at = self._has_messages(request, now)
+        if has_messages or until <= now:
+            return News(has_messages)
         if not self.room.has_room(NOTIFICATIONS, key):
             return News(False, is_full=True)
         topics = (request.topic, *self.pops.retry_topics(request.topic, request.group))
         waiting = Waiting(NOTIFICATIONS, key, session, until, look, topics=topics)
         self.room.add(waiting)
+        if free_at is not None:
+            self.room.wake_at(free_at, key)
         return waiting
 
     def waiting_count(self, group: str, topic: str, queue_id: int, now: int) -> int:
@@ -164,15 +170,17 @@ class PopRequests:
         self._check(group, topic, queue_id, now)
         return self.room.count(POPS, _key(POPS, topic, group, queue_id))
 
-    def _has_messages(self, request: NewsRequest, key: Key, now: int) -> bool:
+    def _has_messages(self, request: NewsRequest, now: int) -> tuple[bool, int | None]:
+        """Tell whether there are messages, or else when the first queue is free that others hold (ms)."""
         group, pops = request.group, self.pops
+        first: int | None = None
         for topic, queue_id in self._places(request.topic, group, request.queue_id):
             cursor = topic, group, queue_id
             if request.is_in_order and (free_at := pops.orders.blocked_until(cursor, request.attempt_id, now)):
-                self.room.wake_at(free_at, key)
+                first = min(free_at, first or free_at)
             elif pops.has_messages(topic, group, queue_id):
-                return True
-        return False
+                return True, None
+        return False, first
 
     def _places(self, topic: str, group: str, queue_id: int) -> Iterable[tuple[str, int]]:
         """Yield the queues that a request is about."""
@@ -217,9 +225,9 @@ class _Pop:
         return None
 
     def look_again(self, taken: Taken) -> None:
-        """See to it that it is tried again where its filter stopped, or when a queue is free."""
+        """See to it that it is tried again where its filter stopped, or when a queue is free, or the store."""
         room = self._requests.room
-        if taken.rest:
+        if taken.rest and not taken.is_held_up:
             room.wake(self._key)
         if taken.free_at:
             room.wake_at(taken.free_at, self._key)

@@ -202,7 +202,7 @@ class Sends:
         message.properties = build_properties(pairs)
         message.reconsume_times = times + 1
         message.store_host = self._state.store_host
-        result = self._intake.put(message, now)
+        result = self._intake.put_again(message, now)
         if result.status is PutStatus.PUT_OK:
             retried = message.pairs.get(_RETRY_TOPIC, b"").decode("utf-8", "replace")
             self._figures.sent_back(retried, group_name)

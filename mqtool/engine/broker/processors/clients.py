@@ -7,6 +7,7 @@
 from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.clients import Client
+from mqtool.engine.broker.limits import check_name
 from mqtool.formats.bodies import (
     build_body,
     build_consumer_list,
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 def heartbeat(broker: "Broker", request: "Request") -> "Answer":
     """Take note of a client; the groups that it changes are told before it gets its answer."""
     command, session, now = request
-    session.identity = command.ext_fields.get(ACCESS_KEY, "")
+    if broker.access:  # without that it is a text of any length, which means nothing
+        identity = command.ext_fields.get(ACCESS_KEY, "")
+        check_name(identity, "access key")
+        session.identity = identity
     is_changed = broker.client_requests.heartbeat(session, parse_heartbeat(command.body), now)
     session.language, session.version = command.language, command.version
     # Clients of 5.x may leave out subscriptions that are known; "changed" has them sent again.
