@@ -155,10 +155,15 @@ def test_who_may_not_send_to_a_topic_recalls_none_of_its_messages_however_a_reca
             }
             await another.ask(RequestCode.RECALL_MESSAGE, **fields)
         # In a batch no message asks for anything, until one is sent again.
-        pairs = build_properties({"TIMER_DEL_UNIQKEY": "T+K", "TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": "L"})
-        size = struct.pack(">5i", 22 + len(pairs), 0, 0, 0, 0), struct.pack(">h", len(pairs))
-        sent = await another.send(size[0] + size[1] + pairs, 0, "U", batch=True)
-        back = {"group": "G", "offset": int(sent["msgId"][-16:], 16), "originTopic": "U", "unitMode": False}
+        text = build_properties({"TIMER_DEL_UNIQKEY": "T+K", "TIMER_DELIVER_MS": str(deliver), "UNIQ_KEY": "L"})
+        head = struct.pack(">5i", 22 + len(text), 0, 0, 0, 0) + struct.pack(">h", len(text))
+        sent = await another.send(head + text, 0, "U", batch=True)
+        back: dict[str, Any] = {
+            "group": "G",
+            "offset": int(sent["msgId"][-16:], 16),
+            "originTopic": "U",
+            "unitMode": False,
+        }
         await another.done(RequestCode.CONSUMER_SEND_MSG_BACK, **back, delayLevel=-1, originMsgId=sent["msgId"])
         reader = client("subscriber")
         for group, name in ((f"G\x02{recall}", "b"), ("G", f"b\x02{recall}")):

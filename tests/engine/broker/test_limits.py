@@ -285,7 +285,7 @@ def test_so_many_queues_forbidden_topics_and_figures_are_kept_and_no_more() -> N
 
         async def count(group: str) -> RemotingCommand:
             await client.ask(RequestCode.PULL_MESSAGE, **{**PULL, "consumerGroup": group})
-            names = {"statsName": "GROUP_GET_NUMS", "statsKey": f"T@{group}"}
+            names: dict[str, Any] = {"statsName": "GROUP_GET_NUMS", "statsKey": f"T@{group}"}
             return await client.ask(RequestCode.VIEW_BROKER_STATS_DATA, **names)
 
         with lowered(MOST_QUEUES_IN_ALL=2, MOST_FORBIDDEN=1, MOST_COUNTED=1):

@@ -295,7 +295,13 @@ def test_a_question_for_news_is_answered_when_the_queue_that_others_hold_is_free
         make_topic(asking)
         send(asking, "one")
         asking.ask(RequestCode.POP_MESSAGE, **pop_fields(0, order=True, invisible=3000))
-        question = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "order": True, "bornTime": asking.now}
+        question: dict[str, Any] = {
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": 0,
+            "order": True,
+            "bornTime": asking.now,
+        }
         assert asking.handle(RequestCode.NOTIFICATION, **question, pollTime=20_000) == []
         assert pass_time(asking, 2900) == []
         [(_, answer)] = pass_time(asking, 200)
@@ -308,7 +314,13 @@ def test_who_waits_for_queues_that_others_hold_takes_no_more_memory_the_more_com
         for queue_id in range(QUEUES):
             send(asking, f"first {queue_id}", queue_id)
             asking.ask(RequestCode.POP_MESSAGE, **pop_fields(queue_id, order=True, invisible=60_000))
-        question = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": -1, "order": True, "bornTime": asking.now}
+        question: dict[str, Any] = {
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": -1,
+            "order": True,
+            "bornTime": asking.now,
+        }
         waits = {"bornTime": asking.now, "pollTime": 50_000, "order": True}
         assert asking.handle(RequestCode.NOTIFICATION, **question, pollTime=50_000) == []
         assert asking.handle(RequestCode.POP_MESSAGE, **pop_fields(**waits)) == []
@@ -340,7 +352,12 @@ def test_what_pops_keep_has_a_limit_of_its_own_and_who_waits_for_room_costs_noth
         make_topic(asking)
         for number in range(3):
             send(asking, f"m{number}")
-        timed = {"topic": TOPIC, "queueId": 0, "producerGroup": "P", "properties": "TIMER_DELAY_SEC\x019\x02"}
+        timed: dict[str, Any] = {
+            "topic": TOPIC,
+            "queueId": 0,
+            "producerGroup": "P",
+            "properties": "TIMER_DELAY_SEC\x019\x02",
+        }
         timed |= {"defaultTopic": "TBW102", "defaultTopicQueueNums": 1, "sysFlag": 0, "bornTimestamp": 1, "flag": 0}
         with mock.patch.multiple(timers, MOST_OF_POPS=1, MOST_TIMERS=1):
             [first] = pop(asking, count=1, invisible=5000)
