@@ -469,3 +469,20 @@ def test_little_of_a_large_segment_is_kept_at_once(form: str, tmp_path: Path, mo
     assert ran.rows[0]["message_count"] == 1
     assert sum(sizes) == 96 << 20
     assert max(sizes) <= 64 << 20
+
+
+@pytest.mark.parametrize("form", ["gz", "zst"])
+def test_verify_unpacks_each_segment_once(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = pack_segments(copy_of("mixed-533-kill", tmp_path), form, keep_last=False)
+    sizes = []
+    unpacked = packed._unpacked
+
+    def noted(path: Path) -> Iterator[bytes]:
+        for piece in unpacked(path):
+            sizes.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(packed, "_unpacked", noted)
+
+    assert run("verify", "-s", copy).status == Status.OK
+    assert sum(sizes) == sum(path.stat().st_size for path in (golden_store("mixed-533-kill") / "commitlog").iterdir())

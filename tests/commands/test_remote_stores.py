@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mqtool.engine.repair import placement
 from mqtool.engine.store import remote, spool
+from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, ReadError, Status, StoreChangedError
+from tests.builders import record
 from tests.commands.running import Ran, run
 from tests.commands.test_compressed_copies import archive, check_equal, compressed, pack_segments
 from tests.commands.test_live import tear
@@ -235,6 +238,30 @@ def test_a_whole_file_takes_few_large_requests(s3: S3, faulty: FaultyServer) -> 
     assert sum(faulty.sizes) == len(data)
     assert len(faulty.sizes) == 3
     assert faulty.head_count == 1  # for its length: the answers tell whether it is the same object
+
+
+def test_verify_fetches_each_byte_of_a_store_once(s3: S3, faulty: FaultyServer) -> None:
+    store = golden_store("mixed-533-kill")
+
+    ran = run("verify", "-s", s3.put(store, "mixed-533-kill"))
+
+    assert (ran.status, ran.output) == (Status.OK, run("verify", "-s", store).output)
+    assert sum(faulty.sizes) <= sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
+
+
+def test_a_few_records_of_a_segment_are_fetched_to_tell_its_name(
+    s3: S3, faulty: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "_SAMPLED", spool.BLOCK)
+    size = 12 << 20
+    first = record(body=bytes(3 << 20))  # its end lies behind what is fetched for its beginning
+    s3.client.put_object(Bucket=BUCKET, Key=f"named/commitlog/{0:020}", Body=first.ljust(size, b"\0"))
+    log = CommitLog([remote.place(f"s3://{BUCKET}/named/commitlog")], size)
+
+    found = placement.place(log)
+
+    assert [(one.start_offset, one.size) for one in found.log.segments] == [(0, size)]
+    assert sum(faulty.sizes) <= 8 * spool.BLOCK
 
 
 @pytest.mark.parametrize("faults", [[503, 503], ["cut"], ["stall", 500], ["cut", 503, "stall", "cut"]])

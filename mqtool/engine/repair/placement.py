@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.engine.store.commit_log import ROWS, CommitLog, heads_in
+from mqtool.engine.store.commit_log import ROWS, SLACK, CommitLog, heads_in
 from mqtool.engine.store.file_queue import segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import NotPermittedError
 from mqtool.formats import consume_queue, scan
 from mqtool.formats import kernels as plain
@@ -113,9 +114,16 @@ class _File:
     size: int
     named: int | None  # the address by its name, None of a file that is not named as a segment
     order: int
+    segment: MappedFile | None = None  # of the log
     votes: "collections.Counter[int]" = dataclasses.field(default_factory=collections.Counter)
     """How many records say that they are of the segment of an address."""
     is_counted: bool = False  # all of its records
+
+    def mapped(self) -> MappedFile:
+        """Return the file; of one that is fetched or unpacked the bytes stay with the log, which is read next."""
+        if self.segment is not None and isinstance(self.path, RemotePath):
+            return self.segment
+        return MappedFile(self.path, 0, self.size)
 
     @property
     def claim(self) -> int | None:
@@ -139,7 +147,7 @@ def place(log: CommitLog) -> Placement:
 
 def _files(log: CommitLog) -> list[_File]:
     folders = {folder: number for number, folder in enumerate(log.folders)}
-    found = [_File(one.path, one.size, one.start_offset, folders.get(one.path.parent, 0)) for one in log.segments]
+    found = [_File(one.path, one.size, one.start_offset, folders.get(one.path.parent, 0), one) for one in log.segments]
     found += [_File(one.path, one.size, None, len(folders)) for one in log.strays if not one.is_folder]
     return found
 
@@ -149,24 +157,20 @@ def _count(files: list[_File], size: int) -> None:
     shared = collections.Counter(file.named for file in files)
     for file in files:
         with contextlib.suppress(NotPermittedError):
-            mapped = MappedFile(file.path, 0, file.size)
+            mapped = file.mapped()
             end = min(file.size, size)
             places = dict.fromkeys((0, end // 2, end * 3 // 4))
             sampled = [_first_votes(mapped, at, min(at + _SAMPLED, end), size) for at in places]
             said = {base for votes in sampled for base in votes}
             if said != {file.named} or shared[file.named] > 1:
                 file.is_counted = True
-                for table in records_in(mapped, 0, end):
-                    file.votes += _votes(table, size)
+                file.votes = _all_votes(mapped, end, size)
             else:
                 file.votes = sum(sampled, collections.Counter())
     claims = collections.Counter(file.claim for file in files)
     for file in files:
         if claims[file.claim] > 1 and file.claim is not None and not file.is_counted:
-            mapped = MappedFile(file.path, 0, file.size)
-            file.votes = sum(
-                (_votes(table, size) for table in records_in(mapped, 0, min(file.size, size))), collections.Counter()
-            )
+            file.votes = _all_votes(file.mapped(), min(file.size, size), size)
             file.is_counted = True
 
 
@@ -174,9 +178,13 @@ def _first_votes(mapped: MappedFile, start: int, stop: int, size: int) -> "colle
     return next((_votes(table, size) for table in records_in(mapped, start, stop, _SAMPLE)), collections.Counter())
 
 
+def _all_votes(mapped: MappedFile, stop: int, size: int) -> "collections.Counter[int]":
+    return sum((_votes(table, size) for table in records_in(mapped, 0, stop)), collections.Counter())
+
+
 def _votes(table: MessageTable, size: int) -> "collections.Counter[int]":
     """Return how many records are of which segment by their addresses, whatever their bodies are worth."""
-    bases = table.column("physical_offset") - table.column("position")
+    bases = table.column("physical_offset") - table.starts
     values, counts = np.unique(bases[(bases >= 0) & (bases % size == 0)], return_counts=True)
     return collections.Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
@@ -198,13 +206,12 @@ def records_in(
         is_sound: what more must be true of a record; without that others may begin inside of it.
     """
     kernels = scan.kernels_for(stop - start if limit == ROWS else 0)
-    buffer: Any = mapped.bytes if kernels is not plain else memoryview(mapped.bytes)
     at = start
     while at < stop:
         first = next(heads_in(mapped, at, stop), None)
         if first is None:
             return
-        table = scan.scan(buffer, mapped.start_offset, first, stop, kernels=kernels, limit=limit).table
+        buffer, table = _scanned(mapped, first, stop, kernels, limit)
         wrong = table.faults != 0
         if is_sound is not None:
             wrong[~wrong] = ~is_sound(table.where(~wrong))
@@ -220,6 +227,18 @@ def records_in(
             behind = int(table.starts[done]) if done < len(table) else at
             if done == len(table) or next(scan.candidates(buffer, None, at, behind), None) is not None:
                 break
+
+
+def _scanned(mapped: MappedFile, start: int, stop: int, kernels: Any, limit: int) -> tuple[Any, MessageTable]:
+    """Return the bytes of a file, and the records that begin in a stretch of it: all of each can be looked at."""
+    reach = stop + SLACK
+    while True:
+        data, until = mapped.reach(start, reach)
+        buffer = memoryview(data) if kernels is plain else data
+        table = scan.scan(buffer, mapped.start_offset, start, stop, kernels=kernels, limit=limit).table
+        reach = int(table.starts[-1]) + int(table.column("size")[-1]) if len(table) else until
+        if reach <= until or until >= mapped.size:
+            return buffer, table
 
 
 def _keepers(files: list[_File], size: int) -> dict[int, _File]:
