@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -252,6 +253,7 @@ async def _serve(
             if metrics_of:
                 address = await stack.enter_async_context(metrics_of(cluster.brokers))
                 ready.append(f"metrics http://{address}/metrics")
+            gc.freeze()  # what is there for good is never looked through while clients wait
             click.echo(f"mqtool: ready: {', '.join(ready)}")
             await told.wait()
     return Status.OK
