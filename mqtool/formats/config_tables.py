@@ -10,7 +10,7 @@ import enum
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -369,7 +369,7 @@ def topics(table: Table) -> dict[str, TopicConfig]:
             write_queue_count=_integer(settings, "writeQueueNums", 16, path),
             perm=_integer(settings, "perm", 6, path),
             order=_boolean(settings, "order", False, path),
-            filter_type=_string(settings, "topicFilterType", "SINGLE_TAG", path),
+            filter_type=_filter_type(settings, path),
             sys_flag=_integer(settings, "topicSysFlag", 0, path),
             attributes=_attributes(settings, path),
         )
@@ -388,8 +388,8 @@ def subscription_groups(table: Table) -> dict[str, SubscriptionGroup]:
             consume_orderly=_boolean(settings, "consumeMessageOrderly", False, path),
             retry_queue_count=_integer(settings, "retryQueueNums", 1, path),
             retry_max_times=_integer(settings, "retryMaxTimes", 16, path),
-            broker_id=_integer(settings, "brokerId", 0, path),
-            slow_consumer_broker_id=_integer(settings, "whichBrokerWhenConsumeSlowly", 1, path),
+            broker_id=_integer(settings, "brokerId", 0, path, 64),
+            slow_consumer_broker_id=_integer(settings, "whichBrokerWhenConsumeSlowly", 1, path, 64),
             notify_changes_enabled=_boolean(settings, "notifyConsumerIdsChangedEnable", True, path),
             sys_flag=_integer(settings, "groupSysFlag", 0, path),
             attributes=_attributes(settings, path),
@@ -419,7 +419,10 @@ def consumer_offsets(table: Table, nameless: list[str] | None = None) -> dict[Of
     light = _member(table, "lmqOffsetTable")
     for name in light:
         path = f"lmqOffsetTable.{name}"
-        found[*_topic_and_group(name, path), 0] = _number(light[name], path)
+        if nameless is not None and not all(str(name).partition("@")):
+            nameless.append(str(name))
+            continue
+        found[*_topic_and_group(name, path), 0] = _needed(light[name], path, 64)
     return found
 
 
@@ -431,7 +434,7 @@ def delay_offsets(table: Table) -> dict[int, int]:
 def read_table(name: str, data: bytes) -> Table:
     """Parse a table as brokers load it: where it cannot be read they take its backup.
 
-    Offsets must be maps of numbers to numbers, else a broker fails on them; what else it means is not looked at.
+    A value of a wrong type is one that cannot be read, unless fastjson makes the right one of it.
 
     Args:
         name: of its file, without ``.bak``.
@@ -441,11 +444,8 @@ def read_table(name: str, data: bytes) -> Table:
         FormatError: it cannot be read.
     """
     table = parse_table(data)
-    if name == "delayOffset.json":
-        delay_offsets(table)
-    elif name in ("consumerOffset.json", "lmqConsumerOffset.json"):
-        for _, by_queue, path in _named(table, "offsetTable"):
-            by_number(by_queue, path)
+    if name in _MEANINGS:
+        _MEANINGS[name](table)
     return table
 
 
@@ -453,7 +453,7 @@ def data_version(table: Table) -> DataVersion:
     """Return the version of any table, zeros where it has none; raises like ``topics``."""
     version = _member(table, "dataVersion")
     return DataVersion(
-        *(_integer(version, name, 0, "dataVersion") for name in ("stateVersion", "counter", "timestamp"))
+        *(_integer(version, name, 0, "dataVersion", 64) for name in ("stateVersion", "counter", "timestamp"))
     )
 
 
@@ -464,13 +464,13 @@ def by_number(value: Any, path: str) -> dict[int, int]:
         FormatError: it is no such map; ``path`` tells where it stands.
     """
     return {
-        _number(key, f"{path}: the key {key}"): _number(item, f"{path}.{key}")
+        _needed(key, f"{path}: the key {key}", 32): _needed(item, f"{path}.{key}", 64)
         for key, item in _object(value, path).items()
     }
 
 
 def _member(table: Table, name: str) -> Table:
-    return _object(table.get(name, {}), name)
+    return _object(_value(table, name, {}), name)
 
 
 def _named(table: Table, member: str) -> Iterator[tuple[str, Table, str]]:
@@ -489,25 +489,38 @@ def _topic_and_group(name: Any, path: str) -> tuple[str, str]:
 
 def _attributes(settings: Table, path: str) -> dict[str, str]:
     found = _object(_value(settings, "attributes", {}), f"{path}.attributes")
-    return {str(name): _string(found, name, "", f"{path}.attributes") for name in found}
+    return {
+        str(name): value if isinstance(value, str) else _build(value, Dialect.ONE_LINE, "", "")
+        for name, value in found.items()
+    }
 
 
-def _integer(settings: Table, name: str, default: int, path: str) -> int:
-    return _number(_value(settings, name, default), f"{path}.{name}")
+# Values of other types than they should be: what fastjson, of 5.3 where versions differ, makes of them
+
+
+def _integer(settings: Table, name: str, default: int, path: str, bits: int = 32) -> int:
+    value = _number(settings.get(name), f"{path}.{name}", bits)
+    return default if value is None else value
 
 
 def _boolean(settings: Table, name: str, default: bool, path: str) -> bool:
-    value = _value(settings, name, default)
-    if isinstance(value, bool):
-        return value
+    value = settings.get(name)
+    if isinstance(value, str):
+        value = _BOOLEANS.get(value.lower(), value)
+    elif isinstance(value, int | float) and abs(value) < 1 << 31:
+        value = int(value) == 1
+    if value is None or isinstance(value, bool):
+        return default if value is None else value
     raise _unfit(f"{path}.{name}", "is neither true nor false")
 
 
-def _string(settings: Table, name: str, default: str, path: str) -> str:
-    value = _value(settings, name, default)
-    if isinstance(value, str):
-        return value
-    raise _unfit(f"{path}.{name}", "is no text")
+def _filter_type(settings: Table, path: str) -> str:
+    value = settings.get("topicFilterType")
+    if isinstance(value, int) and not isinstance(value, bool) and value in range(len(_FILTER_TYPES)):
+        value = _FILTER_TYPES[value]
+    if value is None or isinstance(value, str):
+        return value or _FILTER_TYPES[0]
+    raise _unfit(f"{path}.topicFilterType", "is no text")
 
 
 def _value(settings: Table, name: str, default: Any) -> Any:
@@ -515,12 +528,25 @@ def _value(settings: Table, name: str, default: Any) -> Any:
     return default if value is None else value
 
 
-def _number(value: Any, path: str) -> int:
-    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):  # brokers take quoted numbers
+def _needed(value: Any, path: str, bits: int) -> int:
+    number = _number(value, path, bits)
+    if number is None:
+        raise _unfit(path, f"is no whole number of {bits} bits")
+    return number
+
+
+def _number(value: Any, path: str, bits: int) -> int | None:
+    """Return a whole number, None for text that says there is none."""
+    if isinstance(value, str):
+        text = value.replace(",", "")
+        if value in _NOTHING:
+            return None
+        value = int(text) if re.fullmatch(r"-?[0-9]{1,19}", text) else value
+    elif isinstance(value, bool | float) and abs(value) < 1 << 63:
         value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
+    if value is None or (isinstance(value, int) and -(1 << (bits - 1)) <= value < 1 << (bits - 1)):
         return value
-    raise _unfit(path, "is no whole number of 64 bits")
+    raise _unfit(path, f"is no whole number of {bits} bits")
 
 
 def _object(value: Any, path: str) -> Table:
@@ -531,3 +557,26 @@ def _object(value: Any, path: str) -> Table:
 
 def _unfit(path: str, what: str) -> FormatError:
     return FormatError(f"{path} {what}", offset=0)
+
+
+_NOTHING = ("", "null")
+_BOOLEANS: dict[str, bool | None] = {
+    **dict.fromkeys(_NOTHING),
+    **dict.fromkeys(("true", "1", "y", "t"), True),
+    **dict.fromkeys(("false", "0", "n", "f"), False),
+}
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
+
+def _with_version(parse: Callable[[Table], object]) -> Callable[[Table], object]:
+    return lambda table: (parse(table), data_version(table))
+
+
+_MEANINGS: dict[str, Callable[[Table], object]] = {
+    "topics.json": _with_version(topics),
+    "subscriptionGroup.json": _with_version(subscription_groups),
+    "consumerOffset.json": lambda table: consumer_offsets(table, []),
+    "lmqConsumerOffset.json": lambda table: consumer_offsets(table, []),
+    "delayOffset.json": delay_offsets,
+}
+"""How each table is read whose values are looked at."""

@@ -24,6 +24,7 @@ from mqtool.formats.config_tables import (
     delay_offsets,
     dialect_of,
     parse_table,
+    read_table,
     subscription_groups,
     topics,
 )
@@ -311,10 +312,10 @@ def test_the_newer_of_two_tables_has_the_greater_version() -> None:
         ({"topicConfigTable": []}, "topicConfigTable"),
         ({"topicConfigTable": {"T": 1}}, "topicConfigTable.T"),
         ({"topicConfigTable": {"T": {"perm": "six"}}}, "topicConfigTable.T.perm"),
-        ({"topicConfigTable": {"T": {"perm": True}}}, "topicConfigTable.T.perm"),
-        ({"topicConfigTable": {"T": {"perm": 1 << 63}}}, "topicConfigTable.T.perm"),
-        ({"topicConfigTable": {"T": {"order": 1}}}, "topicConfigTable.T.order"),
-        ({"topicConfigTable": {"T": {"attributes": {"a": 1}}}}, "topicConfigTable.T.attributes.a"),
+        ({"topicConfigTable": {"T": {"perm": {}}}}, "topicConfigTable.T.perm"),
+        ({"topicConfigTable": {"T": {"perm": 1 << 31}}}, "topicConfigTable.T.perm"),
+        ({"topicConfigTable": {"T": {"order": "no"}}}, "topicConfigTable.T.order"),
+        ({"topicConfigTable": {"T": {"attributes": 1}}}, "topicConfigTable.T.attributes"),
     ],
 )
 def test_a_member_of_another_kind_is_named_by_its_path(table: dict[str, Any], path: str) -> None:
@@ -322,6 +323,40 @@ def test_a_member_of_another_kind_is_named_by_its_path(table: dict[str, Any], pa
         topics(table)
 
     assert caught.value.reason.startswith(f"{path} is ")
+
+
+_WHOLE = '1 "1" "1,000" 1.5 1e2 true -1 "" null "null"'
+_TAKEN = {
+    "readQueueNums": _WHOLE,
+    "order": '1 2 1.5 true "true" "Y" "0" "" null',
+    "topicFilterType": '0 1 "x" "" null',
+    "attributes": '{} null {"a":1} {"a":[1]} {"a":null} {"a":true}',
+}
+_REFUSED = {
+    "readQueueNums": '"x" " 7" [] 99999999999 9223372036854775808',
+    "order": '"x" "no" "ON" [] {}',
+    "topicFilterType": "true 2 [] {}",
+    "attributes": '1 "x" true []',
+}
+"""Values that fastjson takes for settings of a topic or not: 1.2.83 and 2.0.59; 4.9 has no attributes."""
+
+
+@pytest.mark.parametrize("setting", _TAKEN)
+def test_a_table_with_values_of_other_types_is_read_where_brokers_read_it(setting: str) -> None:
+    def text(value: str) -> bytes:
+        return f'{{"topicConfigTable":{{"T":{{"{setting}":{value}}}}}}}'.encode()
+
+    for value in _TAKEN[setting].split(" "):
+        assert topics(read_table("topics.json", text(value)))
+    for value in _REFUSED[setting].replace('" 7"', '"\u00a07"').split(" "):
+        with pytest.raises(FormatError, match=rf"^topicConfigTable\.T\.{setting} is "):
+            read_table("topics.json", text(value))
+
+
+@pytest.mark.parametrize("text", ['{"dataVersion":1}', '{"dataVersion":{"counter":"x"}}', '{"topicConfigTable":[]}'])
+def test_a_table_with_a_head_of_another_type_cannot_be_read(text: str) -> None:
+    with pytest.raises(FormatError):
+        read_table("topics.json", text.encode())
 
 
 @pytest.mark.parametrize("name", ["TopicTest", "@G", "T@", ""])
@@ -337,7 +372,7 @@ def test_consumer_offsets_without_topic_and_group_are_told_where_that_is_asked_f
     assert nameless == ["TopicTest"]
 
 
-@pytest.mark.parametrize("value", [None, [], {"x": 1}, {0: None}, {0: 1.5}, {"0 ": 1}, {0: 1 << 63}])
+@pytest.mark.parametrize("value", [None, [], {"x": 1}, {0: None}, {0: ""}, {"0 ": 1}, {0: 1 << 63}])
 def test_a_map_of_numbers_has_nothing_else(value: Any) -> None:
     with pytest.raises(FormatError, match=r"^offsets"):
         by_number(value, "offsets")

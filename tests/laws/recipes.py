@@ -1150,6 +1150,14 @@ _ROWS = {
         "recover",
         [{"op": "write", "file": "commitlog/00000000000000065536", "at": 11438, "hex": "0000009e"}],
     ),
+    "a table with a value of a wrong type, as in its backup, keeps a broker from starting": (
+        "mixed-533-clean",
+        "doctor",
+        [
+            {"op": "write", "file": "config/topics.json", "at": 165, "hex": "22616c7322"},
+            {"op": "write", "file": "config/topics.json.bak", "at": 165, "hex": "22616c7322"},
+        ],
+    ),
     "entries for a key that makes room for light queues do not stay in the index": (
         "special-497-clean",
         "recover",
