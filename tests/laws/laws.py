@@ -554,14 +554,14 @@ def existed(base: str, damaged: JudgedStore, start: int, misplaced: bool = True)
     for queue, unit in damaged.units():
         if (queue, unit[:3]) in units:
             evidence.add((*queue, unit.queue_offset))
+    evidence = {key for key in evidence if 0 <= key[2] < (1 << 63) // 20}  # bytes of units
     bounds: dict[tuple[str, int], tuple[int, int]] = {}
     for topic, queue_id, offset in evidence:
         low, high = bounds.get((topic, queue_id), (offset, offset))
         bounds[topic, queue_id] = min(low, offset), max(high, offset)
     addresses = {key: record.position for record in whole.records.values() for key in record.keys}
     between = {key for key in addresses if key[:2] in bounds and bounds[key[:2]][0] <= key[2] <= bounds[key[:2]][1]}
-    there = {key for key in evidence | between if addresses.get(key, start) >= start}
-    return {key for key in there if key[2] < (1 << 63) // 20}  # bytes of units
+    return {key for key in evidence | between if addresses.get(key, start) >= start}
 
 
 def state_of(store: Path) -> State:

@@ -1172,6 +1172,77 @@ _ROWS = {
             {"op": "delete", "path": "commitlog/00000000000000032768"},
         ],
     ),
+    "of several ways to join a record into which bytes were put that one is taken which the index tells": (
+        "many-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "insert",
+                "file": "commitlog/00000000000000000000",
+                "at": 12076,
+                "hex": "58ef8bb5d3" + "41" * 195,
+                "keep": True,
+            }
+        ],
+    ),
+    "or that one which says what the records behind it say": (
+        "ext-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "insert",
+                "file": "commitlog/00000000000000000000",
+                "at": 38511,
+                "hex": "540d5d5bb0" + "41" * 195,
+                "keep": True,
+            }
+        ],
+    ),
+    "two messages in a row with damaged numbers go back to the places whose units lead to them": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 10825, "hex": "0000000000000028"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 14899, "hex": "0000000000000029"},
+        ],
+    ),
+    "without units they go back to those that the message behind them leaves": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 10825, "hex": "0000000000000009"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 14899, "hex": "0000000000000007"},
+        ],
+    ),
+    "so do the first two of a queue": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 3253, "hex": "0000000000000007"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 6617, "hex": "0000000000000009"},
+        ],
+    ),
+    "the last two of a queue, ahead of it though nothing of the log is lost, take its next places": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000262144", "at": 24444, "hex": "000000000000003c"},
+            {"op": "write", "file": "commitlog/00000000000000262144", "at": 25947, "hex": "0000010000000000"},
+        ],
+    ),
+    "the first message of a log that says to be of before 1970 gets the time of the next": (
+        "ext-497-kill",
+        "recover --abnormal",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 56, "hex": "fffffe5e043be2f1"}],
+    ),
+    "it does so in a new store": (
+        "ext-497-kill",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 56, "hex": "fffffe5e043be2f1"}],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -1,12 +1,13 @@
 """A few dozen generated damages keep the laws; ``python -m tests.campaigns.laws`` is the long form."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqtool.engine.repair.plan import Loss, Plan
 from tests.laws.cases import WITH_PROPERTIES_FROM, Case, Damage, case_of
-from tests.laws.damages import BASES, KINDS
+from tests.laws.damages import BASES, KINDS, base_of
 from tests.laws.laws import Result, Violation, check, existed, state_of
 from tests.laws.laws import _Check as Check
 from tests.laws.mends import Direct, Told
@@ -118,3 +119,25 @@ def test_a_case_shrinks_to_what_it_takes() -> None:
     assert smallest.kinds == ["page_zeroed"]
     assert [op["len"] for op in smallest.damages[0].ops] == [16]
     assert smallest.settings
+
+
+@pytest.mark.parametrize(
+    ("address", "damage"),
+    [
+        (14824, {"op": "excise", "file": "commitlog/00000000000000000000", "at": 14867, "len": 2, "keep": True}),
+        (
+            85430,
+            {"op": "insert", "file": "commitlog/00000000000000065536", "at": 19983, "hex": "4adb" * 100, "keep": True},
+        ),
+    ],
+)
+def test_a_record_that_came_apart_is_lost_or_what_it_was_and_never_a_guess(
+    address: int, damage: dict[str, Any], tmp_path: Path
+) -> None:
+    one = Check(Case("special-533-clean", [Damage("by hand", [damage])], "recover --abnormal"), tmp_path, Direct())
+    plan = one.runner.plan(one.store, one.config, one.case.mend)
+    one.runner.carry_out(one.store, one.config, plan)
+    was, now = base_of("special-533-clean").judged.records[address], one.judged(one.store).records[address]
+
+    assert now.is_placeholder or now.digest() == was.digest()
+    assert now.keys == was.keys

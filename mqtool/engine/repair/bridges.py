@@ -470,7 +470,7 @@ def _settle_queue(
     rows = np.flatnonzero(free)
     ends = starts + claims.messages
     if (starts[rows][1:] < ends[rows][:-1]).any():
-        rows = rows[_rising(starts[rows].tolist(), ends[rows].tolist())]
+        rows = rows[rising(starts[rows].tolist(), ends[rows].tolist())]
     keep = np.zeros(len(starts), np.bool_)
     keep[rows] = True
     claims, starts, ends = claims.where(rows), starts[rows], ends[rows]
@@ -506,7 +506,7 @@ def _unclaimed(gap: QueueGap, claims: _Claims, starts: Ints, ends: Ints) -> list
     return [QueueGap(gap.queue, *one) for one in zip(*columns, strict=True)]
 
 
-def _rising(starts: list[int], ends: list[int]) -> list[int]:
+def rising(starts: list[int], ends: list[int]) -> list[int]:
     """Return the numbers of the most ranges that follow each other."""
     lasts: list[int] = []  # the smallest start that a series of each length ends with
     number_at: list[int] = []

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import mmap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from mqtool.engine.repair.log_plan import LogPlan, Piece
 from mqtool.engine.repair.parts import spans_of
 from mqtool.engine.repair.placement import Placement, records_in
 from mqtool.engine.repair.record_editor import Patch
+from mqtool.engine.repair.shifted import Ways
 from mqtool.engine.store.commit_log import STEP, CommitLog, Gap, heads_in
 from mqtool.engine.store.dispatch import dispatch, property_crcs
 from mqtool.engine.store.file_queue import segment_name
@@ -40,6 +41,8 @@ _NEAR = 1 << 16
 _MOST_MIDDLES = 16
 _MOST_SOURCES = 6
 _LONGEST_SHIFTED = 1 << 12
+_MOST_BEHIND = 16
+"""Records behind one whose end was shifted, which show what such records say."""
 _END = 1 << 63
 _CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\r")
 _MOST_JOINED = 1 << 30
@@ -47,7 +50,6 @@ _MOST_JOINED = 1 << 30
 _ADDRESS_AT = int(layout.HEAD_DTYPES[0].fields["physical_offset"][1])  # type: ignore[index]
 _HEAD = _ADDRESS_AT + 8
 """One past the address of a record; its system flag is next."""
-_TIMES_END = max(head.itemsize for head in layout.HEAD_DTYPES)
 
 
 class Source(NamedTuple):
@@ -267,7 +269,7 @@ def put_back(reader: StoreReader, placement: Placement, unsound: Unsound) -> Put
         sources = [*(one.source for one in wanted.get(number, [])), *(source for _, source in moves.get(number, []))]
         if start <= end_before and not any(_is_free(log, unsound, end_before, source) for source in sources):
             start = unsound.starts[number]
-        pieces += _Joiner(log, start, unsound.ends[number], wanted.get(number, []), moves.get(number, [])).join()
+        pieces += _Joiner(reader, start, unsound.ends[number], wanted.get(number, []), moves.get(number, [])).join()
     back = _written(log, pieces)
     back.left = [record for one in left for record in _not_there(back.log, one)]
     return back
@@ -420,7 +422,9 @@ class _Records(NamedTuple):
 class _Joiner:
     """Fills one stretch with records from elsewhere, and with those that parts of two places make whole."""
 
-    def __init__(self, log: CommitLog, start: int, end: int, parts: list[Found], moves: list[_Move]) -> None:
+    def __init__(self, reader: StoreReader, start: int, end: int, parts: list[Found], moves: list[_Move]) -> None:
+        log = reader.commit_log
+        self.reader = reader
         self.start = start
         self.end = end
         self.parts = sorted(parts, key=lambda part: part.start)
@@ -461,7 +465,7 @@ class _Joiner:
         near = list(dict.fromkeys([*known, *(source for _, source in self.moves[first:last])]))
         sources = list(dict.fromkeys([*self.in_place, *near[:_MOST_SOURCES]]))
         while at < stop:
-            joined = _joined(at, stop, self.segment_end, sources, self.sectors)
+            joined = _joined(self.reader, at, stop, self.segment_end, sources, self.sectors)
             if joined is not None:
                 record, source = joined
                 yield _Records(at, record, 1)
@@ -484,14 +488,16 @@ _Mix = list[tuple[int, Source]]
 
 
 def _joined(
-    at: int, stop: int, segment_end: int, sources: Sequence[Source], sectors: Mapping[int, Source]
+    reader: StoreReader, at: int, stop: int, segment_end: int, sources: Sequence[Source], sectors: Mapping[int, Source]
 ) -> tuple[bytes, Source] | None:
     """Return the record that begins at an address, made of bytes of the sources, and where its last byte is from.
 
     None where they make none. The first of the sources is the place itself, if that is there.
     """
+    segment_start = segment_end - reader.commit_log.file_size
     for grid in _GRIDS:
-        for start in _beginnings(at, sources, grid):
+        moved = [source for source in sources if not (source.shift - segment_start) % grid]
+        for start in _beginnings(at, moved, grid):
             head = _read(at, start, at + _HEAD)
             size, magic = plain.int32(head, 0), plain.int32(head, 4)
             if magic == layout.MAGIC_BLANK and size == segment_end - at and stop == segment_end:
@@ -499,7 +505,7 @@ def _joined(
             if magic not in scan.MAGICS[:2] or not layout.MIN_SIZE <= size <= stop - at:
                 continue
             if plain.int64(head, _ADDRESS_AT) == at:
-                for mix in _mixes(at, at + size, start, grid, sources):
+                for mix in _mixes(at, at + size, start, grid, moved):
                     record = _read(at, mix, at + size) if _agrees(at, at + size, mix, sectors) else b""
                     if record and _is_sound(record, at):
                         return record, mix[-1][1]
@@ -508,33 +514,26 @@ def _joined(
         record = source.read(at, size) if layout.MIN_SIZE <= size <= stop - at else b""
         if record and _is_sound(record, at):
             return record, source
-    return _shifted(at, stop, sources)
+    return _shifted(reader, at, stop, sources)
 
 
-def _shifted(at: int, stop: int, sources: Sequence[Source]) -> tuple[bytes, Source] | None:
-    """Return the record whose end was shifted, by bytes that were put into it or cut out of it."""
+def _shifted(reader: StoreReader, at: int, stop: int, sources: Sequence[Source]) -> tuple[bytes, Source] | None:
+    """Return the record whose end was shifted by bytes that were put into it; what was cut out of one is gone."""
     for here, source in itertools.product(sources[:1], sources[1:]):
+        if source.file is here.file and source.shift > here.shift:
+            continue
         head = here.read(at, _HEAD)
         size = plain.int32(head, 0)
         if not layout.MIN_SIZE <= size <= min(stop - at, _LONGEST_SHIFTED) or plain.int64(head, _ADDRESS_AT) != at:
             continue
         begun, ended = here.read(at, size), source.read(at, size)
-        joined = (begun[:cut] + ended[cut:] for cut in range(size - 1, _HEAD, -1))
-        first_sound = itertools.dropwhile(lambda one: not _is_sound(one, at), joined)
-        sound = [*itertools.takewhile(lambda one: _is_sound(one, at), first_sound)]
-        if sound:
-            # No CRC covers the times in the head: where that was torn, those are right that are near the next record's.
-            near = _times(source.read(at + size, _TIMES_END)) or _times(sound[0])
-            return min(sound, key=lambda one: sum(abs(time - near[-1]) for time in _times(one))), source
+        cuts = [cut for cut in range(size - 1, _HEAD, -1) if cut == size - 1 or begun[cut] != ended[cut]]
+        sound = [one for cut in cuts if _is_sound(one := begun[:cut] + ended[cut:], at)]
+        behind = scan.scan(memoryview(source.read(at + size, _NEAR)), at + size, limit=_MOST_BEHIND).table
+        record = Ways(reader, at, behind.where((behind.faults == 0) & ~behind.broken())).decided(sound)
+        if record is not None:
+            return record, source
     return None
-
-
-def _times(record: bytes) -> list[int]:
-    """Return when a message was born, and when it was stored (ms); nothing where no head is."""
-    if len(record) < _TIMES_END or plain.int32(record, 4) not in scan.MAGICS[:2]:
-        return []
-    head: Any = layout.HEAD_DTYPES[layout.head_form(plain.int32(record, _HEAD))].fields
-    return [plain.int64(record, int(head[name][1])) for name in ("born_timestamp", "store_timestamp")]
 
 
 def _beginnings(at: int, sources: Sequence[Source], grid: int) -> Iterator[_Mix]:

@@ -5,6 +5,7 @@
 and every message that checks out keeps its place in its queue. (Rules: store.md 3, 4.2, 7.)
 """
 
+import bisect
 import collections
 import dataclasses
 import functools
@@ -29,6 +30,7 @@ from mqtool.engine.repair.bridges import (
     find_lost,
     lay_out,
     light_key,
+    rising,
 )
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding, Severity
@@ -88,6 +90,8 @@ BEHIND = "they lie behind the end of the log"
 IN_LIGHT_QUEUE = "messages told above, which this light queue has too"
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
+_MOST_HELD = 4
+"""So many messages of a queue in a row may have damaged numbers."""
 
 
 class Bad(NamedTuple):
@@ -512,7 +516,7 @@ class _Builder:
         self.holes: list[Hole] = []
         most = self.log.total_size // layout.MIN_SIZE
         self.order = QueueOrder({}, {}, [], most, start_offset == self.log.min_offset == 0, start_offset)
-        self.held: dict[QueueKey, Span] = {}
+        self.held: dict[QueueKey, list[Span]] = {}  # what does not fit behind the last message of its queue
         self.doubtful: list[int] = []
         self.mended: dict[int, bytes] = {}
         self.alone: dict[QueueKey, Span] = {}  # the only message of their queue
@@ -568,38 +572,85 @@ class _Builder:
         self.plan.last_timestamp = piece.like.store_timestamp
         size = plain.int32(self.log.read(self.plan.last_start, 4), 0)
         self.plan.end_offset = self.plan.last_start + size
-        for span in piece.spans:
+        for span in self._apart(piece):
             self._follow(span)
 
+    def _apart(self, piece: Piece) -> Iterator[Span]:
+        """Yield the offsets of each queue, those of few messages that do not fit one by one."""
+        for span, (_, first, last) in zip(piece.spans, piece.units.stretches if piece.units else (), strict=True):
+            after = self.order.next.get(span.queue, (0, -1))[0]
+            if span.start == after or last - first > _MOST_HELD or span.is_one_record:
+                yield span
+                continue
+            assert piece.units is not None
+            some = slice(first, last)
+            columns = (getattr(piece.units, name)[some] for name in ("queue_offset", "next_offset", "physical_offset"))
+            for start, stop, address in zip(*(column.tolist() for column in columns), strict=True):
+                yield Span(span.queue, start, stop, address, address)
+
     def _follow(self, span: Span) -> None:
-        """Take the next offsets of a queue; a message alone that does not fit waits for the next to show why."""
-        if not 0 <= span.start < consume_queue.OFFSET_END:
-            self.odd.append(span)
+        """Take the next offsets of a queue; what does not fit waits for what comes behind it to show why."""
+        held = self.held.pop(span.queue, [])
+        if self._is_absurd(span):
+            if span.is_one_record and len(held) < _MOST_HELD:
+                held.append(span)
+            else:
+                self.odd.append(span)
+            self.held[span.queue] = held
             return
         first = self.alone.pop(span.queue, None)
         if first is not None and self._is_of_another_place(first, span):
             self.odd.append(first)
             del self.order.next[span.queue], self.order.first[span.queue]
-        if span.queue not in self.order.next and span.is_one_record:
-            self.alone[span.queue] = span
-        after = self.order.next.get(span.queue, (span.start, -1))[0]
-        if span.start - after > self.order.most:
-            self.odd.append(span)
+        is_new = span.queue not in self.order.next
+        after = self.order.next.get(span.queue, (0, -1))[0]
+        stop = after + sum(one.stop - one.start for one in held)
+        if after <= span.start <= stop and (not is_new or self.order.from_zero):
+            self.odd += held
+            if held and span.start == stop and not is_new:
+                self._note_places(held, span)
+        elif len(held) < _MOST_HELD and span.is_one_record and not self._is_confirmed(span):
+            self.held[span.queue] = [*held, span]
             return
-        held = self.held.pop(span.queue, None)
-        if held is not None:
-            if span.start in (after, after + held.stop - held.start):
-                self.odd.append(held)
-            else:
-                after = self._jump(held)
-        if span.start != after and span.is_one_record and held is None:
-            self.held[span.queue] = span
         else:
-            self._jump(span)
+            self._settle(held, span)
+        if is_new and span.is_one_record and not held:
+            self.alone[span.queue] = span
+        self._jump(span)
+
+    def _is_absurd(self, span: Span) -> bool:
+        """Tell whether offsets are none that messages of this log can have."""
+        after = self.order.next.get(span.queue, (span.start, -1))[0]
+        return not 0 <= span.start < consume_queue.OFFSET_END or span.start - after > self.order.most
+
+    def _note_places(self, held: list[Span], span: Span) -> None:
+        """Note the places, one for each, of messages with damaged offsets in front of the next of their queue."""
+        places = [*_in_line(held, *self.order.next[span.queue], span.physical_offset)]
+        self.order.gaps += places
+        self.order.next[span.queue] = places[-1].stop, held[-1].physical_offset
+
+    def _settle(self, held: list[Span], span: Span) -> None:
+        """Take those of one queue that waited whose offsets go up to those of the next."""
+        if not held:
+            return
+        after = self.order.next.get(span.queue, (0, -1))[0]
+        stop = span.start if span.start > after else consume_queue.OFFSET_END
+        lengths = [one.stop - one.start for one in held]
+        fits = []
+        for number, one in enumerate(held):
+            places = after + sum(lengths[:number]), stop - sum(lengths[number:])
+            is_elsewhere = any(self._is_confirmed(one._replace(start=place)) for place in places)
+            if after <= one.start and one.stop <= stop and not is_elsewhere and not self._is_absurd(one):
+                fits.append(one)
+        taken = [fits[number] for number in rising([one.start for one in fits], [one.stop for one in fits])]
+        for one in taken:
+            self._jump(one)
+        self.odd += [one for one in held if one not in taken]
 
     def _note_jumps(self, spans: list[Span]) -> None:
         """Tell of the messages that are missing before, or between, those that are cut off."""
         for span in spans:
+            self._settle(self.held.pop(span.queue, []), span)
             first = 0 if self.order.from_zero else span.start
             after = self.ends.get(span.queue) or self.order.next.get(span.queue, (first, -1))[0]
             if 0 <= span.start - after <= self.order.most:  # else the number is damaged
@@ -610,7 +661,8 @@ class _Builder:
     def _is_of_another_place(self, first: Span, after: Span) -> bool:
         """Tell whether the first message of a queue has not the place that it claims, as the one behind it shows."""
         if first.start >= after.start:
-            return not self._is_confirmed(first)
+            is_due = first.start == 0 and self.order.from_zero
+            return not is_due and not self._is_confirmed(first)
         before = first._replace(start=after.start - (first.stop - first.start))
         return before.start > first.start and self._is_confirmed(before)
 
@@ -676,21 +728,26 @@ class _Builder:
             if hole.start >= plan.end_offset:  # what is misplaced there is left over
                 plan.note_lost((known for known in hole.known if not known.misplaced), BEHIND)
         editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
-        doubtful = [span.physical_offset for span in self.held.values() if not self._is_confirmed(span)]
-        led_to = {position for _, position in editor.led_to(doubtful, self.order.next)}
-        for span in self.held.values():
-            if span.physical_offset in led_to:
-                self.odd.append(span)
+        waiting = [span.physical_offset for held in (self.odd, *self.held.values()) for span in held]
+        led_to = {position for _, position in editor.led_to(waiting, self.order.next)}
+        for queue, held in self.held.items():
+            if queue not in self.order.next and len(held) == 1 and not self._is_absurd(held[0]):
+                self.alone[queue] = held[0]
+                self._jump(held[0])
             else:
-                self._jump(span)
+                for span in held:
+                    if span.physical_offset in led_to or self._is_absurd(span) or self._is_too_far(span):
+                        self.odd.append(span)
+                    else:
+                        self._jump(span)
         known = self.reader.consume_queues.keys() | self.reader.batch_consume_queues.keys()
         self.order.strange = self.alone.keys() - known
         lost = find_lost(self.reader, plan.holes, self.order)
         editor.take_batches(self.mended)
         editor.mend_flags(self.flags)
         alone = list(self.alone.values())
-        fronts = self._fronts(lost.gaps)
-        lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, fronts)
+        open_ends = [*self._fronts(lost.gaps), *self._ends(led_to)]
+        lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, open_ends)
         plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.placed
         self._mend_times(editor)
         editor.mend_crcs(self.doubtful)
@@ -720,13 +777,38 @@ class _Builder:
         return plan
 
     def _fronts(self, gaps: list[QueueGap]) -> Iterator[QueueGap]:
-        """Yield the beginning of queues of which a record does not fit, as long as it is, that the first one leaves."""
+        """Yield the places at the beginning of queues that records which do not fit leave, as many as lie there."""
         known = {gap.queue for gap in gaps if not gap.start}
-        lengths = {(span.queue, span.stop - span.start) for span in self.odd if span.is_one_record}
-        for queue, length in lengths if self.order.from_zero else ():
+        odd: dict[QueueKey, list[Span]] = collections.defaultdict(list)
+        for span in sorted(self.odd, key=_address_of) if self.order.from_zero else ():
+            if span.is_one_record and span.queue not in known:
+                odd[span.queue].append(span)
+        for queue, spans in odd.items():
             start, address = self.order.first.get(queue, (0, 0))
-            if start == length and queue not in known:
-                yield QueueGap(queue, 0, length, -1, address)
+            in_front = [span for span in spans if span.physical_offset < address]
+            if start and start == sum(span.stop - span.start for span in in_front):
+                yield from _in_line(in_front, 0, -1, address)
+
+    def _ends(self, led_to: set[int]) -> Iterator[QueueGap]:
+        """Yield the places of records that do not fit behind the last message of their queue, and no unit leads to."""
+        odd: dict[QueueKey, list[Span]] = collections.defaultdict(list)
+        for span in sorted(self.odd, key=_address_of):
+            _, address = self.order.next.get(span.queue, (0, 1 << 62))
+            if address < span.physical_offset not in led_to and not self._is_torn(address, span):
+                odd[span.queue].append(span)
+        for queue, spans in odd.items():
+            if all(span.is_one_record for span in spans):
+                yield from _in_line(spans, *self.order.next[queue], 1 << 62)
+
+    def _is_too_far(self, span: Span) -> bool:
+        """Tell whether a message jumps ahead of its queue though nothing of the log is lost from the one before on."""
+        after, address = self.order.next.get(span.queue, (span.start, -1))
+        return span.start > after and not self._is_torn(address, span)
+
+    def _is_torn(self, address: int, span: Span) -> bool:
+        """Tell whether a hole lies between an address and a message."""
+        number = bisect.bisect(self.holes, address, key=lambda hole: hole.start)
+        return number < len(self.holes) and self.holes[number].start < span.physical_offset
 
     def _mend_times(self, editor: RecordEditor) -> None:
         """Write store times into messages where they cannot be right, and tell of those that stay."""
@@ -746,9 +828,9 @@ class _Builder:
         """Yield a sentence on messages whose queue offsets others have: of two logs that were mixed."""
         for (topic, queue_id), span in itertools.islice(sorted(self.twice.items()), _MOST_TOLD):
             yield (
-                f"left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-DANGLING): messages of {topic} {queue_id} from "
-                f"{span.physical_offset:,} on say queue offsets, from {span.start:,} on, that others before them have; "
-                "no queue leads to these: `mqtool salvage` gives them places of their own"
+                "left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-DANGLING, QUEUE-MISSING): messages of "
+                f"{topic} {queue_id} from {span.physical_offset:,} on say queue offsets, from {span.start:,} on, that "
+                "others before them have; no queue leads to these: `mqtool salvage` gives them places of their own"
             )
         if len(self.twice) > _MOST_TOLD:
             yield f"so it is with {len(self.twice) - _MOST_TOLD:,} more queues"
@@ -764,3 +846,14 @@ class _Builder:
             self.plan.remarks.append(f"the record at {start:,} is whole: its own address is written into it again")
         if len(rows) > _MOST_TOLD:
             self.plan.remarks.append(f"so it is with {len(rows) - _MOST_TOLD:,} more records")
+
+
+def _address_of(span: Span) -> int:
+    return span.physical_offset
+
+
+def _in_line(spans: list[Span], start: int, address: int, before: int) -> Iterator[QueueGap]:
+    """Yield the place of each of some messages that follow each other in a queue, between two addresses."""
+    for span, end in zip(spans, [*(one.physical_offset for one in spans[1:]), before], strict=True):
+        yield QueueGap(span.queue, start, start + span.stop - span.start, address, end)
+        start, address = start + span.stop - span.start, span.physical_offset

@@ -95,7 +95,7 @@ class RecordEditor:
         odd: list[Span],
         alone: list[Span],
         ends: Mapping[QueueKey, tuple[int, int]],
-        fronts: Iterable[QueueGap] = (),
+        open_ends: Iterable[QueueGap] = (),
     ) -> list[QueueGap]:
         """Give messages the place that is missing where they lie; return the gaps that are left.
 
@@ -105,7 +105,7 @@ class RecordEditor:
             odd: messages that do not fit where they say they belong.
             alone: the only messages of their queues.
             ends: one past the last message of each queue, and its address.
-            fronts: first places of queues, which no message has and no hole has room for: one that does not fit may.
+            open_ends: places before the first and behind the last message of queues, each of one that does not fit.
         """
         fixed: _Fixed = collections.defaultdict(dict)
         by_position: dict[int, list[QueueGap]] = collections.defaultdict(list)
@@ -118,7 +118,7 @@ class RecordEditor:
                 self.placed.add(position)
         gaps = list(_without(gaps, fixed))
         fixed.clear()
-        for span, gap in _fits([span for span in (*odd, *alone) if span.is_one_record], [*fronts, *gaps]):
+        for span, gap in _fits([span for span in (*odd, *alone) if span.is_one_record], [*open_ends, *gaps]):
             position = span.physical_offset
             if position < self.end_offset and position not in self.placed:
                 record = self._record(position)

@@ -55,6 +55,10 @@ def corrections(times: Ints, steps: Sequence[int] | None = None, first: int = 0,
     def follows(row: int, before: int) -> bool:
         return at(row) >= at(before) - CLOCK_STEP_MS
 
+    if not first and len(times) and times[0] < -CLOCK_STEP_MS:  # nothing was stored before 1970
+        stop = next((row for row in range(1, min(MOST + 1, len(times))) if times[row] >= -CLOCK_STEP_MS), 0)
+        found.update(dict.fromkeys(range(stop), int(times[stop])))
+        left += [] if stop else [0]
     for row in steps_back(times).tolist() if steps is None else steps:
         if follows(row, row - 1):
             continue
