@@ -1243,6 +1243,18 @@ _ROWS = {
         "salvage",
         [{"op": "write", "file": "commitlog/00000000000000000000", "at": 56, "hex": "fffffe5e043be2f1"}],
     ),
+    "a lost message whose own unit is wrong keeps the places in light queues that their units tell": (
+        "special-533-clean",
+        "recover",
+        [
+            {
+                "op": "swap",
+                "path": "consumequeue/Six/0/00000000000000000000",
+                "to": "consumequeue/Six/0/00000000000000000200",
+            },
+            {"op": "duplicate", "path": "commitlog/00000000000000032768", "to": "commitlog/00000000000000000000"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -421,6 +421,14 @@ def _settled(
         dropped.setdefault(place, set()).add(number)
     for place, numbers in dropped.items():
         light[place] = tuple(one for number, one in enumerate(light[place]) if number not in numbers)
+    for row in np.flatnonzero(~stays & (rows.light >= 0) & ~rows.own).tolist():  # its light queues stay alone
+        place = int(rows.light[row])
+        if light[place] and placeholder.least_size(light[place][0][0].encode()) <= rows.size[row]:
+            (name, offset), *others = light[place]
+            rows.queue[row] = keys.number(light_key(keys.all, rows, row, name))
+            rows.queue_offset[row], rows.batch_size[row] = offset, 1
+            light[place] = tuple(others)
+            stays[row] = True
     return Lost(keys, rows.where(stays), light, left)
 
 
