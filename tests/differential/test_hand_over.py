@@ -47,6 +47,12 @@ Served = dict[tuple[str, int], list[tuple[Any, ...]]]
 """What each queue has, message by message: queue offset, body, properties, times, and how often it was consumed."""
 
 
+async def can_be_read(client: Client, topic: str, count: int) -> None:
+    """Return when so many messages are in their queue: RocketMQ takes a while, on a busy machine, after its answer."""
+    while len(await client.messages(topic)) < count:
+        await asyncio.sleep(0.1)
+
+
 async def fill(client: Client, *, is_five: bool) -> dict[str, str]:
     """Do something of everything, and return the half message that is left open."""
     await client.make_topic(ORDERS)
@@ -68,12 +74,14 @@ async def fill(client: Client, *, is_five: bool) -> dict[str, str]:
         await client.make_topic(POPPED)
         for body in (b"p0", b"p1", b"p2", b"p3"):
             await client.send(body, topic=POPPED)
+        await can_be_read(client, POPPED, 4)
         taken = await client.pop(POPPED, GROUP, 3, 10_000)
         assert [body for body, _ in taken] == [b"p0", b"p1", b"p2"]
         await client.done(RequestCode.ACK_MESSAGE, **taken[1][1])
         await client.make_topic(IN_ORDER)
         for body in (b"o0", b"o1", b"o2"):
             await client.send(body, topic=IN_ORDER)
+        await can_be_read(client, IN_ORDER, 3)
         taken = await client.pop(IN_ORDER, GROUP, 2, 10_000, in_order=True)
         assert [body for body, _ in taken] == [b"o0", b"o1"]
         await client.done(RequestCode.ACK_MESSAGE, **taken[0][1])
