@@ -167,6 +167,15 @@ def test_what_cannot_be_read_is_remarked(case: str, remark: str, tmp_path: Path)
     assert snapshot(store) == before
 
 
+def test_messages_of_a_segment_whose_name_puts_it_over_another_are_counted_once(tmp_path: Path) -> None:
+    store = copy_of(STORE, tmp_path)
+    log = store / "commitlog"
+    (log / f"{65536:020}").rename(log / f"{30000:020}")
+    counted = run("stats", "-s", store).rows
+
+    assert sum(row["message_count"] for row in counted) == len(manifest(STORE)["messages"])
+
+
 def test_a_log_without_a_message_gives_no_row(tmp_path: Path) -> None:
     store = copy_of("txn-533-kill", tmp_path)
     for segment in (store / "commitlog").iterdir():

@@ -259,22 +259,28 @@ class CommitLog(FileQueue):
     def tables(self, start_offset: int, stop_offset: int, kernels: Any) -> Iterator[scan.MessageTable | Gap]:
         """Yield messages and gaps of an address range, segment by segment."""
         for segment in self.segments:
-            if segment.end_offset <= start_offset or segment.start_offset >= stop_offset:
-                continue
-            start = max(0, start_offset - segment.start_offset)
-            stop = min(segment.size, stop_offset - segment.start_offset)
-            if start:
-                if not self.is_there(segment, kernels):
-                    continue
-                found = self.resync(segment, start, stop, kernels)
-                if found is None:
-                    continue
-                start = found
-            for piece in self.walk(segment, start, stop, kernels):
-                yield piece
-                done = piece.end if isinstance(piece, Gap) else int(piece.starts[-1])
-                segment.let_go(start, done)
-                start = done
+            yield from self.tables_of(segment, start_offset, stop_offset, kernels)
+
+    def tables_of(
+        self, segment: MappedFile, start_offset: int, stop_offset: int, kernels: Any
+    ) -> Iterator[scan.MessageTable | Gap]:
+        """Yield messages and gaps that one segment has in an address range."""
+        if segment.end_offset <= start_offset or segment.start_offset >= stop_offset:
+            return
+        start = max(0, start_offset - segment.start_offset)
+        stop = min(segment.size, stop_offset - segment.start_offset)
+        if start:
+            if not self.is_there(segment, kernels):
+                return
+            found = self.resync(segment, start, stop, kernels)
+            if found is None:
+                return
+            start = found
+        for piece in self.walk(segment, start, stop, kernels):
+            yield piece
+            done = piece.end if isinstance(piece, Gap) else int(piece.starts[-1])
+            segment.let_go(start, done)
+            start = done
 
 
 def with_data(file: MappedFile, start: int, stop: int, step: int = STEP) -> Iterator[tuple[int, int]]:

@@ -11,12 +11,13 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.commit_log import Gap
+from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
@@ -319,13 +320,13 @@ def count_messages(
     """
     log = store.commit_log
     parts = [
-        (max(segment.start_offset, start_offset), min(segment.end_offset, stop_offset))
+        _Part(segment, max(segment.start_offset, start_offset), min(segment.end_offset, stop_offset))
         for segment in log.segments
         if segment.start_offset < stop_offset and segment.end_offset > start_offset
     ]
-    kernels = scan.kernels_for(sum(stop - start for start, stop in parts))
+    kernels = scan.kernels_for(sum(part.stop - part.start for part in parts))
     counter = _Counter(store, by, selection, kernels, progress)
-    holes = [(before[1], after[0] - before[1]) for before, after in itertools.pairwise(parts)]
+    holes = [(before.stop, after.start - before.stop) for before, after in itertools.pairwise(parts)]
     result = Stats(Tally(by, selection), [], [hole for hole in holes if hole[1] > 0], None)
     pending: list[Gap] = []
     with ThreadPoolExecutor(jobs) as pool:
@@ -342,6 +343,14 @@ def count_messages(
     return dataclasses.replace(result, noise=noise)
 
 
+class _Part(NamedTuple):
+    """What one segment has in an address range: segments may overlap where one was renamed."""
+
+    segment: MappedFile
+    start: int
+    stop: int
+
+
 class _Counter:
     """Counts parts of the log, from several threads at once."""
 
@@ -355,12 +364,12 @@ class _Counter:
         self._done = 0
         self._lock = threading.Lock()
 
-    def run(self, part: tuple[int, int]) -> tuple[Tally, list[Gap], list[Gap], bool]:
+    def run(self, part: _Part) -> tuple[Tally, list[Gap], list[Gap], bool]:
         """Return the counts of a part, the gaps between its messages, those behind, and whether it has messages."""
         tally = Tally(self.by, self.selection)
         inner: list[Gap] = []
         trailing: list[Gap] = []
-        has_messages, at = False, part[0]
+        has_messages, at = False, part.start
         for piece in self._pieces(part):
             if isinstance(piece, Gap):
                 trailing.append(piece)
@@ -371,11 +380,11 @@ class _Counter:
             self._advance(end - at)
             at = end
         if not self.stop.is_set():
-            self._advance(part[1] - at)
+            self._advance(part.stop - at)
         return tally, inner, trailing, has_messages
 
-    def _pieces(self, part: tuple[int, int]) -> Iterator[MessageTable | Gap]:
-        for piece in self.store.commit_log.tables(*part, self.kernels):
+    def _pieces(self, part: _Part) -> Iterator[MessageTable | Gap]:
+        for piece in self.store.commit_log.tables_of(*part, self.kernels):
             if self.stop.is_set():
                 return
             yield piece
