@@ -404,6 +404,16 @@ def test_undo_asks_and_a_no_changes_nothing(store: Path) -> None:
     assert snapshot(store) == after
 
 
+def test_the_log_of_a_store_alone_is_refused_and_the_store_named(store: Path) -> None:
+    assert run("topic", "create", "Neu", "-s", store, "--yes").status == Status.OK
+    after = snapshot(store)
+
+    ran = run("undo", "-s", store / "commitlog", "--yes")
+
+    assert (ran.status, f"give {store}" in ran.remarks) == (Status.USAGE, True)
+    assert snapshot(store) == after
+
+
 def test_without_a_mend_there_is_nothing_to_undo(store: Path, tmp_path: Path) -> None:
     for path in (store, tmp_path / "nowhere"):
         ran = run("undo", "-s", path, "--yes")

@@ -113,6 +113,10 @@ CAUSES: dict[str, Cause] = {
     "QUEUE-TYPE": Cause(
         STOPS, PAGES["QUEUE-TYPE"].title, log.queue_type, (_CONFIG,), versions=FIVE
     ),
+    "QUEUE-ROCKSDB-DAMAGED": Cause(
+        STOPS, CHECKS["QUEUE-ROCKSDB-DAMAGED"].title, of_findings("QUEUE-ROCKSDB-DAMAGED"),
+        ("mqtool explain QUEUE-ROCKSDB-DAMAGED",), versions=FIVE,
+    ),
     "TIMER-FILE-SIZE": Cause(STOPS, CHECKS["TIMER-FILE-SIZE"].title, log.timer_files, (_ASIDE,), versions=FIVE),
     "LOG-OUT-OF-MEMORY": Cause(
         STOPS, PAGES["LOG-OUT-OF-MEMORY"].title, log.out_of_memory, (_RECOVER,),

@@ -633,6 +633,9 @@ def to_undo(root: Path, name: str | None = None) -> JournalInfo:
     if name is not None and name not in {info.name for info in open_ones}:
         raise NotFoundError(f"{home_of(root)} has no mend {name} to take back: `mqtool undo --list` shows them")
     if not open_ones:
+        parent = root.resolve().parent
+        if journals(parent):
+            raise UsageError(f"{root} is only a part of a store: give {parent}")
         raise NotFoundError(f"there is no mend of {root} to take back")
     last = open_ones[-1]
     if name not in (None, last.name):

@@ -220,6 +220,7 @@ class Verification:
             yield from verify_timer.check_messages(reader, log.end_offset)
         else:
             yield from self.queues.check_ends(log)
+            yield from verify_rocksdb.check_opens(reader)
             yield from self.index.check_is_there(log)
         yield from verify_tables.check_against_log(reader, log)
         yield from verify_tables.check_config(reader, self._tables, log)

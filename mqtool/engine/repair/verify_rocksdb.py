@@ -9,6 +9,7 @@ from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_log import LogJudge, Rules
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.dispatch import QueueKey, dispatch
+from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, MissingExtraError, MqtoolError
 from mqtool.formats.scan import Ints
 
@@ -17,6 +18,24 @@ _CODES = {
     "tags_code": ("QUEUE-TAGS", "the tags code is not that of its message: a filter would miss it"),
     "store_timestamp": ("QUEUE-TIME", "the unit gives another store time than its message has"),
 }
+
+
+def check_opens(reader: StoreReader) -> Iterator[Finding]:
+    """Judge only whether the database of the queues can be opened, if there is one."""
+    folder = reader.rocksdb_queues
+    if folder is not None:
+        try:
+            rocksdb.read_ends(folder)
+        except MqtoolError as error:
+            yield _unread(error, reader.paths.relative(folder))
+
+
+def _unread(error: MqtoolError, file: str) -> Finding:
+    if isinstance(error, MissingExtraError):
+        return finding("QUEUE-ROCKSDB", f"the queues are not checked: {error}", file=file)
+    if isinstance(error, BadDataError):
+        return finding("QUEUE-ROCKSDB-DAMAGED", str(error), file=file)
+    return finding("STORE-UNREAD", f"it was not checked: {error}", file=file)
 
 
 def check_queues(rules: Rules, judge: LogJudge) -> Iterator[Finding]:
@@ -35,14 +54,8 @@ def check_queues(rules: Rules, judge: LogJudge) -> Iterator[Finding]:
             yield from _check_units(rules, judge, file, key, units[inside])
             if inside.any():
                 known[key] = int(units["queue_offset"][inside][-1]) + 1
-    except MissingExtraError as error:
-        yield finding("QUEUE-ROCKSDB", f"the queues are not checked: {error}", file=file)
-        return
-    except BadDataError as error:
-        yield finding("QUEUE-ROCKSDB-DAMAGED", str(error), file=file)
-        return
     except MqtoolError as error:
-        yield finding("STORE-UNREAD", f"it was not checked: {error}", file=file)
+        yield _unread(error, file)
         return
     for key, stop in judge.next_offsets.items():
         if key in reader.consume_queues or judge.live:

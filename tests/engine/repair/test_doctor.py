@@ -266,6 +266,11 @@ def bad_table_without_backup(patient: Patient) -> None:
     (patient.store / "config" / "subscriptionGroup.json.bak").unlink()
 
 
+def unreadable_database(patient: Patient) -> None:
+    for path in (patient.store / "consumequeue").iterdir():
+        path.write_bytes(b"\xaa" * path.stat().st_size)
+
+
 def empty_table(patient: Patient) -> None:
     os.truncate(patient.store / "config" / "topics.json", 0)
 
@@ -554,6 +559,9 @@ PLANTS = {
     "a record of 2 GiB": Plant("LOG-OUT-OF-MEMORY", "mixed-497-clean", huge_size, STOPS, version="4.9"),
     "a bad table with a bad backup": Plant("CONFIG-UNREADABLE", "mixed-533-clean", both_tables_bad, STOPS),
     "a bad table without a backup": Plant("CONFIG-UNREADABLE", "retry-533-clean", bad_table_without_backup, LOSES),
+    "a database of queues that is overwritten": Plant(
+        "QUEUE-ROCKSDB-DAMAGED", "rocksdb-533-clean", unreadable_database, STOPS
+    ),
     "an empty table with a good backup": Plant("CONFIG-FROM-BACKUP", "mixed-533-clean", empty_table, HINDERS),
     "records of the second kind for 4.9": Plant(
         "LOG-SECOND-KIND", "retry-533-clean", lambda _: None, LOSES, version="4.9"
