@@ -72,14 +72,16 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: self._first(name, store, given.get(store.path, 0)) for name, store in stores.items()}
 
     def _first(self, name: str, store: Store, address: int) -> Place:
-        """Return the place at an address, or behind what is too old."""
+        """Return the place at an address, or behind what is too old, with the message before it."""
         reader = store.open()
         end = end_of_log(store, reader).offset if address else 0
         if address > end:
             raise UsageError(f"startingOffsets: the log of {name} ends at {end:,}, before {address:,}")
         first = reader.commit_log.min_offset
         since = self.ask.bounds.since
-        return {"offset": address or (first if since is None else reader.range_of_time(since, None)[0]), "marks": []}
+        start = address or (first if since is None else reader.range_of_time(since, None)[0])
+        before = end_before(store, reader, first, start).last if start > first else None
+        return place_behind(LogEnd(start, before if before and before.stop <= start else None), [])
 
     @sentences()
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802

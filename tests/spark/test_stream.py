@@ -250,6 +250,33 @@ class Rewritten(Growing):
         ]
 
 
+@pytest.mark.parametrize(("by_time", "number"), [(False, 1), (False, 12), (False, 33), (True, 33)])
+def test_a_log_that_is_replaced_before_a_query_that_begins_within_it_has_read_anything_is_noticed(
+    by_time: bool, number: int, tmp_path: Path
+) -> None:
+    drafts = [dataclasses.replace(one, store_timestamp=STORED + 1_000_000 * n) for n, one in enumerate(DRAFTS)]
+    others = [dataclasses.replace(one, body=b"other" + one.body) for one in drafts]
+    root = tmp_path / "store"
+    stored = write_store(root, drafts, Sizes(segment=SEGMENT))
+    at = stored[number].physical_offset
+    start: dict[str, object] = {"startingOffsets": json.dumps({str(root): at})}
+    if by_time:
+        start = {"startingTimestamp": STORED + 1_000_000 * number}
+    strict, same, lax = (Query(root, failOnDataLoss=fails, **start) for fails in (True, True, False))
+    while same.trigger():
+        pass
+    assert same.offsets_read() == [one.physical_offset for one in stored[number:]]
+    shutil.rmtree(root)
+    new = write_store(root, others, Sizes(segment=SEGMENT))
+
+    with pytest.raises(StoreChangedError, match="is no longer the one that was read up to"):
+        strict.trigger()
+    while lax.trigger():
+        pass
+
+    assert lax.offsets_read() == [one.physical_offset for one in new[number if by_time else 0 :]]
+
+
 @given(
     first=st.integers(100, 1 << 14),
     number=st.integers(0, 59),
