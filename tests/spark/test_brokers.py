@@ -17,7 +17,16 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import mqtool
 from mqtool import ProducerMessage
-from mqtool.errors import BadDataError, MqtoolError, NotFoundError, StoreChangedError, UnavailableError, UsageError
+from mqtool.errors import (
+    BadDataError,
+    MqtoolError,
+    NotFoundError,
+    NotPermittedError,
+    SendError,
+    StoreChangedError,
+    UnavailableError,
+    UsageError,
+)
 from mqtool.formats.topics import is_system_topic
 from mqtool.spark import brokers as module
 from mqtool.spark import queues as queues_module
@@ -27,6 +36,7 @@ from mqtool.spark.brokers import RocketMQ
 from mqtool.spark.schemas import arrow_schema, spark_schema
 from mqtool.spark.sender import MessageSender
 from mqtool.spark.source import RocketMQStore
+from tests.engine.remoting.test_tls import with_certificate
 from tests.golden import copy_of
 from tests.spark import reading
 from tests.spark.test_stream import Query
@@ -588,3 +598,68 @@ def test_what_cannot_be_sent_is_said_in_a_sentence(broker: mqtool.Broker) -> Non
             send_rows(sender(address, body, topic=topic_of(broker, "There2")), body, [{"body": "x"}, row])
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 "):
         send_rows(sender("127.0.0.1:1", body, topic="T"), body, [{"body": "x"}])
+
+
+# Who may, and over TLS.
+
+ACCOUNTS = """accounts:
+- {accessKey: administrator, secretKey: 12345678, admin: true}
+- {accessKey: reads-only, secretKey: 12345678, topicPerms: [Kept=SUB], groupPerms: [reports=SUB]}
+- {accessKey: sends-only, secretKey: 12345678, topicPerms: [Kept=PUB]}
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The name server of a broker that takes TLS and signed requests only, and the certificate of both."""
+    folder = with_certificate(tmp_path_factory.mktemp("guarded"))
+    (folder / "plain_acl.yml").write_text(ACCOUNTS)
+    settings: dict[str, str | int | bool] = {
+        **NAMED, "aclEnable": True, "rocketmq.acl.plain.file": str(folder / "plain_acl.yml"),
+        "tls.server.mode": "enforcing", "tls.server.certPath": str(folder / "cert.pem"),
+        "tls.server.keyPath": str(folder / "key.pem"),
+    }  # fmt: skip
+    with mqtool.Broker(settings=settings) as running:
+        who = mqtool.ClientOptions(
+            access_key="administrator", secret_key="12345678", tls=True, authorities=folder / "cert.pem"
+        )
+        with mqtool.AdminClient(running.name_server_address, who) as admin:
+            for topic in ("Kept", "Kept2"):
+                admin.create_topic(topic, queues=2)
+        yield running.name_server_address, folder / "cert.pem"
+
+
+def test_a_broker_with_accounts_and_tls_is_read_followed_and_sent_to_by_who_may(guarded: tuple[str, Path]) -> None:
+    address, authorities = guarded
+    safe: dict[str, object] = {"tls": "true", "authorities": authorities, "secretKey": "12345678", "topic": "Kept"}
+    body = {"body": "string"}
+    bodies = [f"{n}" for n in range(20)]
+
+    send_rows(sender(address, body, **safe, accessKey="sends-only"), body, [{"body": one} for one in bodies])
+
+    may_read = {**safe, "accessKey": "reads-only", "group": "reports"}
+    assert bodies_of(read(address, None, **may_read)) == sorted(one.encode() for one in bodies)
+    with Following(address, **may_read, maxOffsetsPerTrigger=6) as query:
+        while query.trigger():
+            pass
+        assert bodies_of(query.rows) == sorted(one.encode() for one in bodies)
+        query.trigger()  # commits
+    who = mqtool.ClientOptions(access_key="administrator", secret_key="12345678", tls=True, authorities=authorities)
+    with mqtool.AdminClient(address, who) as admin:
+        assert [one.lag for one in admin.offsets("reports") if one.topic == "Kept"] == [0, 0]
+
+    wrong: list[tuple[dict[str, object], type[MqtoolError], str]] = [
+        ({"tls": "false", "authorities": ""}, UnavailableError, "127.0.0.1"),
+        ({"authorities": ""}, UnavailableError, "certificate"),
+        ({"secretKey": "87654321"}, NotPermittedError, "refuses"),
+        ({"accessKey": "sends-only"}, NotPermittedError, "refuses"),
+        ({"topic": "Kept2"}, NotPermittedError, "refuses"),
+        ({"group": "others"}, NotPermittedError, "refuses"),
+    ]
+    for options, kind, told in wrong:
+        with pytest.raises(kind, match=told):
+            read(address, None, **{**may_read, **options})
+        with pytest.raises(kind, match=told):
+            Following(address, **{**may_read, **options}).trigger()
+    with pytest.raises(SendError, match=r"refuses: .* No default permission for Kept"):
+        send_rows(sender(address, body, **may_read), body, [{"body": "x"}])

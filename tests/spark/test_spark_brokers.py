@@ -13,9 +13,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 import mqtool
 from mqtool import ProducerMessage
 from mqtool.engine.cluster import Cluster, NameServerConfig
+from tests.commands.test_serve import serving_both
 from tests.differential.conftest import jars
 from tests.differential.java_broker import POM, free_port, in_a_thread, running_broker
+from tests.engine.remoting.test_tls import with_certificate
 from tests.spark.session import session
+from tests.spark.test_brokers import ACCOUNTS
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("ignore")]
 
@@ -128,3 +131,39 @@ def test_errors_are_sentences(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(StreamingQueryException, match="NotFoundError: there is no topic Ther") as failed:
             writer.trigger(availableNow=True).start().awaitTermination()
         assert "Traceback" not in str(failed.value)
+
+
+def test_a_served_broker_with_accounts_and_tls_is_a_table_a_stream_and_a_sink(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = with_certificate(tmp_path)
+    (folder / "plain_acl.yml").write_text(ACCOUNTS)
+    settings = {
+        "tls.server.mode": "enforcing", "tls.server.certPath": folder / "cert.pem",
+        "tls.server.keyPath": folder / "key.pem",
+    }  # fmt: skip
+    flags = [f"--set={name}={value}" for name, value in settings.items()]
+    with serving_both(folder / "store", "--acl", folder / "plain_acl.yml", *flags) as (_, address, _):
+        safe = {"tls": "true", "authorities": str(folder / "cert.pem"), "namesrv": address, "topic": "Kept"}
+        owner = {**safe, "accessKey": "administrator", "secretKey": "12345678"}
+        who = mqtool.ClientOptions(
+            access_key="administrator", secret_key="12345678", tls=True, authorities=folder / "cert.pem"
+        )
+        with mqtool.AdminClient(address, who) as admin:
+            for topic in ("Kept", "Copies"):
+                admin.create_topic(topic, queues=2)
+        rows = spark.range(50).select(functions.col("id").cast("string").alias("body"))
+
+        rows.write.format("rocketmq").options(**owner).mode("append").save()
+
+        source = spark.readStream.format("rocketmq").options(**owner, group="copying", columns="body").load()
+        writer = source.writeStream.format("rocketmq").options(
+            **{**owner, "topic": "Copies"}, checkpointLocation=str(tmp_path / "checkpoint")
+        )
+        writer.trigger(availableNow=True).start().awaitTermination()
+        copied = spark.read.format("rocketmq").options(**{**owner, "topic": "Copies"}, columns="body").load()
+        assert sorted(int(row.body) for row in copied.collect()) == [*range(50)]
+        with pytest.raises((AnalysisException, PythonException)) as refused:
+            spark.read.format("rocketmq").options(**safe, accessKey="administrator", secretKey="x").load().collect()
+        assert "NotPermittedError: " in str(refused.value)
+        assert "Traceback" not in str(refused.value)
