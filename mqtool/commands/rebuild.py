@@ -109,8 +109,8 @@ def _build_into(
     return tell_built(built, into, output, losses_of(reader, built, topics) if target != "index" else [])
 
 
-def tell_built(built: "Built", into: Path, output: Output, losses: "list[Loss]") -> int:
-    """List what was made in a folder, and what that lacks; return the status."""
+def tell_built(built: "Built", into: Path | str, output: Output, losses: "list[Loss]") -> int:
+    """List what was made in a folder or at a URL, and what that lacks; return the status."""
     for (topic, queue_id), queue in sorted(built.queues.items()):
         place = {"topic": topic, "queue_id": queue_id}
         output.row({**place, "min_offset": queue.first, "max_offset": queue.next, "units": queue.units})

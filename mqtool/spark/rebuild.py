@@ -3,7 +3,7 @@
 Tasks walk over stretches of the log and keep, on the disks of the executors, the units and index entries that they
 lead to. One task takes their reports in the order of the log and says which belong to it (``rebuild_far``). Then units
 are brought together by queue, entries by index file (20 bytes each), and every queue and every file is written by one
-task into a folder of its own, which takes its place when it is whole: a task that is run twice does no harm.
+task, and takes its place when it is whole (``target``).
 """
 
 import collections
@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from mqtool.engine.repair import rebuild
-from mqtool.engine.repair.new_store import making
 from mqtool.engine.repair.parts import PART, part_size
 from mqtool.engine.repair.rebuild import Built, Derived, Rules
 from mqtool.engine.repair.rebuild_far import Verdict, judge, walk_far
@@ -30,12 +29,13 @@ from mqtool.engine.repair.verify_far import Stretch
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import IndexEntries
 from mqtool.engine.store.index_file import Shape, index_name
-from mqtool.errors import WriteError
 from mqtool.formats import batch_consume_queue, consume_queue, scan
 from mqtool.spark import run_as_program
 from mqtool.spark.spread import Common, spread
 from mqtool.spark.stores import Store
+from mqtool.spark.target import Folder, Storage, target_of
 
+Target = Folder | Storage
 _REPORT, _UNITS, _ENTRIES, _VERDICT = range(4)
 _ROWS = pa.schema(
     [
@@ -51,7 +51,8 @@ _ROWS = pa.schema(
 _ROWS_SCHEMA = "kind int, topic string, queue_id long, stretch long, run long, number int, load binary"
 _MOST_ROWS = 500
 """Rows of one Arrow batch: some hold tens of kilobytes."""
-_NEW = ".new"  # where in the target what is unfinished lies
+_MOST_WRITERS = 1_000
+"""Tasks that write queues: each takes something of every task that walks over the log, so their numbers multiply."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Item(NamedTuple):
 def run(
     spark: Any,
     store: Store,
-    into: Path,
+    into: Path | str,
     *,
     queues: bool,
     index: bool,
@@ -102,12 +103,12 @@ def run(
     version: str | None,
     partition_size: int,
 ) -> Built:
-    """Make queues, index or both of a store again below ``into``, a folder that all executors see.
+    """Make queues, index or both of a store again below ``into``.
 
     Args:
         spark: the session.
         store: which.
-        into: a folder that is empty, or is not there yet.
+        into: a folder that all executors see, empty or not there yet; or a URL in object storage or HDFS.
         queues: whether to make the queues.
         index: whether to make the index.
         topics: queues of these only, None for all.
@@ -115,18 +116,12 @@ def run(
         partition_size: bytes of log for one task.
 
     Raises:
-        UsageError: there is something in the folder already.
+        UsageError: there is something already, or it lies in the store.
     """
     scope, items, sizes, shape = plan(store, queues, index, topics, version, partition_size)
-    disk = Disk()
-    with making(into, disk):
-        disk.make_folder(into / _NEW)  # of two tasks that make it, one would fail
-        built = _made(spark, scope, items, sizes, shape, into)
-        disk.remove_tree(into / _NEW)
-        for kind in (*FOLDERS, "index"):
-            if (into / kind).exists():
-                disk.sync_folder(into / kind)
-    return built
+    target = target_of(into, store.path)
+    with target.making((*FOLDERS, "index")):
+        return _made(spark, scope, items, sizes, shape, target)
 
 
 def plan(
@@ -157,7 +152,7 @@ def plan(
     return scope, items, Sizes.of(reader), shape_of(reader) if index else None
 
 
-def _made(spark: Any, scope: Scope, items: list[Item], sizes: Sizes, shape: Shape | None, into: Path) -> Built:
+def _made(spark: Any, scope: Scope, items: list[Item], sizes: Sizes, shape: Shape | None, into: Target) -> Built:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_MOST_ROWS))
     walked = spread(spark, items, walk, _ROWS_SCHEMA).persist(_disk_only())
     judged = walked.where(f"kind = {_REPORT}").repartition(1).sortWithinPartitions("stretch")
@@ -168,8 +163,8 @@ def _made(spark: Any, scope: Scope, items: list[Item], sizes: Sizes, shape: Shap
     late = late if scope.topics is None else late & scope.topics
     rows = walked.unionAll(judged)
     if scope.queues:
-        writing = _Writing(scope, sizes, verdict, frozenset(late), str(into))
-        units = rows.where(f"kind = {_UNITS}").repartition(max(1, len(items)), "topic", "queue_id")
+        writing = _Writing(scope, sizes, verdict, frozenset(late), into)
+        units = rows.where(f"kind = {_UNITS}").repartition(max(1, min(len(items), _MOST_WRITERS)), "topic", "queue_id")
         units = units.sortWithinPartitions("topic", "queue_id", "run", "number")
         _note_queues(built, units.mapInArrow(writing.write, _QUEUES_SCHEMA).collect())
     if shape and scope.index:
@@ -297,7 +292,7 @@ class _Writing(NamedTuple):
     sizes: Sizes
     verdict: Verdict
     left_out: frozenset[str]
-    into: str
+    into: Target
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = _accepted(self.verdict, batches)
@@ -306,41 +301,28 @@ class _Writing(NamedTuple):
                 yield from self._write_queue(topic, queue_id, its_rows)
 
     def _write_queue(self, topic: str, queue_id: int, rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-        disk, attempt = Disk(), Path(self.into, _NEW, uuid.uuid4().hex)
-        disk.make_folder(attempt)
         rules = self.scope.rules()
-        builder = QueueBuilder(rules.reader, attempt, disk, self.sizes, self.scope.batch_topics)
-        holes = 0
-        for row in rows:
-            for _ in range(self.verdict.holes_before(row["run"]) - holes):
-                builder.shake()
-                holes += 1
-            run = row["run"]
-            is_torn, in_place = run in self.verdict.torn, run not in self.verdict.elsewhere
-            builder.add([_piece(topic, queue_id, row["load"])], is_torn, in_place)
-        builder.finish()
-        for kind in FOLDERS:
-            _take_place(disk, attempt / kind / topic / str(queue_id), Path(self.into, kind, topic, str(queue_id)))
-        disk.remove_tree(attempt)
+        with self.into.attempt() as attempt:
+            builder = QueueBuilder(rules.reader, attempt, Disk(), self.sizes, self.scope.batch_topics)
+            holes = 0
+            for row in rows:
+                for _ in range(self.verdict.holes_before(row["run"]) - holes):
+                    builder.shake()
+                    holes += 1
+                run = row["run"]
+                is_torn, in_place = run in self.verdict.torn, run not in self.verdict.elsewhere
+                builder.add([_piece(topic, queue_id, row["load"])], is_torn, in_place)
+            builder.finish()
+            for kind in FOLDERS:
+                name = f"{kind}/{topic}/{queue_id}"
+                if (attempt / name).exists():
+                    self.into.take(attempt / name, name)
         made = builder.ranges().get((topic, queue_id), QueueRange(-1, -1, 0))
         gaps = list(itertools.chain.from_iterable(builder.gaps.get((topic, queue_id), ())))
         values: tuple[Any, ...] = (
             topic, queue_id, *made, builder.unplaced[topic, queue_id], builder.filled[topic], gaps,
         )  # fmt: skip
         yield pa.record_batch([[value] for value in values], schema=_QUEUES)
-
-
-def _take_place(disk: Disk, source: Path, target: Path) -> None:
-    """Put what is whole in its place, where no other run of the same task was first."""
-    if not source.exists():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        disk.rename(source, target)
-    except WriteError:
-        if not target.exists():
-            raise
-    disk.sync_folder(target.parent)
 
 
 def _note_queues(built: Built, rows: Iterable[Any]) -> None:
@@ -358,7 +340,9 @@ def _note_queues(built: Built, rows: Iterable[Any]) -> None:
 # Index
 
 
-def _make_index(spark: Any, rows: Any, scope: Scope, shape: Shape, verdict: Verdict, into: Path, built: Built) -> None:
+def _make_index(
+    spark: Any, rows: Any, scope: Scope, shape: Shape, verdict: Verdict, into: Target, built: Built
+) -> None:
     count = len(verdict.files)
     if not count:
         return
@@ -366,13 +350,12 @@ def _make_index(spark: Any, rows: Any, scope: Scope, shape: Shape, verdict: Verd
     begun = spread(spark, range(count), _begun, _ROWS_SCHEMA)
     entries = rows.where(f"kind = {_ENTRIES}").mapInArrow(functools.partial(_by_file, verdict), _ROWS_SCHEMA)
     files = begun.unionAll(entries).repartition(count, "queue_id").sortWithinPartitions("queue_id", "run", "number")
-    write = functools.partial(_write_files, scope, shape, verdict, str(into))
+    write = functools.partial(_write_files, scope, shape, verdict, into)
     made = sorted(files.mapInArrow(write, _FILES_SCHEMA).collect(), key=lambda row: row["number"])
-    disk, name = Disk(), -1
-    disk.make_folder(into / "index")
+    name = -1
     for row in made:
         name = name_number(name, row["timestamp"])
-        disk.rename(Path(row["path"]), into / "index" / index_name(name))
+        into.name(row["kept"], f"index/{index_name(name)}")
         built.index_names.append(index_name(name))
         built.index_timestamp = row["end"]
     built.entries = verdict.entries
@@ -392,38 +375,38 @@ def _by_file(verdict: Verdict, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
             yield pa.record_batch([[_ENTRIES], [None], [number], [-1], [row["run"]], [place], [load]], schema=_ROWS)
 
 
-_FILES = pa.schema([("number", pa.int64()), ("timestamp", pa.int64()), ("end", pa.int64()), ("path", pa.string())])
-_FILES_SCHEMA = "number long, timestamp long, end long, path string"
+_FILES = pa.schema([("number", pa.int64()), ("timestamp", pa.int64()), ("end", pa.int64()), ("kept", pa.string())])
+_FILES_SCHEMA = "number long, timestamp long, end long, kept string"
 
 
 def _write_files(
-    scope: Scope, shape: Shape, verdict: Verdict, into: str, batches: Iterable[pa.RecordBatch]
+    scope: Scope, shape: Shape, verdict: Verdict, into: Target, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write index files whose entries come file by file, in the order of the log."""
     rows = (row for batch in batches for row in batch.to_pylist())
     for number, its_rows in itertools.groupby(rows, key=lambda row: row["queue_id"]):
         start = verdict.files[number]
-        disk, folder = Disk(), Path(into, _NEW, uuid.uuid4().hex)
-        disk.make_folder(folder)
-        path = folder / str(number)
-        builder = IndexBuilder(folder, disk, shape, scope.rules().kernels)
-        timestamp = start.timestamp
-        is_open = False
-        for row in its_rows:
-            if row["load"] is None:
-                continue
-            before, columns = pickle.loads(row["load"])
-            entries = _entries(*columns)
+        with into.attempt() as folder:
+            path = folder / str(number)
+            builder = IndexBuilder(folder, Disk(), shape, scope.rules().kernels)
+            timestamp = start.timestamp
+            is_open = False
+            for row in its_rows:
+                if row["load"] is None:
+                    continue
+                before, columns = pickle.loads(row["load"])
+                entries = _entries(*columns)
+                if not is_open:
+                    builder.open_file(path, before)
+                    is_open = True
+                timestamp = int(entries.store_timestamp[0]) if timestamp is None else timestamp
+                builder.add(entries, 0, False)
             if not is_open:
-                builder.open_file(path, before)
-                is_open = True
-            timestamp = int(entries.store_timestamp[0]) if timestamp is None else timestamp
-            builder.add(entries, 0, False)
-        if not is_open:
-            builder.open_file(path, start.before)
-        builder.finish()
+                builder.open_file(path, start.before)
+            builder.finish()
+            kept = into.keep(path)
         assert timestamp is not None
-        values = (number, timestamp, builder.end_timestamp, str(path))
+        values = (number, timestamp, builder.end_timestamp, kept)
         yield pa.record_batch([[value] for value in values], schema=_FILES)
 
 

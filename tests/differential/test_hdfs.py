@@ -11,9 +11,12 @@ from mqtool.engine.store import remote
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.remote import RemotePath, place
 from mqtool.errors import Status, StoreChangedError
+from mqtool.spark import rebuild
+from mqtool.spark.stores import Store
 from tests.commands.running import run
 from tests.differential.conftest import jars
 from tests.golden import golden_store
+from tests.spark.frames import Frames
 
 pytestmark = pytest.mark.java
 _HERE = Path(__file__).parent
@@ -56,6 +59,23 @@ def test_a_store_in_hdfs_is_told_as_the_same_files_on_a_disk(hdfs: str, tmp_path
     assert run("recover", "--yes", "-s", url).status == Status.USAGE
     assert run("info", "-s", f"hdfs://{hdfs}/brokers/b").status == Status.NO_INPUT
     assert run("info", "-s", "hdfs://127.0.0.1:1/brokers").status == Status.UNAVAILABLE
+
+
+def test_a_rebuild_on_spark_puts_queues_and_index_into_hdfs_byte_for_byte(hdfs: str, tmp_path: Path) -> None:
+    store = Store(str(golden_store("mixed-533-clean")))
+    built = [rebuild.run(
+        Frames(), store, into, queues=True, index=True, topics=None, version=None, partition_size=20_000
+    ) for into in (tmp_path / "made", f"hdfs://{hdfs}/made/store")]  # fmt: skip
+
+    host, _, port = hdfs.partition(":")
+    storage = HdfsFileSystem(host=host, port=int(port), skip_instance_cache=True)
+    there = {name.rpartition("/made/store/")[2]: storage.cat_file(name) for name in storage.find("/made/store")}
+    assert built[0] == built[1]
+    assert there == {
+        str(path.relative_to(tmp_path / "made")): path.read_bytes()
+        for path in (tmp_path / "made").rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_file_that_has_grown_in_hdfs_is_noticed(hdfs: str) -> None:

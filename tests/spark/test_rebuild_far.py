@@ -1,19 +1,23 @@
 """``rebuild`` in pieces, without Spark: every step of the job, with rows that are brought together by plain Python."""
 
 import filecmp
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqtool.engine.repair.rebuild import Built, build
+from mqtool.engine.store import remote
 from mqtool.engine.store.disk import Disk
+from mqtool.errors import UsageError, WriteError
 from mqtool.spark import rebuild
 from mqtool.spark.stores import Store, find_stores
 from tests.damage import Case, cases
 from tests.engine.repair.test_rebuild import IN_FILES, config_of
 from tests.golden import copy_of, golden_store, manifest
-from tests.spark.frames import Frames
+from tests.spark.frames import Frame, Frames
+from tests.storage import BUCKET, S3, environment, s3_server
 
 
 def names_below(folder: Path) -> list[str]:
@@ -86,3 +90,62 @@ def test_a_damaged_store_is_rebuilt_in_pieces_byte_for_byte(
     (store,) = find_stores([str(case.store(tmp_path))], {})
 
     compare(store, tmp_path, 20_000)
+
+
+# Into a storage.
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with s3_server() as server, environment(server.environment):
+        remote.forget_storages()
+        yield server
+    remote.forget_storages()
+
+
+def rebuilt(session: Frames, store: Store, into: Path | str) -> Built:
+    return rebuild.run(session, store, into, queues=True, index=True, topics=None, version=None, partition_size=20_000)
+
+
+def objects(s3: S3, name: str) -> dict[str, bytes]:
+    """Return what lies below a name, by the rest of their names."""
+    found = s3.client.list_objects_v2(Bucket=BUCKET, Prefix=f"{name}/").get("Contents", [])
+    return {
+        one["Key"].removeprefix(f"{name}/"): s3.client.get_object(Bucket=BUCKET, Key=one["Key"])["Body"].read()
+        for one in found
+    }
+
+
+def test_queues_and_index_are_put_into_a_storage_byte_for_byte(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_stretches(monkeypatch)
+    store = Store(str(golden_store("mixed-533-clean")))
+    wanted = build(store.open(), tmp_path / "one", Disk(), queues=True, index=True)
+
+    found = rebuilt(Frames(), store, f"s3a://{BUCKET}/made/store")
+
+    assert outcome(found) == outcome(wanted)
+    files = {name: (tmp_path / "one" / name).read_bytes() for name in names_below(tmp_path / "one")}
+    assert objects(s3, "made/store") == files
+    with pytest.raises(UsageError, match="holds something already"):
+        rebuilt(Frames(), store, f"s3://{BUCKET}/made")
+    with pytest.raises(UsageError, match="lies in the store"):
+        rebuilt(Frames(), Store(s3.put(golden_store("mixed-533-clean"), "put")), f"s3://{BUCKET}/put/new")
+    with pytest.raises(WriteError, match=r"s3://nowhere/made/abort cannot be written: "):
+        rebuilt(Frames(), store, "s3://nowhere/made")
+
+
+def test_of_a_job_that_fails_nothing_is_left_in_a_storage(s3: S3) -> None:
+    class Lost(Frames):
+        """Fails when queues are there, and index files are to be made."""
+
+        def createDataFrame(self, rows: list[tuple[bytes]], _schema: str, **_: bool) -> Frame:  # noqa: N802
+            if any(name.startswith("consumequeue/") for name in objects(s3, "lost")):
+                raise RuntimeError("the cluster is gone")
+            return super().createDataFrame(rows, _schema)
+
+    with pytest.raises(RuntimeError, match="the cluster is gone"):
+        rebuilt(Lost(), Store(str(golden_store("mixed-533-clean"))), f"s3://{BUCKET}/lost")
+
+    assert objects(s3, "lost") == {}

@@ -1,0 +1,149 @@
+"""Where executors put queues and index files that they make: a folder that all of them see, or a storage.
+
+A task writes into a folder of its own, which only it sees. What is whole takes its place from there: in a folder by
+renaming, in a storage as an object. So a task that is run twice does no harm, whichever of the two is first.
+"""
+
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mqtool.engine.repair.new_store import making
+from mqtool.engine.store import uploads
+from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.remote import RemotePath, is_remote, place
+from mqtool.errors import MqtoolError, UsageError, WriteError
+
+_NEW = ".new"  # where in the target what is unfinished lies
+_MARK = b"mqtool is making this: it is not whole\n"
+
+
+def target_of(into: Path | str, store: str) -> "Folder | Storage":
+    """Return what stands for a folder, or a URL of object storage or HDFS.
+
+    Raises:
+        UsageError: it lies in the store.
+    """
+    path = place(into)
+    if path.resolve().is_relative_to(place(store).resolve()):
+        raise UsageError(f"{path} lies in the store: give another place")
+    return Storage(str(path)) if is_remote(path) else Folder(str(path))
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """A folder that all executors see."""
+
+    path: str
+
+    @contextlib.contextmanager
+    def making(self, kinds: Sequence[str]) -> Iterator[None]:
+        """Make it, and have it whole and synced in the end, or as it was; ``kinds`` are the folders that it may get.
+
+        Raises:
+            UsageError: there is something in it already.
+        """
+        into, disk = Path(self.path), Disk()
+        with making(into, disk):
+            disk.make_folder(into / _NEW)  # of two tasks that make it, one would fail
+            yield
+            disk.remove_tree(into / _NEW)
+            for kind in kinds:
+                if (into / kind).exists():
+                    disk.sync_folder(into / kind)
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[Path]:
+        """Yield a folder for what a task makes; what is left there goes in the end."""
+        disk, folder = Disk(), Path(self.path, _NEW, uuid.uuid4().hex)
+        disk.make_folder(folder)
+        yield folder
+        disk.remove_tree(folder)
+
+    def take(self, source: Path, name: str) -> None:
+        """Put a folder that is whole in its place, where no other run of the same task was first."""
+        disk, target = Disk(), Path(self.path, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            disk.rename(source, target)
+        except WriteError:
+            if not target.exists():
+                raise
+        disk.sync_folder(target.parent)
+
+    def keep(self, source: Path) -> str:
+        """Keep a file that is whole until it is known what it is called; return what ``name`` takes."""
+        name = f"{_NEW}/{uuid.uuid4().hex}.kept"
+        Disk().rename(source, Path(self.path, name))
+        return name
+
+    def name(self, kept: str, name: str) -> None:
+        """Put a file that was kept in its place."""
+        target = Path(self.path, name)
+        target.parent.mkdir(exist_ok=True)
+        Disk().rename(Path(self.path, kept), target)
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """A place in object storage or HDFS."""
+
+    url: str
+
+    @property
+    def _root(self) -> RemotePath:
+        root = place(self.url)
+        assert isinstance(root, RemotePath)
+        return root
+
+    @contextlib.contextmanager
+    def making(self, kinds: Sequence[str]) -> Iterator[None]:  # noqa: ARG002 - storages need no sync
+        """Have an object ``abort`` there until all is whole; what was put there goes where anything fails.
+
+        Raises:
+            UsageError: there is something already.
+            WriteError: it cannot be written.
+        """
+        root = self._root
+        if root.exists():
+            raise UsageError(f"{root} holds something already: give a place where nothing is")
+        abort = root / "abort"
+        uploads.put_bytes(_MARK, abort)
+        try:
+            yield
+            uploads.remove_tree(root / _NEW)
+            uploads.remove_tree(abort)
+        except BaseException as error:
+            try:
+                uploads.remove_tree(root)
+            except MqtoolError as second:
+                raise WriteError(
+                    f"{error}; what was made of {root} could not be removed again ({second}): remove it"
+                ) from error
+            raise
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[Path]:
+        """Yield a folder for what a task makes, on this machine; what is left there goes in the end."""
+        with tempfile.TemporaryDirectory(prefix="mqtool-") as folder:
+            yield Path(folder)
+
+    def take(self, source: Path, name: str) -> None:
+        """Put the files of a folder in their places; another run of the same task puts the same there."""
+        uploads.put_tree(source, self._root / name)
+        shutil.rmtree(source)
+
+    def keep(self, source: Path) -> str:
+        """Keep a file until it is known what it is called; return what ``name`` takes."""
+        name = f"{_NEW}/{uuid.uuid4().hex}.kept"
+        uploads.put_file(source, self._root / name)
+        source.unlink()
+        return name
+
+    def name(self, kept: str, name: str) -> None:
+        """Put a file that was kept in its place."""
+        uploads.move(self._root / kept, self._root / name)
