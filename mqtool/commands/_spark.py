@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mqtool.spark.stores import Store
 
 FORMS = ("parquet", "jsonl")
+_UNPACKING = ("stats", "verify")
+"""Jobs that walk over the log and need nothing else, as `find --scan` does: they read compressed segments."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://+")
 _NO_FILE_SYSTEM = re.compile(r'Class (\S+) not found|No FileSystem for scheme "?(\w+)')
 _RAISED = re.compile(r"mqtool\.errors\.(\w+): (.+)")
@@ -37,18 +39,16 @@ class Into(NewPath):
 
 
 class SharedPath(NewPath):
-    """A new folder that all executors see: what is made in it takes its place by renaming, which no storage does."""
+    """Where executors put files: a new folder that all of them see, or a URL that stores are read from, too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a path."""
-        from mqtool.engine.store.remote import is_remote
+        """Return a path, or the URL as it was given."""
+        from mqtool.engine.store.remote import is_remote, place
 
-        if isinstance(value, str) and is_remote(value):
-            self.fail(
-                f"{value}: queues and index are made in a folder: give one that all executors see, and copy it there",
-                param, ctx,
-            )  # fmt: skip
-        return super().convert(value, param, ctx)
+        if not isinstance(value, str):
+            return super().convert(value, param, ctx)
+        path = place(value)
+        return str(path) if is_remote(path) else super().convert(str(path), param, ctx)
 
 
 class TaskFailedError(MqtoolError):
@@ -69,11 +69,12 @@ class Finder:
         settings: tuple[str, ...],
         output: Output,
         is_live: bool = False,
+        unpacks: bool = False,
     ) -> None:
         self._given = load_config(None, settings).settings
         self._config = config
         self._config_of = config_of
-        self._is_live = is_live
+        self._how = {"in_use": is_live, "unpacks": unpacks}
         self._output = output
         self._unmatched = [pattern for pattern, _ in config_of]
         for file in dict.fromkeys([*(file for _, file in config_of), *filter(None, [config])]):
@@ -84,7 +85,7 @@ class Finder:
         from mqtool.spark.stores import configs_beside, find_stores
 
         config_of = [*self._config_of, *([("*", self._config)] if self._config else [])]
-        stores = find_stores(paths, self._given, config_of=config_of, in_use=self._is_live)
+        stores = find_stores(paths, self._given, config_of=config_of, **self._how)
         for pattern in list(self._unmatched):
             if any(fnmatch.fnmatchcase(store.path, pattern) for store in stores):
                 self._unmatched.remove(pattern)
@@ -96,7 +97,7 @@ class Finder:
         own = [(glob.escape(path), file) for path, file in beside.items()]
         if not own:
             return stores
-        return find_stores(paths, self._given, config_of=[*config_of, *own], in_use=self._is_live)
+        return find_stores(paths, self._given, config_of=[*config_of, *own], **self._how)
 
     def check(self) -> None:
         """Raise ``UsageError`` where a pattern of ``--config-of`` matches none of the stores that were found."""
@@ -182,10 +183,15 @@ class Job:
 
     def tell(self, what: str) -> None:
         """Tell in the end what was done, and how fast."""
+        from mqtool.engine.store.remote import RemotePath, place
+
         seconds = time.monotonic() - self._started
         rate = self.total / max(seconds, 1e-9) / (1 << 20)
         stores = "" if len(self.stores) == 1 else f" of {len(self.stores):,} stores"
         self.output.remark(f"{what}; {self.total:,} bytes of log{stores} in {seconds:,.1f} s ({rate:,.1f} MiB/s)")
+        for path in map(place, (store.path for store in self.stores)):
+            if isinstance(path, RemotePath):
+                path.fresh()
         gone = [segment for segment in self._segments if not segment.path.exists()]
         if gone:
             segments = "a segment" if len(gone) == 1 else f"{len(gone):,} segments"
@@ -298,16 +304,19 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         from mqtool.spark.session import need_pyspark
+        from mqtool.spark.stores import opened_once
 
         need_pyspark()
-        finder = Finder(config, config_of, settings, output, is_live)
-        stores = finder.find(paths or (str(default_store()),))
-        if isinstance(into, Path) and into.exists():
-            raise UsageError(f"{into} is there already: give another name")
-        name = click.get_current_context().info_name or ""
-        size = None if partition_size is None else max(1 << 20, partition_size)
-        job = Job(name, stores, master, conf, size, output, into, form, finder)
-        return command(*args, job=job, **kwargs)
+        with opened_once():
+            name = click.get_current_context().info_name or ""
+            unpacks = name in _UNPACKING or bool(kwargs.get("scan"))
+            finder = Finder(config, config_of, settings, output, is_live, unpacks)
+            stores = finder.find(paths or (str(default_store()),))
+            if isinstance(into, Path) and into.exists():
+                raise UsageError(f"{into} is there already: give another name")
+            size = None if partition_size is None else max(1 << 20, partition_size)
+            job = Job(name, stores, master, conf, size, output, into, form, finder)
+            return command(*args, job=job, **kwargs)
 
     for option in reversed(options):
         wrapped = option(wrapped)

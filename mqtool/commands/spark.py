@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import click
@@ -74,6 +73,8 @@ def verify(level: str, job: Job) -> int:
         place = f"{row['store']}: " if "store" in values else ""
         job.output.line(values, place + sentence(one), STYLES[one.severity])
     job.tell_inferred()
+    if any(store.open().is_packed for store in job.stores):
+        job.output.remark("of compressed copies only the log is checked: unpack them to have queues and index checked")
     if counts["error"] or counts["warning"]:
         job.tell_may_be_live({row["store"] for row in rows if row["code"] in AHEAD})
     job.tell(summary(counts))
@@ -323,7 +324,7 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
 @topic_filter
 @click.option(
     "--into", type=SharedPath(), metavar="DIR", required=True,
-    help="The new folder to make, which all executors see.",
+    help="The new folder to make, which all executors see, or a URL in object storage or HDFS.",
 )  # fmt: skip
 @click.option(
     "--for", "version", type=click.Choice(["4.9", "5.3", "5.5"]),
@@ -343,7 +344,7 @@ def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job)
         raise UsageError("--topic goes with `rebuild queues`: all else is of the whole store")
     (store,) = job.stores
     chosen = topics_of(store.open(), topics)
-    assert isinstance(job.into, Path)
+    assert job.into is not None
     with job.session() as spark:
         built = run(
             spark, store, job.into, queues=target != "index", index=target != "queues",

@@ -8,6 +8,7 @@ need not be what it has committed. (Rules: store.md 10.4, 11.2, 11.4, 11.5.)
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -52,6 +53,7 @@ _ROWS = pa.schema(
 )
 _ROWS_SCHEMA = "store string, kind string, group string, topic string, queue_id long, offset long"
 _QUEUE_ENDS = ("min_offset", "max_offset")
+_MOST_TOLD = 10_000
 
 
 class Item(NamedTuple):
@@ -104,15 +106,17 @@ def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> Any:
 
 
 def find(item: Item) -> Iterator[pa.RecordBatch]:
-    """Yield what one item tells."""
-    found: dict[tuple[str, str | None, str, int], int] = {}
-    for one in _of_tables(item.store.open()) if item.part is None else _of_log(item.store, item.part):
-        key = one[:4]
-        found[key] = max(found.get(key, one.offset), one.offset)
-    rows = [
-        dict(zip(_ROWS.names, (item.store.path, *key, offset), strict=True)) for key, offset in sorted_by_key(found)
-    ]
-    yield pa.RecordBatch.from_pylist(rows, _ROWS)
+    """Yield what one item tells, of so many queues at a time."""
+    told = _of_tables(item.store.open()) if item.part is None else _of_log(item.store, item.part)
+    while some := list(itertools.islice(told, _MOST_TOLD)):
+        found: dict[tuple[str, str | None, str, int], int] = {}
+        for one in some:
+            key = one[:4]
+            found[key] = max(found.get(key, one.offset), one.offset)
+        rows = [
+            dict(zip(_ROWS.names, (item.store.path, *key, offset), strict=True)) for key, offset in sorted_by_key(found)
+        ]
+        yield pa.RecordBatch.from_pylist(rows, _ROWS)
 
 
 def sorted_by_key(found: dict[tuple[str, str | None, str, int], int]) -> list[tuple[Any, int]]:
@@ -134,6 +138,8 @@ def _of_tables(reader: StoreReader) -> Iterator[Progress]:
         delays = {}
     for level, offset in delays.items():
         yield Progress("saved", SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, offset)
+    if not reader.is_live:
+        reader.open_queues_on_demand()
     for queues in (reader.consume_queues, reader.batch_consume_queues):
         for (topic, queue_id), queue in queues.items():
             yield Progress("min_offset", None, topic, queue_id, queue.first_offset)

@@ -146,10 +146,11 @@ class Options:
         overrides = {_SETTINGS[name[len(_SET) :]]: value for name, value in self.given.items() if name.startswith(_SET)}
         return dict(StoreConfig.load(Path(config) if config else None, overrides).settings)
 
-    def stores(self, is_gone_fine: bool = False) -> list[Store]:
+    def stores(self, is_gone_fine: bool = False, unpacks: bool = False) -> list[Store]:
         """Return the stores that are asked for; takes and raises what ``find_stores`` does."""
         config_of = [(pattern, Path(str(file))) for pattern, file in self.table_of("configOf").items()]
-        return find_stores(path_options(self.given), self.settings, is_gone_fine, config_of, self.flag("live", False))
+        paths, is_live = path_options(self.given), self.flag("live", False)
+        return find_stores(paths, self.settings, is_gone_fine, config_of, is_live, unpacks)
 
     def names(self, stores: Iterable[Store]) -> dict[str, Store]:
         """Return stores by names that stay when their paths change: see ``name_stores``.

@@ -13,8 +13,9 @@ from typing import Any
 from mqtool.engine.store.commit_log import SIZE_BYTES, SLACK, CommitLog, Gap, is_whole, with_data
 from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.engine.store.mapped_file import Bytes, MappedFile
+from mqtool.engine.store.packed import PackedPath, is_packed_name
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
-from mqtool.engine.store.remote import is_remote, place, stamp_of
+from mqtool.engine.store.remote import RemotePath, place, stamp_of
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import commit_log, scan
 from mqtool.formats.scan import MessageTable
@@ -22,6 +23,7 @@ from mqtool.spark.stores import Store
 
 MAX_PARTITION = 128 << 20
 _MOST_TASKS = 20_000
+_MOST_COUNTS = 2_000
 _MOST_OF_A_COUNT = 4 << 30
 _TASKS_A_CORE = 4
 LOOK_BACK = 5 << 20
@@ -75,7 +77,7 @@ def log_ranges(
     Args:
         store: that it is of.
         reader: of it.
-        max_size: bytes; a range that is cut begins at a multiple of it in its segment.
+        max_size: bytes; a range that is cut begins at a multiple of it in its segment. Compressed segments are not cut.
         start_offset: messages that begin below this address are left out.
         stop_offset: messages that begin here or behind it are left out.
     """
@@ -87,7 +89,8 @@ def log_ranges(
     for number, segment in enumerate(log.segments):
         low = max(0, start_offset - segment.start_offset)
         high = min(segment.size, stop_offset - segment.start_offset)
-        cuts = [low, *range(low - low % max_size + max_size, high, max_size), high] if low < high else []
+        inner = () if is_packed_name(segment.path.name) else range(low - low % max_size + max_size, high, max_size)
+        cuts = [low, *inner, high] if low < high else []
         chosen += [(segment, start, stop, number < last) for start, stop in itertools.pairwise(cuts)]
     total = sum(stop - start for _, start, stop, _ in chosen)
     return [
@@ -107,9 +110,11 @@ def size_of(total: int) -> int:
 def size_to_count(total: int, cores: int) -> int:
     """Return how many bytes of log a task gets that gives back little: each core has several tasks, none is small.
 
-    Spark needs some hundredths of a second for a task, in which a core counts the messages of 100 MiB.
+    Spark needs some hundredths of a second for a task, in which a core counts the messages of 100 MiB; and its driver
+    some kilobytes, so of a log that is too large for that a task gets more.
     """
-    return min(max(total // (_TASKS_A_CORE * cores), MAX_PARTITION), _MOST_OF_A_COUNT)
+    share = total // (_TASKS_A_CORE * cores)
+    return max(min(max(share, MAX_PARTITION), _MOST_OF_A_COUNT), min(share, total // _MOST_COUNTS))
 
 
 def last_used(log: CommitLog) -> int:
@@ -169,7 +174,9 @@ class RangeReader:
     def __init__(self, part: LogRange, is_mapped: bool = False) -> None:
         self.part = part
         path = place(part.path)
-        is_mapped = is_mapped and not is_remote(path)
+        if is_packed_name(path.name):
+            path = PackedPath.of(path)
+        is_mapped = is_mapped and not isinstance(path, RemotePath)
         kind = MappedSegment if is_mapped else LoadedFile
         self._step = MAPPED_STEP if is_mapped else STEP
         self.segment = kind(path, part.start_offset, part.size)

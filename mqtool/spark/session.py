@@ -30,6 +30,11 @@ _QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # What Spark keeps of tasks, stages and queries that are done, for a web page that is not there.
+    "spark.ui.retainedTasks": "100",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedJobs": "20",
+    "spark.sql.ui.retainedExecutions": "5",
 }
 _POLL = 0.2  # seconds
 _LAST_LINES = 5

@@ -274,7 +274,7 @@ class StoreTableReader(NarrowedReader):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.table = choose("table", options.table, TABLES)
-        self.stores = options.stores()
+        self.stores = options.stores(unpacks=self.table == "messages")
         super().__init__(options, schema)
         self._starts, self._stops = places(options, self.stores)
 

@@ -14,7 +14,11 @@ from typing import Any, TypeVar
 
 import zstandard
 
+from mqtool.spark.session import cores_of
+
 Item = TypeVar("Item")
+_MOST_TASKS = 5_000
+_TASKS_A_CORE = 4
 
 
 class Common:
@@ -70,11 +74,12 @@ def spare_the_loaded() -> None:
 def spread(spark: Any, items: Iterable[Item], work: Callable[[Item], Iterable[Any]], schema: Any) -> Any:
     """Return the DataFrame of what ``work`` makes of all items.
 
-    Cost: some hundred bytes on the driver for each item, beside what ``Common`` it holds.
+    Cost: some hundred bytes on the driver for each item, beside what ``Common`` it holds. Of very many items a task
+    takes some, one after another: Spark's driver keeps more of each task than that.
 
     Args:
         spark: the session.
-        items: one becomes one task.
+        items: one becomes one task, if there are not too many.
         work: makes ``pyarrow.RecordBatch`` of an item.
         schema: the columns of these, as Spark takes them.
     """
@@ -92,6 +97,7 @@ def spread(spark: Any, items: Iterable[Item], work: Callable[[Item], Iterable[An
                 yield from work(_Unpacker(data, shared.get()).load())
                 spare_the_loaded()
 
+    tasks = min(len(rows), max(_MOST_TASKS, _TASKS_A_CORE * (cores_of(spark) or 0)))
     # Of one partition, rows go to others in turn: one to each.
-    frame = spark.createDataFrame(rows, "item binary", verifySchema=False).coalesce(1).repartition(max(1, len(rows)))
+    frame = spark.createDataFrame(rows, "item binary", verifySchema=False).coalesce(1).repartition(max(1, tasks))
     return frame.mapInArrow(run, schema)

@@ -1,15 +1,18 @@
 """Which stores a path means: one, several, or all that a pattern matches; and the settings that they are read with."""
 
+import contextlib
+import contextvars
 import dataclasses
 import fnmatch
 import glob
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import orjson
 
 from mqtool.engine.store.file_queue import is_segment_name
+from mqtool.engine.store.packed import is_archive, plain_name
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.remote import is_remote, matches, place
@@ -17,6 +20,7 @@ from mqtool.errors import NotFoundError, UsageError
 from mqtool.spark.spread import Common
 
 _WILD = "*?["
+_ARCHIVES = "unpack it, or ask it by the command of the same name without Spark"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,15 +30,38 @@ class Store(Common):
     path: str
     settings: tuple[tuple[str, str], ...] = ()
     in_use: bool = False
+    unpacks: bool = False
+    """Whether compressed segments are read."""
 
     @property
     def config(self) -> StoreConfig:
         """The settings as a reader takes them."""
-        return StoreConfig(dict(self.settings), self.in_use)
+        return StoreConfig(dict(self.settings), self.in_use, self.unpacks)
 
     def open(self) -> StoreReader:
-        """Open it; raises what ``StoreReader`` raises."""
-        return StoreReader(self.path, self.config)
+        """Open it, or return the reader that is kept; raises what ``StoreReader`` raises."""
+        kept = _KEPT.get()
+        if kept is None:
+            return StoreReader(self.path, self.config)
+        if self not in kept:
+            kept[self] = StoreReader(self.path, self.config)
+        return kept[self]
+
+
+_KEPT: contextvars.ContextVar[dict[Store, StoreReader] | None] = contextvars.ContextVar("_KEPT", default=None)
+
+
+@contextlib.contextmanager
+def opened_once() -> Iterator[None]:
+    """Have each store opened, and its files listed, once while the block runs: a job asks for its stores several times.
+
+    What is asked for in the block is what was there at first. Executors open stores themselves.
+    """
+    token = _KEPT.set({})
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
 
 
 ConfigOf = Sequence[tuple[str, Path]]
@@ -47,16 +74,18 @@ def find_stores(
     is_gone_fine: bool = False,
     config_of: ConfigOf = (),
     in_use: bool = False,
+    unpacks: bool = False,
 ) -> list[Store]:
     """Return the stores that paths and patterns name, each once, in order.
 
     A name with commas in it is several, unless something is called so. What a pattern matches besides stores is left
     out; with ``is_gone_fine`` also a path where no store is. ``settings`` lie over those in the file of a store.
-    With ``in_use`` their ends are judged as of stores that brokers write to.
+    With ``in_use`` their ends are judged as of stores that brokers write to; with ``unpacks`` compressed segments are
+    read.
 
     Raises:
         NotFoundError: a path is no store, or a pattern matches none.
-        UsageError: no path is given, or one that is no file's.
+        UsageError: no path is given, or one that is no file's; or it is an archive, which one task would have to read.
     """
     found: dict[str, Store] = {}
     names = list(itertools.chain.from_iterable(_split(path) for path in paths))
@@ -65,12 +94,16 @@ def find_stores(
     for name in names:
         is_pattern = any(letter in name for letter in _WILD) and not Path(name).exists()
         matched = _matches(name) if is_pattern else [name]
-        stores = [_with_settings(str(place(match).absolute()), settings, config_of, in_use) for match in matched]
+        stores = [
+            _with_settings(str(place(match).absolute()), settings, config_of, in_use, unpacks) for match in matched
+        ]
         if is_pattern or is_gone_fine:
             stores = [store for store in stores if _is_store(store)]
             if not stores and not is_gone_fine:
                 raise NotFoundError(f"{name} matches no store")
         for store in stores:
+            if unpacks and is_archive(place(store.path)):
+                raise UsageError(f"{store.path} is an archive, which one task would have to read: {_ARCHIVES}")
             store.open()
             found[store.path] = store
     return list(found.values())
@@ -82,9 +115,9 @@ def configs_beside(stores: Iterable[Store]) -> dict[str, Path]:
     return {path: file for path, file in places.items() if file.is_file()}
 
 
-def _with_settings(path: str, settings: Mapping[str, str], config_of: ConfigOf, in_use: bool) -> Store:
+def _with_settings(path: str, settings: Mapping[str, str], config_of: ConfigOf, in_use: bool, unpacks: bool) -> Store:
     file = next((file for pattern, file in config_of if fnmatch.fnmatchcase(path, pattern)), None)
-    return Store(path, tuple(sorted(StoreConfig.load(file, settings).settings.items())), in_use)
+    return Store(path, tuple(sorted(StoreConfig.load(file, settings).settings.items())), in_use, unpacks)
 
 
 def _matches(pattern: str) -> list[str]:
@@ -120,7 +153,7 @@ def plain_path(name: str) -> str:
 def _is_store(store: Store) -> bool:
     """Tell whether it is one, or a segment of a log alone; any other file beside stores is none."""
     path = place(store.path)
-    if path.is_file() and not is_segment_name(path.name):
+    if path.is_file() and not is_segment_name(plain_name(path.name) if store.unpacks else path.name):
         return False
     try:
         store.open()

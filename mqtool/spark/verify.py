@@ -1,10 +1,10 @@
 """``verify`` as a Spark job: the findings of ``mqtool verify``, however large the stores are.
 
-A task judges some stretches of one log by themselves, with units and index entries where they should lie, or one index
-file. What was found is joined by other tasks, of some segments each, and what these made again, until few groups are
-left: a tree (``verify_groups``), as high as the log has segments. One task for each store takes what is left in the
-order of the log: the findings, and some bytes for each queue and group. Nothing else is shuffled, and nothing is read
-twice but where the log is damaged.
+A task judges a part of a segment, or some segments, by themselves, with units and index entries where they should lie,
+or one index file. What was found is joined by other tasks, of some segments each, and what these made again, until few
+groups are left: a tree (``verify_groups``), as high as the log has segments. One task for each store takes what is left
+in the order of the log: the findings, and some bytes for each queue and group. Nothing else is shuffled, and nothing is
+read twice but where the log is damaged.
 """
 
 import collections
@@ -76,7 +76,7 @@ class Scope(Common):
 
     def open(self) -> StoreReader:
         """Open the store, for work that needs few of its queues at a time."""
-        reader = self.store.open()
+        reader = _opened(self.store)
         for path in self.left_out:
             reader.leave_out(remote.place(path))
         if not self.live:
@@ -85,13 +85,13 @@ class Scope(Common):
 
 
 class Item(NamedTuple):
-    """What one task judges: a stretch of a log, or an index file, or nothing."""
+    """What one task judges: a part of a segment, some whole segments, an index file, or nothing."""
 
     number: int  # of the store
     scope: Scope
-    stretch: Stretch | None
+    stretches: list[Stretch]
     index_file: str | None
-    is_segment: bool  # the stretch is all of its segment
+    are_segments: bool  # the stretches are all of their segments
 
 
 def findings(spark: Any, stores: Sequence[Store], level: Level, partition_size: int) -> Any:
@@ -132,25 +132,47 @@ def plan(stores: Sequence[Store], level: Level, partition_size: int) -> tuple[li
     scopes: list[Scope] = []
     items: list[Item] = []
     for number, store in enumerate(stores):
-        reader = store.open()
+        reader = _opened(store)
         leave_out_unread(reader)
         checks = Verification(reader, level, reader.is_live)
-        parts = checks.parts(max(PART, partition_size // PART * PART))
+        size = max(PART, partition_size // PART * PART)
+        parts = checks.parts(max(size, reader.commit_log.file_size) if reader.is_packed else size)
         total = sum(part.stop - part.start for part in parts)
         rules = checks.rules(None)
         levels = tuple(rules.delay_levels)
         left_out = tuple(map(str, reader.left_out))
-        counts = collections.Counter(part.segment.start_offset for part in parts)
+        segments = len({part.segment.start_offset for part in parts})
         scope = Scope(
             job, store, level, checks.live, levels, rules.tags_in_index, total,
-            max(1, reader.commit_log.file_size), len(counts), left_out,
+            max(1, reader.commit_log.file_size), segments, left_out,
         )  # fmt: skip
         scopes.append(scope)
         # Or nobody would join a store of which there is nothing to judge.
-        items.append(Item(number, scope, None, None, False))
-        items += [Item(number, scope, None, file.path.name, False) for file in (checks.chained if checks.whole else ())]
-        items += [Item(number, scope, Stretch.of(part), None, counts[part.segment.start_offset] == 1) for part in parts]
+        items.append(Item(number, scope, [], None, False))
+        items += [Item(number, scope, [], file.path.name, False) for file in (checks.chained if checks.whole else ())]
+        stretches = _of_tasks([Stretch.of(part) for part in parts], scope.segment_size, partition_size)
+        items += [Item(number, scope, some, None, are_segments) for some, are_segments in stretches]
     return scopes, items
+
+
+def _opened(store: Store) -> StoreReader:
+    """Open a store; of a compressed copy the log alone."""
+    reader = store.open()
+    return reader.log_alone() if reader.is_packed else reader
+
+
+def _of_tasks(
+    stretches: Sequence[Stretch], segment_size: int, partition_size: int
+) -> Iterator[tuple[list[Stretch], bool]]:
+    """Yield what each task judges, and whether these are whole segments; those belong to one group of the tree then."""
+    most = min(FAN, 1 << max(1, partition_size // segment_size).bit_length() - 1)
+    counts = collections.Counter(one.segment for one in stretches)
+
+    def place_of(one: Stretch) -> tuple[int, Stretch | None]:
+        return one.segment // segment_size // most, one if counts[one.segment] > 1 else None
+
+    for (_, part), some in itertools.groupby(stretches, place_of):
+        yield list(some), part is None
 
 
 class _Judge:
@@ -176,7 +198,7 @@ _judge_of = functools.lru_cache(maxsize=4)(_Judge)
 def judge(item: Item) -> Iterator[pa.RecordBatch]:
     """Judge what one task is to judge; yields reports as ``_REPORTS`` has them."""
     scope = item.scope
-    if item.stretch is None and item.index_file is None:
+    if not item.stretches and item.index_file is None:
         yield _reports(scope, item.number, _FIRST, 0, pickle.dumps(None))
         return
     judge = _judge_of(scope)
@@ -185,17 +207,16 @@ def judge(item: Item) -> Iterator[pa.RecordBatch]:
             found = judge.chains(item.index_file, scope.live)
             yield _reports(scope, item.number, _FIRST, 0, pickle.dumps((item.index_file, found)))
         return
-    assert item.stretch
-    reports = _judged(judge, item.stretch)
-    if item.is_segment:
+    reports = _judged(judge, item.stretches)
+    if item.are_segments:
         yield from _groups(scope, item.number, (report for _, report in reports))
         return
     for stretch, report in reports:
         yield _reports(scope, item.number, stretch.segment, stretch.start, report)
 
 
-def _judged(judge: _Judge, whole: Stretch) -> Iterator[tuple[Stretch, bytes]]:
-    for stretch in whole.cut(PART):
+def _judged(judge: _Judge, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, bytes]]:
+    for stretch in itertools.chain.from_iterable(one.cut(PART) for one in stretches):
         with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
             yield stretch, judge_far(judge.rules, judge.index, stretch)
 

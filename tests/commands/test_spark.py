@@ -16,10 +16,12 @@ import pytest
 import mqtool
 from mqtool.commands._output import Output
 from mqtool.commands._spark import Finder, Job
+from mqtool.engine.repair.verify import Level
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import Status
+from mqtool.spark import rebuild, verify
 from mqtool.spark.session import package_into
-from mqtool.spark.stores import Store
+from mqtool.spark.stores import Store, opened_once
 from tests.commands.running import run
 from tests.golden import copy_of, golden_store, manifest
 from tests.spark.session import need_java
@@ -190,12 +192,52 @@ def test_each_store_has_the_settings_of_its_own_broker(tmp_path: Path) -> None:
     assert [store.config.settings for store in with_one_file] == [{"brokerName": "other"}]
 
 
-def test_a_rebuild_into_a_storage_is_refused_in_a_sentence() -> None:
-    store = golden_store("mixed-533-clean")
-    for url in ("s3a://bucket/out", "hdfs://nodes:8020/out"):
-        ran = run("spark", "rebuild", "all", "-s", store, "--into", url)
-        assert ran.status == Status.USAGE
-        assert f"{url}: queues and index are made in a folder" in ran.remarks
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("ftp://host/out", "stores are not read from ftp://"),
+        ("s3:///out", "does not say where: give s3://NAME/PATH"),
+    ],
+)
+def test_a_rebuild_into_what_is_no_storage_is_refused_in_a_sentence(url: str, told: str) -> None:
+    ran = run("spark", "rebuild", "all", "-s", golden_store("mixed-533-clean"), "--into", url)
+
+    assert ran.status == Status.USAGE
+    assert told in ran.remarks
+
+
+_listed: list[str] | None = None
+
+
+def _note_list(event: str, given: tuple[Any, ...]) -> None:
+    if _listed is not None and event in ("os.listdir", "os.scandir"):
+        _listed.append(str(given[0]))
+
+
+sys.addaudithook(_note_list)
+
+
+def test_a_job_lists_a_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copy_of("mixed-533-clean", tmp_path)
+    (tmp_path / "broker.conf").write_text("brokerName=broker-a\n")
+    output = Output("jsonl")
+    monkeypatch.setattr(sys.modules[__name__], "_listed", [])
+
+    with opened_once():
+        finder = Finder(None, (), (), output)
+        stores = finder.find((str(tmp_path / "*"),))
+        one = Job("verify", stores, None, {}, None, output, None, "parquet", finder)
+        planned = [
+            verify.plan(one.stores, Level.FULL, 1 << 20),
+            rebuild.plan(stores[0], True, True, None, None, 1 << 20),
+        ]
+        one.tell_inferred()
+        one.tell_may_be_live()
+        one.tell("done")
+
+    assert all(planned)
+    assert _listed is not None
+    assert [path for path in _listed if Path(path) == root / "commitlog"] == [str(root / "commitlog")]
 
 
 def test_a_pattern_for_settings_that_matches_no_store_is_refused() -> None:

@@ -15,7 +15,11 @@ class Frames:
     class Conf:
         def set(self, key: str, value: str) -> None: ...
 
+    class Context:
+        defaultParallelism = 2  # noqa: N815
+
     conf = Conf()
+    sparkContext = Context()  # noqa: N815
 
     def createDataFrame(self, rows: list[tuple[bytes]], _schema: str, **_: bool) -> "Frame":  # noqa: N802
         return Frame([[{"item": item} for (item,) in rows]], pa.schema([("item", pa.binary())]))

@@ -261,9 +261,9 @@ class PackedPath(RemotePath):
         """Return False: it is a file."""
         return False
 
-    def opened(self, size: int | None = None) -> Content:  # noqa: ARG002
-        """Return what it holds, to be read onward."""
-        return _PackedFile(self._path, self.entry().size)
+    def opened(self, size: int | None = None) -> Content:
+        """Return what it holds, to be read onward; ``size``: with which it was found before."""
+        return _PackedFile(self._path, self.entry().size if size is None else size)
 
 
 def _content_size(path: Path, size: int) -> int:

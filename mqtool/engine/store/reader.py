@@ -187,7 +187,7 @@ class StoreReader:
         Whole segments are left out by the store times of their first two messages: one that is damaged hides nothing.
         """
         start, stop = self.commit_log.min_offset, self.commit_log.end_offset
-        for segment in self.commit_log.segments:
+        for segment in self.commit_log.segments if since is not None or until is not None else ():
             times = self._first_times(segment.start_offset)
             if len(times) < 2:
                 continue
