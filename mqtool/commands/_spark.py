@@ -282,7 +282,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--conf", multiple=True, metavar="KEY=VALUE", callback=_conf, help="A setting of Spark; repeats."),
         click.option(
             "--partition-size", type=OFFSET, metavar="SIZE",
-            help="Bytes of log for one task. Default: 128MiB, more of very large logs; of stats and verify up to 4GiB.",
+            help="Bytes of log for one task. Default: 128MiB, of stats and verify up to 4GiB; more of very large logs.",
         ),
         store_option,
     )  # fmt: skip

@@ -34,7 +34,7 @@ _HOST = bytes([127, 0, 0, 1])
 _BODY = b"body"
 _CRC = zlib.crc32(_BODY) & 0x7FFFFFFF
 _OWN = re.compile(r"(?:RssAnon|RssShmem):\s+([0-9]+) kB")
-_PERIOD = 0.05  # seconds between two looks at the processes
+_PERIOD = 0.25  # seconds between two looks at the processes
 JOBS = {
     "nothing": (),
     "stats": ("spark", "stats", "--by", "topic", "-o", "jsonl"),
