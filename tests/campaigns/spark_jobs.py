@@ -6,6 +6,9 @@ with one. All seeds run in one Spark session::
 
     python -m tests.campaigns.spark_jobs --seeds 1:501 --into spark_jobs.jsonl
 
+With ``--without-java`` the tasks of each job are run one after another, and what they give is brought together here: a
+seed takes half a second, and Spark itself is not tried.
+
 Run again it goes on where it was stopped. Ends with status 1 when an answer differed.
 """
 
@@ -13,6 +16,7 @@ Run again it goes on where it was stopped. Ends with status 1 when an answer dif
 
 import argparse
 import collections
+import dataclasses
 import json
 import logging
 import random
@@ -24,6 +28,7 @@ from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
+from mqtool.engine.repair.aligned import SIDES
 from mqtool.engine.repair.compare_keys import Messages, compare_keys
 from mqtool.engine.repair.rebuild import build
 from mqtool.engine.repair.verify import Level, verify_store
@@ -32,11 +37,16 @@ from mqtool.engine.store.search import Query, Search
 from mqtool.engine.store.stats import KEYS, By, Selection, count_messages
 from mqtool.errors import MqtoolError
 from mqtool.spark import compare, export, find, rebuild, stats, verify
+from mqtool.spark.messages import CORRUPT
+from mqtool.spark.partitions import log_ranges
 from mqtool.spark.stores import Store
+from mqtool.spark.tables import TABLES
 from tests.commands.running import run
 from tests.golden import golden_store
 from tests.laws.cases import case_of
+from tests.spark.frames import Frames
 from tests.spark.session import session
+from tests.spark.test_verify_far import in_pieces as pieces_of_verify
 
 SIZES = (9_000, 20_000, 65_536, 100_000, 1 << 20, 1 << 30)
 _RAISED = re.compile(r"mqtool\.errors\.(\w+)")
@@ -50,6 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1:501", metavar="FIRST:LAST", help="half open; default 1:501")
     parser.add_argument("--into", type=Path, default=Path("spark_jobs.jsonl"), metavar="FILE")
+    parser.add_argument("--without-java", action="store_true", help="run the tasks without Spark")
     options = parser.parse_args()
     first, _, last = options.seeds.partition(":")
     seeds = range(int(first), int(last or int(first) + 1))
@@ -57,7 +68,7 @@ def main() -> int:
     done = {row["seed"] for row in known}
     warnings.simplefilter("ignore")
     logging.getLogger("mqtool").setLevel(logging.ERROR)
-    spark = session()
+    spark = None if options.without_java else session()
     rows = [row for row in known if row["seed"] in seeds]
     with options.into.open("a") as file:
         for seed in seeds:
@@ -81,7 +92,7 @@ def hold(spark: Any, seed: int, folder: Path) -> dict[str, Any]:
     store = Store(str(case.build(folder / "store")))
     other = Store(str(golden_store(case.base)))
     differences = {}
-    pairs = pairs_of(spark, store, other, size, folder)
+    pairs = pairs_of(spark, store, other, size, folder) if spark else in_pieces(store, other, size, folder)
     for job, (ours, theirs) in pairs.items():
         found, wanted = answered(ours), answered(theirs)
         if found != wanted:
@@ -151,6 +162,73 @@ def pairs_of(spark: Any, store: Store, other: Store, size: int, folder: Path) ->
 
 
 _QUERY = Query(texts=("1",))
+
+
+def in_pieces(store: Store, other: Store, size: int, folder: Path) -> dict[str, Pair]:
+    """Return for each job what its tasks give, one after another, and how the command is asked."""
+    theirs = {job: pair[1] for job, pair in pairs_of(None, store, other, size, folder).items()}
+    return {
+        "verify": (lambda: pieces_of_verify(store, Level.FULL, size).elements(), theirs["verify"]),
+        "stats --by topic": (lambda: _counted_in_pieces(store, By.TOPIC, size), theirs["stats --by topic"]),
+        "stats --by queue": (lambda: _counted_in_pieces(store, By.QUEUE, size), theirs["stats --by queue"]),
+        "find": (
+            lambda: (
+                row["position"]
+                for row in _rows(find.find(one) for one in find.plan([(store, _QUERY)], size, True).items)
+                if row[CORRUPT] is None
+            ),
+            theirs["find"],
+        ),
+        "export": (lambda: _exported_in_pieces(store, size), theirs["export"]),
+        "rebuild": (lambda: _rebuilt_by_spark(Frames(), store, size, folder), theirs["rebuild"]),
+        "compare": (
+            lambda: _compared_in_pieces(store, other, size),
+            lambda: (
+                (one.side, one.left_count, one.right_count)
+                for one in compare_keys(store.open(), other.open(), Messages())
+            ),
+        ),
+    }
+
+
+def _rows(parts: Iterable[Iterable[Any]]) -> Iterable[dict[str, Any]]:
+    return (row for part in parts for batch in part for row in batch.to_pylist())
+
+
+def _counted_in_pieces(store: Store, by: By, size: int) -> Iterable[Hashable]:
+    totals: dict[Hashable, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
+    items = (stats.Item(parts, by, Selection()) for parts in stats._ranges(store, Selection(), size))
+    for row in _rows(map(stats.count, items)):
+        if row["records"]:
+            total = totals[tuple(row[name] for name in KEYS[by])]
+            for number, name in enumerate(("messages", "size", "body_size")):
+                total[number] += row[name]
+    return ((key, *total) for key, total in totals.items())
+
+
+def _exported_in_pieces(store: Store, size: int) -> Iterable[Hashable]:
+    ask = dataclasses.replace(export._ASK, max_partition=size)
+    items = (export.Item(part, ask.bounds) for part in TABLES["messages"].parts(store, store.open(), ask))
+    return (
+        (row["physical_offset"], row["topic"], row["queue_offset"], row["body_crc"])
+        for row in _rows(map(export.read, items))
+        if row[CORRUPT] is None
+    )
+
+
+def _compared_in_pieces(left: Store, right: Store, size: int) -> Iterable[Hashable]:
+    counts = [
+        collections.Counter(
+            (row["first"], row["second"])
+            for row in _rows(compare.identities((side, part)) for part in log_ranges(store, store.open(), size))
+            if row["first"] is not None
+        )
+        for side, store in zip(SIDES, (left, right), strict=True)
+    ]
+    for key in counts[0].keys() | counts[1].keys():
+        ours, others = (count[key] for count in counts)
+        if ours != others:
+            yield SIDES[others > ours], ours, others
 
 
 def _counted_by_spark(spark: Any, store: Store, by: By, size: int) -> Iterable[Hashable]:
