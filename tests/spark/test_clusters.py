@@ -78,7 +78,7 @@ def test_an_executor_that_is_killed_changes_nothing(
         from mqtool.spark.verify import judge  # that of the executor, where nothing stands in its place
 
         batches = list(judge(item))
-        if item.stretch and item.stretch.segment and not killed.exists():
+        if any(one.segment for one in item.stretches) and not killed.exists():
             daemon = os.getppid()
             executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
             killed.write_text(str(executor))
