@@ -73,7 +73,7 @@ async def _trace(
         rows = [_stored(one) for one in (origin, *copies)]
         if trace_topic in topics and origin.message.unique_key:
             rows += await _told(browser, trace_topic, origin.message.unique_key)
-        rows.sort(key=lambda row: row["event_timestamp"] or 0)
+        rows.sort(key=lambda row: (row["event_timestamp"] or 0, row["what"] != "sent"))
         rows += [
             _passed(offset.group, offset.consumer_offset, one)
             for one in (origin, *copies)
@@ -156,7 +156,7 @@ def _passed(group: str, offset: int | None, found: "Browsed") -> dict[str, Any]:
     elif offset > found.message.queue_offset:
         told = f"is past it, at {offset:,}"
     else:
-        told = f"has {found.message.queue_offset - offset:,} messages before it, at {offset:,}"
+        told = f"has {counted(found.message.queue_offset - offset, 'message')} before it, at {offset:,}"
     return _row("group", None, group, told, found)
 
 

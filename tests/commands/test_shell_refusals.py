@@ -244,6 +244,64 @@ def test_a_broker_that_goes_away_in_the_middle_is_told_with_69(
             one.unlink()
 
 
+# Keys
+
+ACL = """accounts:
+- {accessKey: administrator, secretKey: "12345678", admin: true}
+- {accessKey: reader00, secretKey: "87654321", defaultTopicPerm: SUB, defaultGroupPerm: SUB}
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a name server whose broker asks who somebody is."""
+    folder = tmp_path_factory.mktemp("acl")
+    (folder / "plain_acl.yml").write_text(ACL)
+    settings = {"aclEnable": "true", "rocketmq.acl.plain.file": str(folder / "plain_acl.yml")}
+    keys = {"access_key": "administrator", "secret_key": "12345678"}
+    with mqtool.Broker(settings=settings) as running:
+        address = running.name_server_address
+        with mqtool.AdminClient(address, **keys) as admin, mqtool.Producer("P", address, **keys) as producer:
+            for name in ("Orders", "%DLQ%G", "%RETRY%G"):
+                admin.create_topic(name, queues=1)
+            for name in ("G", "Idle"):
+                admin.create_group(name)
+            producer.send(ProducerMessage("Orders", b"1", keys=["k"]))
+            producer.send(ProducerMessage("%DLQ%G", b"1", properties={"RETRY_TOPIC": "Orders"}))
+            admin.set_offset("G", "Orders", 0, 1)
+        yield address
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_who_is_not_let_in_is_told_with_77(
+    name: str, guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for secret in (None, "wrongwrong"):
+        if secret:
+            monkeypatch.setenv("MQTOOL_ACCESS_KEY", "administrator")
+            monkeypatch.setenv("MQTOOL_SECRET_KEY", secret)
+        ran = asked(commands(tmp_path)[name], guarded)
+
+        assert (ran.status, ran.output) == (Status.NOT_PERMITTED, ""), ran
+        assert is_one_sentence(ran)
+        assert {one.name for one in tmp_path.iterdir()} <= {"state"}
+
+
+def test_who_is_no_administrator_sends_no_dead_letter_and_is_told_with_77(
+    guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MQTOOL_ACCESS_KEY", "reader00")
+    monkeypatch.setenv("MQTOOL_SECRET_KEY", "87654321")
+    refused = asked(commands(tmp_path)["dlq resend"], guarded)
+    assert (refused.status, refused.output) == (Status.NOT_PERMITTED, ""), refused
+
+    monkeypatch.setenv("MQTOOL_ACCESS_KEY", "administrator")
+    monkeypatch.setenv("MQTOOL_SECRET_KEY", "12345678")
+    sent = asked(commands(tmp_path)["dlq resend"], guarded)
+    assert (sent.status, [row.get("outcome") for row in sent.rows]) == (Status.OK, [None, "sent"])
+    assert len(run("find", "-n", guarded, "--topic", "%RETRY%G", "--since", "1h").rows) == 1
+
+
 # Places to write to
 
 
