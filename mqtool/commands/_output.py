@@ -174,11 +174,13 @@ class Output:
         self.columns, self._widths = columns, {}
 
     def remark(self, text: str) -> None:
-        """Say something beside the results."""
-        self.close()
-        sys.stdout.flush()
-        _make_room()
-        click.echo(click.style(f"mqtool: {printable(text)}", dim=True), err=True)
+        """Say something beside the results, after the rows before it; where those cannot be written it raises then."""
+        try:
+            self.close()
+            sys.stdout.flush()
+        finally:
+            _make_room()
+            click.echo(click.style(f"mqtool: {printable(text)}", dim=True), err=True)
 
     def tell_compiling(self, byte_count: int) -> None:
         """Say so when work on so many bytes begins with compiling kernels, as only the first run should."""

@@ -92,8 +92,10 @@ def command(
     each = ProducerMessage(topic, b"", tag or "", keys, delay_level or 0, delay or 0, properties=_pairs(properties))
     is_typed = not (bodies or files) and sys.stdin.isatty()
     messages = _messages(each, bodies, files, output, jsonl=jsonl)
+    sent = 0
 
     async def send_all(_: "Wire") -> None:
+        nonlocal sent
         if is_typed:
             output.remark("each line is a message; Ctrl-D ends")
             # An event loop answers Ctrl-C when it is back at work, which it is not while a line is read.
@@ -105,12 +107,19 @@ def command(
             queue = None if queue_id is None else await _queue(producer, topic, queue_id)
             for some in _in_groups(messages, batch or 1):
                 await asyncio.sleep(pace.wait(len(some), time.monotonic()))
-                for row in await _send(producer, some, queue):
+                rows = await _send(producer, some, queue)
+                sent += len(rows)
+                for row in rows:
                     output.row(row)
                 if is_typed:
                     output.flush()
 
-    brokers.run(send_all)
+    try:
+        brokers.run(send_all)
+    except BaseException:
+        if sent:  # rows tell it, but may not have been written
+            output.remark(f"sent so far: {sent:,}")
+        raise
     return Status.OK
 
 

@@ -86,6 +86,19 @@ def test_messages_are_all_sent_though_nobody_reads_where_they_are(name_server: s
     assert sum(counts) == 50
 
 
+def test_how_many_messages_were_sent_is_told_where_their_rows_cannot_be_written(name_server: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        words = ["send", "-n", name_server, "--topic", "Full", *map(str, range(200))]
+        done = subprocess.run(
+            [sys.executable, "-m", "mqtool", *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    counts = [row["max_offset"] - row["min_offset"] for row in run("topic", "show", "Full", "-n", name_server).rows]
+    assert done.returncode == Status.IO_ERROR
+    assert 0 < sum(counts) < 200
+    assert f"mqtool: sent so far: {sum(counts)}\n" in done.stderr
+
+
 _ROWS = """
 import signal, sys
 from mqtool.commands._streams import mend_streams

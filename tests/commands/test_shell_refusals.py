@@ -258,7 +258,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("acl")
     (folder / "plain_acl.yml").write_text(ACL)
     settings = {"aclEnable": "true", "rocketmq.acl.plain.file": str(folder / "plain_acl.yml")}
-    keys = {"access_key": "administrator", "secret_key": "12345678"}
+    keys: dict[str, Any] = {"access_key": "administrator", "secret_key": "12345678"}
     with mqtool.Broker(settings=settings) as running:
         address = running.name_server_address
         with mqtool.AdminClient(address, **keys) as admin, mqtool.Producer("P", address, **keys) as producer:
