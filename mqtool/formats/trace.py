@@ -131,8 +131,14 @@ def build_sent(
 def build_given(
     timestamp: int, region: str, group: str, request_id: str, unique_key: str, times: int, keys: str
 ) -> str:
-    """Return the record of a message that a listener is given."""
-    return _record(("SubBefore", timestamp, region, group, request_id, unique_key, times, keys))
+    r"""Return the record of a message that a listener is given.
+
+    Java cannot read one that ends with an empty field, nor any other of the same body: without keys it writes ``null``.
+
+    >>> build_given(1, "r", "G", "id", "KEY", 0, "")
+    'SubBefore\x011\x01r\x01G\x01id\x01KEY\x010\x01null\x02'
+    """
+    return _record(("SubBefore", timestamp, region, group, request_id, unique_key, times, keys or "null"))
 
 
 def build_consumed(
