@@ -129,7 +129,8 @@ class AutoBatch:
         self._linger = linger_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[LaneKey, _Lane] = {}
-        self._lock = threading.Lock()  # of the lanes, and of what waits in them
+        # Of the lanes, and of what waits in them. A signal handler that sends may come in the middle of a send.
+        self._lock = threading.RLock()
         self._given_up: Exception | None = None
         self._condition = threading.Condition()  # of futures
 
@@ -156,9 +157,7 @@ class AutoBatch:
         return None
 
     def _put_in_lane(self, key: LaneKey, one: Waiting) -> _Lane | None:
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane()
+        lane = self._lanes.get(key) or self._lanes.setdefault(key, _Lane())
         is_first = not lane.waiting
         if is_first:
             lane.due = time.monotonic() + self._linger

@@ -4,7 +4,7 @@ import asyncio
 import collections
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -197,3 +197,36 @@ def test_a_message_that_comes_when_all_was_given_up_fails() -> None:
         assert batches.count == 0
 
     asyncio.run(run())
+
+
+def test_a_signal_handler_may_send_in_the_middle_of_a_send() -> None:
+    sent: list[bytes] = []
+
+    async def run() -> None:
+        async def send(batch: Sequence[Waiting], _: Any) -> mqtool.SendResult:
+            sent.extend(one.element for one in batch)
+            raise UnavailableError("this is enough")
+
+        class Interrupted(bytes):
+            """A message that is interrupted where its size is noted."""
+
+            is_new = True
+
+            def __len__(self) -> int:
+                if self.is_new:
+                    self.is_new = False
+                    post(b"of the handler")
+                return super().__len__()
+
+        def post(element: bytes) -> None:
+            one = Waiting(ProducerMessage("Orders", element), element, 3000, batches.new_future())
+            batches.post(LaneKey("Orders", None, True), one)
+
+        batches = AutoBatch(send, 10_000, HOUR_MS)
+        post(Interrupted(b"interrupted"))
+        await asyncio.gather(*batches.hurry())
+
+    sending = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    sending.start()
+    sending.join(60)
+    assert sent == [b"interrupted", b"of the handler"]
