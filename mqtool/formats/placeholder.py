@@ -237,13 +237,12 @@ class Stamp:
             topic=topic,
             queue_id=queue_id,
             why=why,
-            like=like,
             transaction=transaction,
             properties=properties,
         )
-        self._has_crc = like.has_crc
+        self._like = like
         size = _fixed_size(topic, like) + len(_text(why, 1024)) + CRC_SIZE * like.has_crc + len(properties)
-        record = self._build(size=size, position=0, queue_offset=0)
+        record = self._build(size=size, position=0, queue_offset=0, like=like)
         head = commit_log.HEAD_DTYPES[commit_log.head_form(like.sys_flag)]
         self._head = np.frombuffer(record[: head.itemsize], head)
         self._tail = np.frombuffer(record[head.itemsize :], np.uint8)
@@ -255,6 +254,7 @@ class Stamp:
         sizes: Ints,
         positions: Ints,
         queue_offsets: Ints,
+        timestamps: Ints | None = None,
     ) -> None:
         """Write some into a buffer of zeros.
 
@@ -264,12 +264,17 @@ class Stamp:
             sizes: bytes of each record.
             positions: their addresses.
             queue_offsets: of the lost messages.
+            timestamps: when each was stored, where not all at the same time.
         """
         body_sizes = sizes - self._head.nbytes - len(self._tail)
         fits = (body_sizes >= 0) & (sizes <= MOST)
         for row in np.flatnonzero(~fits).tolist():
             size, start = int(sizes[row]), int(at[row])
-            record = self._build(size=size, position=int(positions[row]), queue_offset=int(queue_offsets[row]))
+            like = self._like
+            if timestamps is not None:
+                like = dataclasses.replace(like, store_timestamp=int(timestamps[row]))
+            position, queue_offset = int(positions[row]), int(queue_offsets[row])
+            record = self._build(size=size, position=position, queue_offset=queue_offset, like=like)
             out[start : start + size] = np.frombuffer(record, np.uint8)
         at, sizes, body_sizes = at[fits], sizes[fits], body_sizes[fits]
         heads = np.repeat(self._head, len(at))
@@ -278,9 +283,11 @@ class Stamp:
         heads["queue_offset"] = queue_offsets[fits]
         heads["physical_offset"] = positions[fits]
         heads["body_size"] = body_sizes
+        if timestamps is not None:
+            heads["store_timestamp"] = timestamps[fits]
         _put(out, at, heads.view(np.uint8).reshape(len(at), self._head.nbytes))
         _put(out, at + sizes - len(self._tail), self._tail)
-        if self._has_crc:
+        if self._like.has_crc:
             for start, end in zip(at.tolist(), (at + sizes).tolist(), strict=True):
                 digits = crc_digits(zlib.crc32(out[start : end - CRC_SIZE]) & 0x7FFFFFFF)
                 out[end - 11 : end - 1] = np.frombuffer(digits, np.uint8)

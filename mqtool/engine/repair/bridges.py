@@ -31,6 +31,7 @@ from mqtool.formats.scan import Ints
 from mqtool.formats.topics import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 
 Bools = npt.NDArray[np.bool_]
+_NONE = np.empty(0, np.int64)
 _UNITS_AT_ONCE = 1 << 18
 _CHUNK = 16 << 20
 _MOST_STAMPS = 4096
@@ -38,6 +39,7 @@ _MANY = 8
 """So many placeholders that say the same are made at once."""
 _FILLER, _BLANK = -1, -2
 """What stands in place of the number of a queue."""
+_HOSTS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
 _WITHOUT_UNIT = (layout.TRANSACTION_PREPARED, layout.TRANSACTION_ROLLBACK)
 _MOST_BATCH = (1 << 15) - 1
 _LEAST_FILLER = placeholder.least_size(b"")
@@ -142,6 +144,12 @@ class Rows(NamedTuple):
             found &= self.transaction != transaction
         return found
 
+    @property
+    def offsets_in_queue(self) -> Ints:
+        """What their records say of that."""
+        found: Ints = np.where(self.has_unit, self.queue_offset, 0)
+        return found
+
     def __len__(self) -> int:
         return len(self.start)
 
@@ -230,10 +238,23 @@ def _units_in(reader: StoreReader, holes: list[Hole]) -> Iterator[_Units]:
 
 
 def _inside(units: Any, least: int, starts: Ints, ends: Ints) -> Ints:
-    positions, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+    """Return the rows of the units that point into holes."""
+    positions = units["physical_offset"].astype(np.int64)
+    if (positions[1:] >= positions[:-1]).all():  # nearly always: then all but a few need no look
+        lows, highs = positions.searchsorted(starts), positions.searchsorted(ends)
+        some = highs > lows
+        ranges = [np.arange(low, high) for low, high in zip(lows[some].tolist(), highs[some].tolist(), strict=True)]
+        rows = np.concatenate([_NONE, *ranges])
+        return rows[_fits(positions[rows], units["size"][rows].astype(np.int64), least, starts, ends)]
+    return np.flatnonzero(_fits(positions, units["size"].astype(np.int64), least, starts, ends))
+
+
+def _fits(positions: Ints, sizes: Ints, least: int, starts: Ints, ends: Ints) -> Bools:
+    """Tell which messages may have stood in a hole."""
     holes = np.searchsorted(starts, positions, "right") - 1
     inside = (holes >= 0) & (sizes >= least) & (sizes < consume_queue.PRE_BLANK_SIZE)
-    return np.flatnonzero(inside & (positions + sizes <= ends[np.maximum(holes, 0)]))
+    found: Bools = inside & (positions + sizes <= ends[np.maximum(holes, 0)])
+    return found
 
 
 def _combined(heads: list[Known], units: list[_Units], keys: Keys) -> tuple[Rows, list[Light]]:
@@ -735,6 +756,16 @@ class _Layer:
         return Layout(bridges, self.rows.where(~self.rows.own), self.placed, self.unplaced, self.without_crc)
 
 
+def _groups(rows: Rows, kinds: Ints) -> list[Ints]:
+    """Return the rows that one ``Stamp`` writes, where these are many: of one kind, queue and transaction."""
+    alike = np.flatnonzero(~rows.own & (rows.queue >= 0) & (rows.batch_size == 1) & (rows.light < 0))
+    keys = np.stack([kinds[alike], rows.queue[alike], rows.transaction[alike]])
+    order = np.lexsort(keys)
+    keys = keys[:, order]
+    edges = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
+    return [some for some in np.split(alike[order], edges) if len(some) >= _MANY]
+
+
 class Bridges:
     """The records that bridge the holes of a log, one after another from the start of each hole to its end."""
 
@@ -759,6 +790,31 @@ class Bridges:
             out = np.zeros(high - low, np.uint8)
             self._write(out, low, first, last)
             yield low, out
+
+    def outline(self, out: npt.NDArray[np.uint8], base: int, holes: list[Hole]) -> None:
+        """Write of the records of some holes what their units and entries tell; bodies stay as they are.
+
+        Args:
+            out: the bytes of a segment.
+            base: address of the first of them.
+            holes: of this segment.
+        """
+        of_holes = np.zeros(len(self._holes), np.bool_)
+        of_holes[self._starts.searchsorted([hole.start for hole in holes])] = True
+        first, last = self.rows.start.searchsorted((base, base + len(out))).tolist()
+        numbers = np.searchsorted(self._starts, self.rows.start[first:last], "right") - 1
+        chosen = np.flatnonzero(of_holes[numbers])
+        rows, numbers = self.rows.where(first + chosen), numbers[chosen]
+        likes = [(hole.like.sys_flag & _HOSTS) + hole.like.has_crc for hole in self._holes]
+        groups = _groups(rows, np.array(likes)[numbers])
+        for some in groups:
+            one, of_one = rows.where(some), numbers[some]
+            stamp = self._new_stamp(int(of_one[0]), int(one.queue[0]), int(one.transaction[0]), "")
+            times = self._columns[-1][of_one]
+            stamp.write(out, one.start - base, one.size, one.start, one.offsets_in_queue, times)
+        for row in np.delete(first + chosen, np.concatenate([_NONE, *groups])).tolist():
+            at, record = self._record(row)
+            out[at - base : at - base + len(record)] = np.frombuffer(record, np.uint8)
 
     def derived(self, start: int, stop: int) -> Iterator[Units | tuple[int, npt.NDArray[np.uint8]]]:
         """Yield what the records lead to that begin in a range of addresses, in stretches of some MiB.
@@ -821,17 +877,11 @@ class Bridges:
         if last - first >= _MANY:
             rows = self.rows.where(slice(first, last))
             numbers = np.searchsorted(self._starts, rows.start, "right") - 1
-            alike = np.flatnonzero(~rows.own & (rows.queue >= 0) & (rows.batch_size == 1) & (rows.light < 0))
-            keys = np.stack([numbers[alike], rows.queue[alike], rows.transaction[alike]])
-            order = np.lexsort(keys)
-            keys = keys[:, order]
-            edges = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
-            groups = [some for some in np.split(alike[order], edges) if len(some) >= _MANY]
+            groups = _groups(rows, numbers)
             for some in groups:
                 one = rows.where(some)
                 stamp = self._stamp(int(numbers[some[0]]), int(one.queue[0]), int(one.transaction[0]))
-                offsets = np.where(one.has_unit, one.queue_offset, 0)
-                stamp.write(out, one.start - base, one.size, one.start, offsets)
+                stamp.write(out, one.start - base, one.size, one.start, one.offsets_in_queue)
             if groups:
                 single = np.delete(np.arange(first, last), np.concatenate(groups)).tolist()
         for row in single:
@@ -844,11 +894,13 @@ class Bridges:
         if stamp is None:
             if len(self._stamps) > _MOST_STAMPS:
                 self._stamps.clear()
-            hole, (topic, queue_id) = self._holes[number], self.keys[queue]
-            properties = placeholder.needed(topic, queue_id, 0)
-            stamp = Stamp(topic.encode(), queue_id, hole.why, hole.like, transaction, properties)
-            self._stamps[key] = stamp
+            stamp = self._stamps[key] = self._new_stamp(number, queue, transaction, self._holes[number].why)
         return stamp
+
+    def _new_stamp(self, number: int, queue: int, transaction: int, why: str) -> Stamp:
+        topic, queue_id = self.keys[queue]
+        properties = placeholder.needed(topic, queue_id, 0)
+        return Stamp(topic.encode(), queue_id, why, self._holes[number].like, transaction, properties)
 
     def _record(self, row: int) -> tuple[int, bytes]:
         """Return the address and the bytes of a row; of a blank record only the head."""

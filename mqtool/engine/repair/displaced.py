@@ -35,6 +35,7 @@ _GRIDS = (4096, 512)
 """Parts of files that change places are made of pages or sectors."""
 OF_ANOTHER = "they say to lie where another message lies, or in another log"
 _STEP = 1 << 20  # bytes of a copy that are compared at once
+_LONG = 1 << 16
 _OUTSIDE = -1
 """Where a file starts whose bytes have no address in the log."""
 _NEAR = 1 << 16
@@ -314,8 +315,10 @@ def _elsewhere(placement: Placement, unsound: Unsound) -> tuple[list[Found], lis
 
 def _is_in_place(file: MappedFile, start: int, stop: int) -> bool:
     """Tell whether a stretch has no more heads than one, of a record that says to lie where it lies."""
-    heads = list(itertools.islice(heads_in(file, start, stop), 2))
     view = memoryview(file.bytes)
+    # There may be many short ones: what a hole of a file saves is not worth to ask.
+    found = heads_in(file, start, stop) if stop - start >= _LONG else scan.candidates(view, None, start, stop)
+    heads = list(itertools.islice(found, 2))
     return len(heads) < 2 and all(plain.int64(view, at + _ADDRESS_AT) == file.start_offset + at for at in heads)
 
 

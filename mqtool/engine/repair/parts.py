@@ -24,6 +24,7 @@ class Judged(Protocol):
 
 
 Run = TypeVar("Run", bound=Judged)
+Item = TypeVar("Item")
 Progress = Callable[[int], object]
 """Is told how many bytes are done."""
 
@@ -181,6 +182,16 @@ def joined(
         segment = part.segment
         in_gap = bool(report.runs) and isinstance(report.runs[-1], Gap)
         yield report
+
+
+def one_ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items, while a thread makes the next one."""
+    source = iter(items)
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(next, source, None)
+        while (item := waiting.result()) is not None:
+            waiting = beside.submit(next, source, None)
+            yield item
 
 
 def spans_of(units: Units) -> list[Span]:

@@ -72,12 +72,11 @@ class _Planned(PatchedFile):
 
 
 def _as_planned(segment: MappedFile, plan: LogPlan, holes: list[Hole], patches: list[Patch]) -> MappedFile:
-    """Return a segment with what bridges some of its holes, and with patches."""
+    """Return a segment with what matters of the records that bridge some of its holes, and with patches."""
     view = _Planned(segment, segment.size)
     base = segment.start_offset
-    for hole in holes:
-        for position, data in plan.bridges.pieces(hole.start, hole.end) if plan.bridges else ():
-            view.bytes[position - base : position - base + len(data)] = data
+    if plan.bridges and holes:
+        plan.bridges.outline(view.bytes, base, holes)
     for patch in patches:
         data = np.frombuffer(patch.data, np.uint8)
         view.bytes[patch.position - base : patch.position - base + len(data)] = data

@@ -24,7 +24,7 @@ from mqtool.engine.repair.group_effects import group_effects, offsets_of
 from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.log_plan import LogPlan, Piece, plan_log, survey
 from mqtool.engine.repair.missing_log import require_log
-from mqtool.engine.repair.parts import Progress
+from mqtool.engine.repair.parts import Progress, one_ahead
 from mqtool.engine.repair.placement import Placement, first_addresses, place
 from mqtool.engine.repair.plan import Change, Plan
 from mqtool.engine.repair.planned_log import derive
@@ -173,7 +173,7 @@ class _Follower:
         """Take all messages of the log as the plan makes it, placeholders included."""
         if self.queues:
             self.queues.odd = plan.odd
-        for units, run in derive(self.reader, plan, start_offset, tags_in_index):
+        for units, run in one_ahead(derive(self.reader, plan, start_offset, tags_in_index)):
             self.take(units, run)
         self.finish(plan, start_offset)
 
@@ -524,7 +524,7 @@ def _checkpoint(reader: StoreReader, plan: LogPlan, must: bool) -> bytes | None:
 
 def _changes(found: Recovery) -> Iterator[Change]:
     reader, log = found.reader, found.reader.commit_log
-    relative = reader.paths.relative
+    relative = functools.cache(reader.paths.relative)
     names = {one.path: one.target for one in found.placement.renamed}
 
     def named(path: Path) -> str:  # as it is called by then
@@ -691,7 +691,8 @@ Pieces = Iterable[tuple[int, bytes]]
 
 def _pieces(bridges: Bridges, hole: Hole) -> Pieces:
     """Yield positions and bytes of what bridges a hole."""
-    for position, data in bridges.pieces(hole.start, hole.end):
+    made = bridges.pieces(hole.start, hole.end)
+    for position, data in one_ahead(made) if hole.size > _STEP else made:
         yield position, cast(bytes, data.data)  # not copied: it is most of what is written
 
 

@@ -26,10 +26,11 @@ class CountingDisk(Disk):
         self.apart: Path | None = None
         self.written = self.growth = self.noted = 0
         self._extents: dict[Path, list[tuple[int, int]]] = {}
+        self._places: dict[Path, bool] = {}
 
     def write(self, path: Path, at: int, data: bytes) -> None:
         """Count bytes."""
-        if path.parent == self.apart:
+        if self._is_apart(path):
             self.noted += len(data)
             return
         self.written += len(data)
@@ -40,6 +41,14 @@ class CountingDisk(Disk):
         size = allocated(source)
         self.written += size
         self.growth += size
+
+    def _is_apart(self, path: Path) -> bool:
+        found = self._places.get(path)
+        if found is None:
+            found = path.parent == self.apart
+            if self.apart is not None:
+                self._places[path] = found
+        return found
 
     def _taken(self, path: Path, start: int, stop: int) -> int:
         """Return how many bytes of a stretch of a file have room on the disk."""

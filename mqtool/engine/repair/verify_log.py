@@ -213,7 +213,9 @@ def _check_bodies(found: "FindingsOfRows", derived: Dispatch) -> None:
 
 def stretches(mask: Any) -> list[tuple[int, int]]:
     """Return start and stop of each stretch of true values."""
-    edges = np.flatnonzero(np.diff(np.r_[False, mask, False].astype(np.int8)))
+    edged = np.zeros(len(mask) + 2, np.bool_)
+    edged[1:-1] = mask
+    edges = np.flatnonzero(edged[1:] != edged[:-1])
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
