@@ -224,6 +224,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recover": ("", _REPAIRS),
     "recover --cut": ("", "recover -s {} --abnormal --cut --dry-run"),
     "recover --as-broker": ("", "recover -s {} --abnormal --as-broker 5.3 --dry-run"),
+    "apply": ("recover -s {} --abnormal --save-plan {}.plan", "apply {}.plan --yes"),
     "undo": (_REPAIRS, "undo -s {} --yes"),
     "rebuild all": ("", "rebuild all -s {} --survey --yes"),
     "rebuild config": ("", "rebuild config -s {} --yes"),
@@ -235,6 +236,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare --by key": ("salvage -s {} --into {}.new", "compare {} {}.new --by key"),
     "info": ("", "info -s {}"),
     "stats": ("", "stats -s {} --by queue"),
+    "pull": ("", "pull -s {} --topic Topic0 --queue 0 --limit 1000000"),
+    "topic list": ("", "topic list -s {}"),
+    "topic show": ("", "topic show -s {} *"),
+    "topic delete": ("", "topic delete -s {} Topic0 --yes"),
+    "group list": ("", "group list -s {}"),
+    "group delete": ("", "group delete -s {} Group0 --yes"),
+    "offset list": ("", "offset list -s {}"),
+    "offset reset": ("", "offset reset -s {} --group Group0 --topic Topic0 --earliest --yes"),
     "find --text": ("", "find -s {} --text nowhere"),
     "find --key": ("", f"find -s {{}} --key {10:032X}"),
     "dump commitlog": ("", "dump commitlog -s {}"),
@@ -261,6 +270,6 @@ def growth_of(name: str, make: Callable[[Path, int], Path], count: int, into: Pa
 
 
 def _run(command: str, store: Path) -> None:
-    ran = run(*command.replace("{}", str(store)).split(), *(() if command.startswith("undo") else _SET))
+    ran = run(*command.replace("{}", str(store)).split(), *(() if command.startswith(("undo", "apply")) else _SET))
     if ran.status not in (Status.OK, Status.DAMAGE, Status.WARNINGS, Status.GIVEN_UP):
         raise AssertionError(f"{command} ended with {ran.status}: {ran.remarks}")

@@ -2,7 +2,7 @@
 
 import contextlib
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from mqtool.errors import FormatError, NotFoundError
@@ -10,6 +10,7 @@ from mqtool.errors import FormatError, NotFoundError
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime.admin_client import GroupOffset
     from mqtool.engine.client_runtime.wire import Wire
+    from mqtool.engine.store.dispatch import QueueKey
     from mqtool.engine.store.queue_view import QueueView
     from mqtool.engine.store.reader import StoreReader
     from mqtool.formats.bodies import TopicRoute
@@ -43,15 +44,15 @@ def stored_topics(store: "StoreReader") -> "dict[str, TopicConfig]":
     return topics(store.config_table("topics.json") or {})
 
 
-def stored_queues(store: "StoreReader", topic: str) -> "dict[int, QueueView | None]":
-    """Return the queues of a topic by id; None stands for one that its settings name and that holds nothing."""
+def stored_queues(store: "StoreReader", topics: Collection[str]) -> "dict[QueueKey, QueueView | None]":
+    """Return the queues of topics, in order; None stands for one that their settings name and that holds nothing."""
     from mqtool.engine.store.queue_view import open_queue, queue_keys
 
-    config = stored_topics(store).get(topic)
-    ids = {queue_id for name, queue_id in queue_keys(store) if name == topic}
-    if config:
-        ids.update(range(max(config.read_queue_count, config.write_queue_count)))
-    return {queue_id: open_queue(store, topic, queue_id) for queue_id in sorted(ids)}
+    keys = {key for key in queue_keys(store) if key[0] in topics}
+    for topic, config in stored_topics(store).items():
+        if topic in topics:
+            keys.update((topic, number) for number in range(max(config.read_queue_count, config.write_queue_count)))
+    return {key: open_queue(store, *key) for key in sorted(keys)}
 
 
 def last_timestamp(store: "StoreReader", queue: "QueueView | None") -> int:

@@ -99,8 +99,7 @@ def _queues_of_store(store: "StoreReader", patterns: tuple[str, ...]) -> list[di
             queue.max_offset if queue else 0,
             last_timestamp(store, queue),
         )
-        for name in sorted(names)
-        for queue_id, queue in stored_queues(store, name).items()
+        for (name, queue_id), queue in stored_queues(store, names).items()
     ]
 
 
