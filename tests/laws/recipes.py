@@ -1255,6 +1255,18 @@ _ROWS = {
             {"op": "duplicate", "path": "commitlog/00000000000000032768", "to": "commitlog/00000000000000000000"},
         ],
     ),
+    "units of another queue before the first message of one do not stay": (
+        "special-550-kill",
+        "recover --abnormal",
+        [
+            {
+                "op": "swap",
+                "path": "consumequeue/%RETRY%" + "g" * 121 + "/1/00000000000000000200",
+                "to": "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/1/00000000000000000000",
+            },
+            {"op": "delete", "path": "commitlog/00000000000000000000"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -165,7 +165,7 @@ class QueueMender:
                         after, address = int(offsets[-1]) + 1, int(addresses[-1])
                 self.sink.trim(key, end)
                 self._trimmed[key] = end
-            self._fill_front(key, queue)
+            self._fill_front(key, queue, max(start_offset, self.reader.commit_log.min_offset))
         for key, batch in self._batch_queues.items():
             self._finish_batch(key, batch, max(start_offset, self.reader.commit_log.min_offset), plan)
 
@@ -205,14 +205,16 @@ class QueueMender:
         ends |= {key: queue.max_offset() for key, queue in self._batch_queues.items()}
         return ends | self._trimmed | self._next
 
-    def _fill_front(self, key: QueueKey, queue: ConsumeQueue) -> None:
-        """Put pre-blank units where empty ones stand before the first message: a queue ends there for a broker."""
+    def _fill_front(self, key: QueueKey, queue: ConsumeQueue, start_offset: int) -> None:
+        """Put pre-blank units where empty or foreign ones stand before the first message: a queue ends there."""
         first = min(self._first.get(key, queue.first_offset), queue.max_offset())
         if first - queue.first_offset > self._most + self._file_units:
             return  # a file under a wrong name
         for low in range(queue.first_offset, first, _STEP):
             units = queue.units(low, min(low + _STEP, first))
-            for begin, end in stretches(units["size"] <= 0):
+            # All messages from there on were taken: no unit before those of this queue leads there.
+            is_wrong = (units["physical_offset"] >= start_offset) & (units["size"] != consume_queue.PRE_BLANK_SIZE)
+            for begin, end in stretches((units["size"] <= 0) | is_wrong):
                 self.is_short = True  # unless the whole log was taken
                 self.sink.write(key, low + begin, _PRE_BLANK * (end - begin))
 
