@@ -730,16 +730,22 @@ class _Builder:
         editor = RecordEditor(self.reader, plan.end_offset, self.like.has_crc)
         waiting = [span.physical_offset for held in (self.odd, *self.held.values()) for span in held]
         led_to = {position for _, position in editor.led_to(waiting, self.order.next)}
+        strange = sorted([*waiting, *(span.physical_offset for span in self.alone.values())])
         for queue, held in self.held.items():
             if queue not in self.order.next and len(held) == 1 and not self._is_absurd(held[0]):
                 self.alone[queue] = held[0]
                 self._jump(held[0])
-            else:
-                for span in held:
-                    if span.physical_offset in led_to or self._is_absurd(span) or self._is_too_far(span):
-                        self.odd.append(span)
-                    else:
-                        self._jump(span)
+                continue
+            before = 0
+            for span, behind in itertools.zip_longest(held, held[1:]):
+                is_confirmed = behind is not None and behind.start == span.stop
+                is_too_far = not is_confirmed and self._is_too_far(span, strange, before)
+                if span.physical_offset in led_to or self._is_absurd(span) or is_too_far:
+                    self.odd.append(span)
+                    before += 1
+                else:
+                    self._jump(span)
+                    before = 0
         known = self.reader.consume_queues.keys() | self.reader.batch_consume_queues.keys()
         self.order.strange = self.alone.keys() - known
         lost = find_lost(self.reader, plan.holes, self.order)
@@ -800,10 +806,17 @@ class _Builder:
             if all(span.is_one_record for span in spans):
                 yield from _in_line(spans, *self.order.next[queue], 1 << 62)
 
-    def _is_too_far(self, span: Span) -> bool:
-        """Tell whether a message jumps ahead of its queue though nothing of the log is lost from the one before on."""
+    def _is_too_far(self, span: Span, strange: list[int], before: int) -> bool:
+        """Tell whether a message jumps ahead of its queue though nothing from the one before on can have been between.
+
+        Args:
+            span: the message.
+            strange: addresses of all that do not fit; those may be of this queue.
+            before: how many of them say so, and lie before it.
+        """
         after, address = self.order.next.get(span.queue, (span.start, -1))
-        return span.start > after and not self._is_torn(address, span)
+        between = bisect.bisect(strange, span.physical_offset - 1) - bisect.bisect(strange, address)
+        return span.start > after and between <= before and not self._is_torn(address, span)
 
     def _is_torn(self, address: int, span: Span) -> bool:
         """Tell whether a hole lies between an address and a message."""
