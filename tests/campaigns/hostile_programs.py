@@ -2,7 +2,9 @@
 
 Listeners raise everything there is, exit, fork, block, and return nonsense; two threads send all the time; others poll,
 pop, pull by offset and read assigned queues, and raise in the middle; clients of ``mqtool.aio`` do the same in a loop
-of their own, where they are started and closed again and again, and cancelled in the middle. The broker
+of their own, where they are started and closed again and again, and cancelled in the middle. Hooks, selectors,
+strategies and transaction listeners raise as well, listeners tell nonsense in their contexts and fork in coroutines,
+too, and a broadcasting consumer is closed and started again all the time. The broker
 is killed and started again, and stopped so that it holds its connections and says nothing; a name server that never
 answers stands before the real one. In the end
 
@@ -41,6 +43,7 @@ from typing import Any
 
 import mqtool
 from mqtool import ConsumeContext, ConsumeFrom, ConsumerMessage, ConsumeStatus, ProducerMessage
+from mqtool.engine.client.rebalance import averagely
 from mqtool.engine.client_runtime.blocking.background import background
 from mqtool.errors import MqtoolError, UsageError
 from tests.differential.java_broker import free_port
@@ -84,6 +87,8 @@ class Served:
         ports = [free_port(), free_port()]
         self.name_server = f"127.0.0.1:{ports[0]}"
         self._words = ["--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s", str(folder / "store")]
+        for setting in ("transactionTimeOut=1000", "transactionCheckInterval=1000"):
+            self._words += ["--set", setting]
         self._log = (folder / "log").open("ab")
         self._process: subprocess.Popen[bytes]
 
@@ -113,7 +118,8 @@ class Served:
 class Program:
     """Clients, and what their program does to them."""
 
-    def __init__(self, name_servers: str, seed: int, *, all_kinds: bool) -> None:
+    def __init__(self, name_servers: str, folder: Path, seed: int, *, all_kinds: bool) -> None:
+        self._folder = folder
         self.outcome = Outcome()
         self.acknowledged: set[bytes] = set()
         self.consumed: dict[str, set[bytes]] = {}
@@ -123,6 +129,7 @@ class Program:
         self._chance = random.Random(seed)
         self._name_servers = name_servers
         self.producer = mqtool.Producer("hostile", name_servers, send_msg_timeout=SEND_MS)
+        self._producers: list[Any] = [self.producer]
         self.consumers: list[Any] = []
         self._assigned: list[mqtool.LitePullConsumer] = []
         for name, orderly, is_coroutine in (("shared", False, False), ("loop", False, True), ("ordered", True, False)):
@@ -145,12 +152,20 @@ class Program:
         self._assigned.append(assigned)
         pull = mqtool.PullConsumer("pull", names, consumer_pull_timeout_millis=SEND_MS)
         self._add("pull", pull, subscribes=False)
-        self.consumed |= {name: set() for name in ("aio_push", "aio_pop", "aio_lite")}
+        hostile: dict[str, Any] = {"strategy": self._strategy, "hooks": [_Raising(self._strikes)]}
+        self._add("hooked", mqtool.PushConsumer("hooked", self._function("hooked"), names, **hostile, **_CONSUMING))
+        self.consumed |= {name: set() for name in ("aio_push", "aio_pop", "aio_lite", "broadcast")}
+        batching = mqtool.Producer("batching", names, send_msg_timeout=SEND_MS, auto_batch=True, hooks=hostile["hooks"])
+        bank = mqtool.TransactionProducer("bank", _Bank(self._strikes), names, send_msg_timeout=SEND_MS, topics=[TOPIC])
+        self._producers += [batching, bank]
         works: tuple[tuple[Callable[..., None], tuple[Any, ...]], ...] = (
             (self._poll_on, ("assigned", assigned)),
             (self._pop_on, (pop,)),
             (self._pull_on, (pull,)),
             (self._run_loop, ()),
+            (self._send_async_on, (batching,)),
+            (self._transact_on, (bank,)),
+            (self._broadcast_on, ()),
         )
         self._threads += [threading.Thread(target=work, args=given, name=work.__name__) for work, given in works]
 
@@ -162,7 +177,7 @@ class Program:
 
     def start(self) -> None:
         """Begin."""
-        for client in (self.producer, *self.consumers):
+        for client in (*self._producers, *self.consumers):
             client.start()
             if client in self._assigned:
                 client.assign(client.fetch_message_queues(TOPIC))
@@ -176,7 +191,7 @@ class Program:
             thread.join(SETTLE_S)
             if thread.is_alive():
                 self.outcome.violations.append(f"{thread.name} hangs")
-        for client in (*self.consumers, self.producer):
+        for client in (*self.consumers, *self._producers):
             begun = time.monotonic()
             with contextlib.suppress(MqtoolError):
                 client.close()
@@ -196,6 +211,64 @@ class Program:
                 self.outcome.did["not sent"] += 1
             self.outcome.longest_send_s = max(self.outcome.longest_send_s, time.monotonic() - begun)
             self.is_over.wait(0.02)
+
+    def _send_async_on(self, producer: mqtool.Producer) -> None:
+        number = 0
+        while not self.is_over.is_set():
+            begun: dict[bytes, Any] = {}
+            for _ in range(20):
+                number += 1
+                body = b"async %d" % number
+                selector = self._selector if self._strikes(0.2) else None
+                try:
+                    begun[body] = producer.send_async(ProducerMessage(TOPIC, body), selector=selector)
+                except Exception:  # whatever a selector or hook has raised
+                    self.outcome.did["not sent"] += 1
+            for body, future in begun.items():
+                begun_at = time.monotonic()
+                with contextlib.suppress(Exception):
+                    if future.result(SETTLE_S).status is mqtool.SendStatus.SEND_OK:
+                        self.acknowledged.add(body)
+                        self.outcome.did["sent in batches"] += 1
+                self.outcome.longest_send_s = max(self.outcome.longest_send_s, time.monotonic() - begun_at)
+            self.is_over.wait(0.2)
+
+    def _transact_on(self, producer: mqtool.TransactionProducer) -> None:
+        number = 0
+        while not self.is_over.is_set():
+            number += 1
+            body = b"transaction %d" % number
+            with contextlib.suppress(Exception):
+                sent = producer.send_in_transaction(ProducerMessage(TOPIC, body))
+                if sent.transaction_state is mqtool.TransactionState.COMMIT:
+                    self.acknowledged.add(body)
+                    self.outcome.did["transactions"] += 1
+            self.is_over.wait(0.2)
+
+    def _broadcast_on(self) -> None:
+        """Have a consumer that gets everything begin again and again: what comes meanwhile must not be left out."""
+
+        def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> Any:
+            self.consumed["broadcast"] |= {one.body for one in messages}
+            return self._chance.choice(_NONSENSE)
+
+        while not self.is_over.is_set():
+            made = mqtool.PushConsumer(
+                "broadcast",
+                listen,
+                self._name_servers,
+                message_model=mqtool.MessageModel.BROADCASTING,
+                offsets_folder=self._folder / "offsets",
+                **_CONSUMING,
+            )
+            made.subscribe(TOPIC)
+            with contextlib.suppress(MqtoolError), made:
+                self.is_over.wait(self._chance.uniform(0.5, 8.0))
+                while self.is_calm.is_set() and not self.is_over.is_set():
+                    self.is_over.wait(0.5)
+                self.outcome.did["broadcasting consumer closed"] += 1
+                begun = time.monotonic()
+            self.outcome.longest_shutdown_s = max(self.outcome.longest_shutdown_s, time.monotonic() - begun)
 
     def _poll_on(self, name: str, lite: mqtool.LitePullConsumer) -> None:
         while not self.is_over.is_set():
@@ -285,7 +358,25 @@ class Program:
                 await asyncio.gather(*(producer.send(ProducerMessage(TOPIC, b"of a loop")) for _ in range(3)))
                 await asyncio.sleep(0.05)
 
-    # Listeners
+    # Listeners, and what else a program has called
+
+    def _strikes(self, chance: float) -> bool:
+        """Tell whether something goes wrong this time; it does not when all is to be calm."""
+        return self._chance.random() < chance and not self.is_calm.is_set()
+
+    def _strategy(
+        self, queues: Sequence[mqtool.MessageQueue], members: Sequence[str], own: str
+    ) -> list[mqtool.MessageQueue]:
+        if self._strikes(0.3):
+            self.outcome.did["strategy raised"] += 1
+            raise self._chance.choice(_RAISED)()
+        return averagely(queues, members, own)
+
+    def _selector(self, queues: Sequence[mqtool.MessageQueue], _message: ProducerMessage, _arg: Any) -> Any:
+        self.outcome.did["selector"] += 1
+        if self._strikes(0.5):
+            raise self._chance.choice(_RAISED)()
+        return self._chance.choice((queues[0], 3, None))
 
     def _function(self, name: str) -> Callable[..., Any]:
         def listen(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
@@ -318,12 +409,17 @@ class Program:
         how = self._chance.random()
         if how > 0.15 or messages[0].reconsume_times:
             return None
-        if how < 0.005 and may_block:
+        if how < 0.005:
             return self._fork
         if how < 0.03:
             return self._exit
         if how < 0.05 and may_block:
             return self._block
+        if how < 0.07:
+            self.outcome.did["nonsense in a context"] += 1
+            name = self._chance.choice(("delay_level", "ack_index", "suspend_ms"))
+            setattr(context, name, self._chance.choice(("all", None, 1 << 40, object())))
+            return lambda: None  # which does not count as consumed
         return self._raise
 
     def _raise(self) -> None:
@@ -363,6 +459,39 @@ class Program:
         os.waitpid(child, 0)
         self.outcome.violations.append(f"a forked child hung for {_CHILD_S} s")
         return ConsumeStatus.LATER
+
+
+class _Raising(mqtool.Hook):
+    """Raises now and then, when it is told of messages before and after."""
+
+    def __init__(self, strikes: Callable[[float], bool]) -> None:
+        self._strikes = strikes
+
+    def _told(self, *_: Any) -> None:
+        if self._strikes(0.05):
+            raise random.choice(_RAISED)()
+
+    before_send = after_send = before_consume = after_consume = _told
+
+
+class _Bank:
+    """Ends transactions as they should; now and then it raises, and is asked again."""
+
+    def __init__(self, strikes: Callable[[float], bool]) -> None:
+        self._strikes = strikes
+
+    def execute_local_transaction(self, _message: ProducerMessage, _arg: Any) -> mqtool.TransactionState:
+        """Commit."""
+        return self._state()
+
+    def check_local_transaction(self, _message: ConsumerMessage) -> mqtool.TransactionState:
+        """Commit what was left open."""
+        return self._state()
+
+    def _state(self) -> mqtool.TransactionState:
+        if self._strikes(0.1):
+            raise random.choice(_RAISED)()
+        return mqtool.TransactionState.COMMIT
 
 
 _CONSUMING: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET, "consume_thread_max": 8}
@@ -412,7 +541,7 @@ def run(folder: Path, seconds: float, seed: int, wanted: Collection[str] = (), *
             with mqtool.AdminClient(served.name_server) as admin:
                 admin.create_topic(TOPIC, queues=4)
             before = _left()
-            program = Program(f"{mute};{served.name_server}", seed, all_kinds=all_kinds)
+            program = Program(f"{mute};{served.name_server}", folder, seed, all_kinds=all_kinds)
             program.start()
             outcome = program.outcome
             disturb(served, program, seconds, wanted, random.Random(seed))
@@ -444,7 +573,8 @@ def _settled(program: Program) -> list[str]:
 def _left() -> dict[str, int]:
     """Return what there is of threads, tasks and descriptors."""
     tasks = background.call(lambda: len(asyncio.all_tasks()))
-    return {"threads": threading.active_count(), "tasks": tasks, "descriptors": len([*Path("/proc/self/fd").iterdir()])}
+    threads = [one for one in threading.enumerate() if not one.name.startswith("asyncio_")]  # those the loop keeps
+    return {"threads": len(threads), "tasks": tasks, "descriptors": len([*Path("/proc/self/fd").iterdir()])}
 
 
 def _leaked(before: dict[str, int]) -> list[str]:

@@ -36,7 +36,7 @@ from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.trace import TRACE_TOPIC, TraceRecord, parse_trace
 from mqtool.opentelemetry import OpenTelemetryHook
 from tests.differential.conftest import jars
-from tests.differential.java_broker import POM, free_port, in_a_thread, mqadmin, running_broker, within
+from tests.differential.java_broker import POM, broker_process, free_port, in_a_thread, mqadmin, within
 from tests.differential.java_store import VERSIONS
 
 PATIENCE = 120  # s; a test that waits so long has failed
@@ -54,6 +54,8 @@ class Target(NamedTuple):
 
     name_server: str
     version: str
+    pid: int | None = None
+    """Of the process of a broker of RocketMQ."""
 
     @property
     def is_four(self) -> bool:
@@ -83,31 +85,34 @@ def running(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield Target(broker.name_server_address, version)
         return
     jars(version, POM)
-    with in_a_thread(_java_broker(version, tmp_path_factory.mktemp("java") / "broker")) as name_server:
-        yield Target(name_server, version)
+    with in_a_thread(_java_broker(version, tmp_path_factory.mktemp("java") / "broker")) as (name_server, pid):
+        yield Target(name_server, version, pid)
 
 
 @contextlib.asynccontextmanager
-async def _java_broker(version: str, folder: Path) -> AsyncIterator[str]:
-    """Run a broker of RocketMQ, and give the address of its name server."""
+async def _java_broker(version: str, folder: Path) -> AsyncIterator[tuple[str, int]]:
+    """Run a broker of RocketMQ, and give the address of its name server and its process."""
     lines = "".join(f"{name}={value}\n" for name, value in SETTINGS.items())
     async with (
         Cluster(NameServerConfig()) as names,
-        running_broker(version, folder, names.name_server_address, free_port(), settings=lines),
+        broker_process(version, folder, names.name_server_address, free_port(), settings=lines) as process,
     ):
-        yield names.name_server_address
+        yield names.name_server_address, process.pid
+        process.terminate()
+        await process.communicate()
 
 
-@pytest.fixture
-def topic(request: pytest.FixtureRequest, target: Target) -> str:
+@pytest.fixture(name="topic")
+def topic_of_test(request: pytest.FixtureRequest, target: Target) -> str:
     """A topic for one test, which the broker has."""
     name = "".join(one if one.isalnum() else "_" for one in request.node.originalname.removeprefix("test_"))
     with producer(target) as sending:
-        until(lambda: _sends(sending, name))
+        until(lambda: sends(sending, name))
     return name
 
 
-def _sends(sending: mqtool.Producer, name: str) -> bool:
+def sends(sending: mqtool.Producer, name: str) -> bool:
+    """Send a first message to a topic, which makes it; tell whether the broker has taken it."""
     try:
         sending.send(ProducerMessage(name, b"first", tags="first"))
     except MqtoolError:  # a broker that has just started refuses for a moment

@@ -404,3 +404,156 @@ def test_a_consumer_that_is_suspended_is_given_nothing_until_it_goes_on(tmp_path
             assert (got, small.committed()) == ([b"first", b"second"], 2)
 
     in_virtual_time(tmp_path, work)
+
+
+@pytest.mark.parametrize("kind", ["push", "lite pull"])
+@pytest.mark.parametrize("begins", [ConsumeFrom.LAST_OFFSET, ConsumeFrom.TIMESTAMP])
+def test_a_group_that_began_at_the_end_goes_on_there_though_nothing_came(
+    tmp_path: Path, kind: str, begins: ConsumeFrom
+) -> None:
+    async def work(small: Small) -> None:
+        got: list[bytes] = []
+
+        async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            got.extend(one.body for one in messages)
+
+        handle = small.broker.door.handle
+
+        def as_of_an_old_queue(command: Any, peer: Any, now: int) -> Any:
+            """Do not say 0 of a group that has consumed nothing, as where the first messages are gone."""
+            answers = [*handle(command, peer, now)]
+            if command.code == RequestCode.QUERY_CONSUMER_OFFSET:
+                for _, answer in answers:
+                    if answer.ext_fields.get("offset") == "0":
+                        answer.code = ResponseCode.QUERY_NOT_FOUND
+            return answers
+
+        async def live(seconds: float) -> None:
+            options: dict[str, Any] = {"consume_from_where": begins, "consume_timestamp": small.clock()}
+            if kind == "push":
+                made: Any = PushConsumer("G", listen, small.names.address, **options, clock=small.clock)
+                made.subscribe("T")
+                async with made:
+                    await asyncio.sleep(seconds)
+                return
+            made = LitePullConsumer("G", small.names.address, **options, clock=small.clock)
+            made.subscribe("T")
+            async with made:
+                for _ in range(int(seconds)):
+                    got.extend(one.body for one in await made.poll(1000))
+
+        small.broker.door.handle = as_of_an_old_queue  # type: ignore[method-assign]
+        async with Producer("P", small.names.address, clock=small.clock) as producer:
+            await producer.send(ProducerMessage("T", b"before"), QUEUE)
+            await asyncio.sleep(1)
+            await live(5)
+            await producer.send(ProducerMessage("T", b"meanwhile"), QUEUE)
+            await asyncio.sleep(1)
+            await live(60)
+        assert got == [b"meanwhile"]
+
+    in_virtual_time(tmp_path, work)
+
+
+@pytest.mark.parametrize("kind", ["push", "lite pull"])
+def test_the_end_of_a_consumer_takes_no_longer_for_many_queues_where_their_broker_is_gone(
+    tmp_path: Path, kind: str
+) -> None:
+    async def work(small: Small) -> None:
+        got: list[bytes] = []
+
+        async def listen(messages: Sequence[ConsumerMessage], _: ConsumeContext) -> None:
+            got.extend(one.body for one in messages)
+
+        count = 64
+        client = RemotingClient([small.broker.address])
+        made_topic = questions.put_topic(TopicConfig("T", count, count, 6, False, "SINGLE_TAG", 0, {}))
+        assert (await client.invoke(made_topic.command)).code == 0
+        await client.close()
+        async with Producer("P", small.names.address, clock=small.clock) as producer:
+            for number in range(count):
+                await producer.send(ProducerMessage("T", b"%d" % number), QUEUE._replace(queue_id=number))
+        made: Any = small.push("c", listen, persist_consumer_offset_interval=3_600_000)
+        if kind == "lite pull":
+            options: dict[str, Any] = {"consume_from_where": ConsumeFrom.FIRST_OFFSET}
+            made = LitePullConsumer("G", small.names.address, **options, clock=small.clock)
+            made.subscribe("T")
+        await made.start()
+        while len(got) < count:
+            await asyncio.sleep(1)
+            if kind == "lite pull":
+                got.extend(one.body for one in await made.poll(1000))
+        small.broker.kill(silently=True)
+        begun = small.loop.time()
+        await made.__aexit__(None, None, None)
+        assert small.loop.time() - begun < 60
+        await small.broker.start()
+
+    in_virtual_time(tmp_path, work)
+
+
+@pytest.mark.parametrize("kind", ["push", "lite pull"])
+def test_who_never_ends_to_be_told_of_queues_does_not_keep_a_consumer_from_its_end(tmp_path: Path, kind: str) -> None:
+    async def work(small: Small) -> None:
+        async def listen(_: Sequence[ConsumerMessage], __: ConsumeContext) -> None:
+            pass
+
+        async def never(_: list[MessageQueue]) -> None:
+            await asyncio.Event().wait()
+
+        async with Producer("P", small.names.address, clock=small.clock) as producer:
+            await producer.send(ProducerMessage("T", b"first"), QUEUE)
+        made: Any = small.push("c", listen, on_revoked=never)
+        if kind == "lite pull":
+            made = LitePullConsumer("G", small.names.address, on_revoked=never, clock=small.clock)
+            made.subscribe("T")
+        await made.start()
+        await asyncio.sleep(30)
+        begun = small.loop.time()
+        async with asyncio.timeout(600):
+            await made.shutdown()
+        assert small.loop.time() - begun < 60
+
+    in_virtual_time(tmp_path, work)
+
+
+def test_a_queue_that_is_paused_and_another_members_by_then_gives_nothing_more(tmp_path: Path) -> None:
+    async def work(small: Small) -> None:
+        got: dict[str, list[bytes]] = {"1": [], "2": []}
+
+        def made(name: str) -> LitePullConsumer:
+            lite = LitePullConsumer(
+                "G",
+                small.names.address,
+                consume_from_where=ConsumeFrom.FIRST_OFFSET,
+                instance_name=name,
+                clock=small.clock,
+            )
+            lite.subscribe("T")
+            return lite
+
+        async def poll(name: str, lite: LitePullConsumer) -> None:
+            for _ in range(30):
+                got[name] += [one.body for one in await lite.poll(1000)]
+
+        one, other = made("1"), made("2")
+        async with Producer("P", small.names.address, clock=small.clock) as producer, one:
+            await producer.send(ProducerMessage("T", b"begin"), QUEUE)
+            await poll("1", one)
+            both = one.assignment()
+            one.pause(both)
+            for queue in both:
+                await producer.send(ProducerMessage("T", b"%d" % queue.queue_id), queue)
+            await poll("1", one)
+            assert got["1"] == [b"begin"]
+            async with other:
+                await poll("2", other)
+                [kept] = one.assignment()
+                [moved] = {*both} - {kept}
+                assert got["2"] == [b"%d" % moved.queue_id]
+                one.resume(both)
+                await asyncio.gather(poll("1", one), poll("2", other))
+            await poll("1", one)
+            assert (got["1"], got["2"]) == ([b"begin", b"%d" % kept.queue_id], [b"%d" % moved.queue_id])
+
+    in_virtual_time(tmp_path, work)

@@ -44,7 +44,7 @@ class ProducerMessage:
     (unique key, delays, attempts, transaction) is left behind.
 
     A ``body`` is bytes, or text, which is sent as UTF-8; or what the ``serializer`` of the producer takes.
-    ``tags`` and ``keys`` may be None for none.
+    ``tags`` and ``keys`` may be None for none. RocketMQ sets spaces between keys: one that has a space is several.
     """
 
     topic: str
@@ -105,11 +105,18 @@ _USUAL = frozenset((str, bytes, str, str, keys, dict, int, int, int, int) for ke
 """Types of these that need no closer look, which is most of what a check takes."""
 
 
+def check_is_message(message: object) -> None:
+    """Raise UsageError for what is no message."""
+    if not isinstance(message, ProducerMessage):
+        raise UsageError(f"what is sent is a ProducerMessage, not {_kind(message)}")
+
+
 def check_message(message: ProducerMessage, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
     """Raise UsageError for a message that no broker would take, or a field of which is not of its type.
 
     What is of no type would otherwise fail in the event loop, among the frames of other senders.
     """
+    check_is_message(message)
     fields = _FIELDS(message)
     if tuple(map(type, fields)) not in _USUAL:
         _check_types(message)

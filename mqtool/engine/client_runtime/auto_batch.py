@@ -86,7 +86,9 @@ class _Lane:
         self.batch: list[Waiting] = []  # that is under way
 
     def take(self, most: int) -> tuple[list[Waiting], int]:
-        """Take the next batch; one that is larger than ``most`` goes alone. What was cancelled is left out.
+        """Take the next batch, of messages with as much time; one that is larger than ``most`` goes alone.
+
+        What was cancelled is left out.
 
         Returns:
             The batch, and how many bytes wait no longer.
@@ -95,7 +97,8 @@ class _Lane:
         size, taken, waiting = 0, 0, self.waiting
         while waiting:
             one_size = len(waiting[0].element)
-            if batch and size + one_size > most:
+            # Who has less time than others fails alone.
+            if batch and (size + one_size > most or waiting[0].timeout_ms != batch[0].timeout_ms):
                 break
             one = waiting.popleft()
             taken += one_size

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+import numbers
 import time
 import traceback
 from abc import ABC, abstractmethod
@@ -34,6 +35,7 @@ _AGAIN_S = 5.0  # after a message could not be sent back
 _LOCK_AGAIN_S = 0.1
 _MOST_STUCK = 16  # messages looked at for each queue at a time
 _STUCK_LEVEL = 3
+_DEFAULTS = {"delay_level": 0, "ack_index": consuming.UNLIMITED, "suspend_ms": 0}  # of a context
 
 
 @dataclass
@@ -51,6 +53,16 @@ class ConsumeContext:
     delay_level: int = 0
     ack_index: int = consuming.UNLIMITED
     suspend_ms: int = 0
+
+    def put_right(self) -> list[str]:
+        """Have the defaults stand for what is no such number; return what was said."""
+        wrong = []
+        for name, default in _DEFAULTS.items():
+            said = getattr(self, name)
+            if not (isinstance(said, numbers.Integral) and abs(int(said)) <= consuming.UNLIMITED):
+                setattr(self, name, default)
+                wrong.append(f"{name}={said!r:.40}")
+        return wrong
 
 
 Listener = Callable[[Sequence[ConsumerMessage], ConsumeContext], Any]
@@ -167,6 +179,9 @@ class ConsumeService(ABC):
                 status = await self._call(self._shown(messages), context)
         except Exception:
             log.exception("the listener failed with messages of %s", context.queue)
+        if wrong := context.put_right():  # what it meant by that nobody knows
+            log.error("the listener told %s of messages of %s, which is no number", ", ".join(wrong), context.queue)
+            status = ConsumeStatus.LATER
         counts = self.counts.setdefault(messages[0].topic, Counts())
         counts.spent_ms += (time.perf_counter() - start) * 1000
         if status is ConsumeStatus.SUCCESS:
@@ -245,7 +260,7 @@ class ConcurrentService(ConsumeService):
             held.began.pop(message.queue_offset, None)
         if held.waiting.is_dropped:  # another member gets these messages, too
             return
-        consumed = 0 if status is ConsumeStatus.LATER else min(len(messages), context.ack_index + 1)
+        consumed = 0 if status is ConsumeStatus.LATER else max(0, min(len(messages), context.ack_index + 1))
         failed = messages[consumed:]
         kept: list[ConsumerMessage] = []
         if failed and self._is_broadcasting:

@@ -305,6 +305,14 @@ class Consumer(Subscriber, Reader):
         self._shared -= {*queues}
         await self._tell(self.options.on_revoked, queues)
 
+    async def _tell_revoked_at_end(self) -> None:
+        """Tell who wants to know that all queues go now, and wait for that as long as for listeners."""
+        try:
+            async with asyncio.timeout(LISTENERS_END_S):
+                await self._tell_revoked([*self._shared])
+        except TimeoutError:
+            log.warning("who is told the queues of %s is not done within %.0f s", self.group, LISTENERS_END_S)
+
     async def _tell(self, listener: "OnShare | None", queues: Collection[MessageQueue]) -> None:
         names = {queue: without_namespace(queue.topic, self.options.namespace) for queue in queues}
         shown = [queue._replace(topic=name) for queue, name in names.items() if not name.startswith(RETRY_PREFIX)]
@@ -364,11 +372,17 @@ class Consumer(Subscriber, Reader):
             case Start.FIRST:
                 return 0
             case Start.MAX:
-                return await self._ask_of(queue, fetching.max_offset(queue))
+                offset = await self._ask_of(queue, fetching.max_offset(queue))
             case Start.TIME:
                 since = self.options.consume_timestamp
                 since = self._clock() - 1_800_000 if since is None else since
-                return await self._ask_of(queue, questions.offset_at(queue.topic, queue.queue_id, since))
+                offset = await self._ask_of(queue, questions.offset_at(queue.topic, queue.queue_id, since))
+        self._note_begin(queue, offset)
+        return offset
+
+    def _note_begin(self, queue: MessageQueue, offset: int) -> None:
+        """Have whoever reads the queue next begin here, too, where nothing comes until then: the end moves on."""
+        self._offsets.update(queue, offset, increase_only=True)
 
     # Pulling
 

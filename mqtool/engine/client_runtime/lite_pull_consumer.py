@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import functools
+import inspect
 import logging
 import threading
 from collections import deque
@@ -27,8 +28,8 @@ from mqtool.formats.bodies import MessageQueue, Subscription
 
 log = logging.getLogger(__name__)
 
-OnQueues = Callable[[str, list[MessageQueue]], None]
-"""Is told a topic and its queues."""
+OnQueues = Callable[[str, list[MessageQueue]], Any]
+"""Is told a topic and its queues, in the event loop; may be a coroutine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +179,9 @@ class LitePullConsumer(Consumer):
                 before = queues
                 topic = without_namespace(name, self.options.namespace)
                 try:
-                    user_code.call("queue listener", listener, topic, queues)
+                    told = user_code.call("queue listener", listener, topic, queues)
+                    if inspect.isawaitable(told):
+                        await user_code.awaited("queue listener", told)
                 except Exception:
                     log.exception("the listener failed with the queues of %s", topic)
 
@@ -208,7 +211,7 @@ class LitePullConsumer(Consumer):
         if not self._is_running:
             return
         try:
-            await self._tell_revoked([*self._shared])
+            await self._tell_revoked_at_end()
             self._is_running = False
             self._has_come.set()  # who waits for messages goes without
             await self._keep_share()
@@ -429,6 +432,9 @@ class LitePullConsumer(Consumer):
     async def _let_go(self, queue: MessageQueue) -> None:
         await super()._let_go(queue)
         self._given_up_to.pop(queue, None)
+
+    def _note_begin(self, queue: MessageQueue, offset: int) -> None:
+        self._given_up_to[queue] = offset
 
     def _note_next(self, queue: MessageQueue, offset: int) -> None:
         super()._note_next(queue, offset)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mqtool.engine.client import fetching
 from mqtool.engine.client_runtime.instance import Instance
-from mqtool.errors import FormatError, MqtoolError
+from mqtool.errors import AnswerTimeoutError, FormatError, MqtoolError
 from mqtool.formats.bodies import MessageQueue, build_body, by_queue, parse_body
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,12 @@ class BrokerOffsets(_Noted):
         )
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
-        """Tell the brokers; one that cannot be reached is told next time."""
+        """Tell the brokers, all of them at once; one that cannot be reached is told next time."""
+        names = dict.fromkeys(queue.broker_name for queue in queues)
+        await asyncio.gather(*(self._tell([one for one in queues if one.broker_name == name]) for name in names))
+
+    async def _tell(self, queues: Collection[MessageQueue]) -> None:
+        """Tell the one broker of some queues."""
         for queue in queues:
             offset = self._offsets.get(queue)
             if offset is None:
@@ -83,6 +88,9 @@ class BrokerOffsets(_Noted):
             try:
                 _, address = self._instance.broker_to_read(queue.broker_name)
                 await self._instance.wire.tell(address, fetching.commit(self._group, queue, offset))
+            except AnswerTimeoutError as error:  # the next queue would wait as long
+                log.warning("the offsets of %d queues of %s: %s", len(queues), queue.broker_name, error)
+                return
             except MqtoolError as error:
                 log.warning("the offset of %s: %s", queue, error)
 

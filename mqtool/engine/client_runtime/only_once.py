@@ -2,8 +2,11 @@
 
 import contextlib
 import functools
+import inspect
+import os
 import sqlite3
 import threading
+import weakref
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +25,16 @@ Key = Callable[[ConsumerMessage], str | None]
 """Tells what a message is known by; None for one that is always new."""
 _Claimed = tuple[ConsumerMessage, tuple[str, ...]]  # and the names by which it is known once it is done
 _DAY_MS = 86_400_000
+_with_locks: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Let go, in a child, of locks that threads of the parent have, and of what these are at."""
+    for one in _with_locks:
+        one._forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Memory(Protocol):
@@ -41,6 +54,10 @@ class BoundedMemory:
         """Make a memory for ``most`` keys, about 150 bytes each; without keys of one's own, a message takes three."""
         self._most = most
         self._keys: OrderedDict[str, None] = OrderedDict()
+        self._forked()
+        _with_locks.add(self)
+
+    def _forked(self) -> None:
         self._lock = threading.Lock()
 
     def has(self, key: str) -> bool:
@@ -74,21 +91,39 @@ class SqliteMemory:
         self._path = path
         self._keep_ms = keep_ms
         self._clock = clock
-        self._lock = threading.Lock()
         self._next_clean = 0
+        self._lock = threading.Lock()
+        self._of_parents: list[sqlite3.Connection] = []  # kept, as their end would have them write to the file
+        self._is_of_parent = False
+        self._connection = self._opened()
+        _with_locks.add(self)
+
+    def _forked(self) -> None:
+        self._lock, self._is_of_parent = threading.Lock(), True
+
+    def _own(self) -> sqlite3.Connection:
+        """Return what this process has opened: SQLite lets no child use what its parent has."""
+        if self._is_of_parent:
+            self._of_parents.append(self._connection)
+            self._connection, self._is_of_parent = self._opened(), False
+        return self._connection
+
+    def _opened(self) -> sqlite3.Connection:
+        path = self._path
         try:
-            self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("CREATE TABLE IF NOT EXISTS done (key TEXT PRIMARY KEY, time INTEGER)")
-            self._connection.execute("CREATE INDEX IF NOT EXISTS done_by_time ON done (time)")
+            connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("CREATE TABLE IF NOT EXISTS done (key TEXT PRIMARY KEY, time INTEGER)")
+            connection.execute("CREATE INDEX IF NOT EXISTS done_by_time ON done (time)")
         except sqlite3.Error as error:
             raise ReadError(f"{path} cannot be used to remember messages: {error}") from error
+        return connection
 
     def has(self, key: str) -> bool:
         """Tell whether a key is known."""
         with self._lock:
             try:
-                return self._connection.execute("SELECT 1 FROM done WHERE key = ?", (key,)).fetchone() is not None
+                return self._own().execute("SELECT 1 FROM done WHERE key = ?", (key,)).fetchone() is not None
             except sqlite3.Error as error:
                 raise ReadError(f"{self._path} cannot be read: {error}") from error
 
@@ -101,7 +136,7 @@ class SqliteMemory:
         now = self._clock()
         with self._lock:
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._own().execute("BEGIN IMMEDIATE")
                 self._connection.executemany("INSERT OR REPLACE INTO done VALUES (?, ?)", [(key, now) for key in keys])
                 if now >= self._next_clean:
                     self._connection.execute("DELETE FROM done WHERE time < ?", (now - self._keep_ms,))
@@ -151,6 +186,10 @@ class OnlyOnce:
         self._key = key
         self._under_way: set[str] = set()
         self._lock = threading.Lock()
+        _with_locks.add(self)
+
+    def _forked(self) -> None:
+        self._under_way, self._lock = set(), threading.Lock()
 
     @contextlib.contextmanager
     def new(self, messages: Iterable[ConsumerMessage]) -> Iterator[list[ConsumerMessage]]:
@@ -178,9 +217,19 @@ class OnlyOnce:
             return listen_later
 
         def listen_now(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
-            with self._claimed(messages) as claimed:
+            with contextlib.ExitStack() as until_done:
+                claimed = until_done.enter_context(self._claimed(messages))
                 new = [message for message, _ in claimed]
-                return self._judge(listen(new, context) if new else None, claimed, messages, context)
+                status = listen(new, context) if new else None
+                if not inspect.isawaitable(status):
+                    return self._judge(status, claimed, messages, context)
+                rest = until_done.pop_all()
+
+            async def awaited() -> Any:  # of a function that is no coroutine itself
+                with rest:
+                    return self._judge(await status, claimed, messages, context)
+
+            return awaited()
 
         return listen_now
 
@@ -226,7 +275,7 @@ class OnlyOnce:
         context: ConsumeContext,
     ) -> Any:
         """Remember what a listener says that it has consumed, and return what it says."""
-        if status not in (None, ConsumeStatus.SUCCESS):
+        if status is ConsumeStatus.LATER:
             return status
         done = claimed[: max(0, context.ack_index + 1)]
         self._memory.add(_names(done))

@@ -21,6 +21,7 @@ from mqtool.engine.client.outgoing import (
     Packed,
     ProducerMessage,
     check_batch,
+    check_is_message,
     check_message,
     element_of,
     join_batch,
@@ -84,7 +85,8 @@ class ProducerOptions(ClientOptions):
         batch_size: .. up to so many bytes, ..
         linger_ms: .. and the first of a batch waits so long at most for others.
         serializer: makes of the body of each message the bytes, or the text, that is sent; what it raises is an error
-            of that call, and nothing is sent. It is called in the event loop, so it should not wait for anything.
+            of that call, and nothing is sent. It is called in the event loop, or by the thread that calls
+            ``send_async``, so it should not wait for anything.
         hooks: are told of all messages, before and after they are sent.
         trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
         metrics: a registry of ``prometheus_client``, or True for its default: how long sends take.
@@ -289,20 +291,24 @@ class Producer(Client):
             added = self._add(call, queues)
             added.add_done_callback(lambda _: self._instance.keep(self._room.give_back(size)))
             return added
-        packed, given = self._pack(call)
-        work = _told(given, call, self._send(packed, call, is_async=True))
+        begin = self.packed(call)
         if not options.enable_backpressure_for_async_mode:
-            return self._begun(work)
-        size = len(packed.body)
+            return begin()
+        size = len(call.message.encoded_body)
         await self._room.take(size)
+        begun = begin()
+        begun.add_done_callback(lambda _: self._instance.keep(self._room.give_back(size)))
+        return begun
 
-        async def send() -> SendResult:
-            try:
-                return await work
-            finally:
-                await self._room.give_back(size)
+    def packed(self, call: SendCall) -> "Callable[[], asyncio.Task[SendResult]]":
+        """Make the request of a message that is ready, in any thread; return what begins to send it, in the event loop.
 
-        return self._begun(send())
+        Raises:
+            UsageError: the producer is not running, or the message has too many properties.
+        """
+        self._check_running()
+        packed, given = self._pack(call)
+        return lambda: self._begun(_told(given, call, self._send(packed, call, is_async=True)))
 
     # Automatic batches
 
@@ -321,7 +327,7 @@ class Producer(Client):
             queue = self._chooser(call)(queues, None)
         elif queue:
             queue = self._wanted(queue)
-        return LaneKey(message.topic, queue, message.wait_store_ok)
+        return LaneKey(message.topic, queue, bool(message.wait_store_ok))
 
     @property
     def is_batching(self) -> bool:
@@ -376,7 +382,7 @@ class Producer(Client):
             packed = join_batch(messages, elements, self._topic(first.topic), self._unique_key())
         else:
             packed = self._packed(first)
-        return self._send(packed, SendCall(first, queue, timeout_ms=min(one.timeout_ms for one in batch)))
+        return self._send(packed, SendCall(first, queue, timeout_ms=batch[0].timeout_ms))
 
     def _begun(self, work: "Coroutine[Any, Any, SendResult]") -> "asyncio.Task[SendResult]":
         task = asyncio.create_task(work)
@@ -608,7 +614,7 @@ class Producer(Client):
 
     def _wanted(self, queue: MessageQueue) -> MessageQueue:
         """Return a queue that was given, as brokers know it."""
-        if not isinstance(queue, MessageQueue):
+        if not (isinstance(queue, MessageQueue) and all(map(isinstance, queue, (str, str, int)))):
             raise UsageError(f"the queue of a message is a MessageQueue, not {queue!r}")
         return queue._replace(topic=self._topic(queue.topic)) if self.options.namespace else queue
 
@@ -634,6 +640,8 @@ class Producer(Client):
             UsageError: no broker would take it.
             Exception: what the serializer raises.
         """
+        if call.timeout_ms is not None and not isinstance(call.timeout_ms, int | float):
+            raise UsageError(f"timeout_ms of a message must be a number, not {call.timeout_ms!r}")
         given, call.message = call.message, self._serialized(call.message)
         check_message(call.message, self.options.max_message_size)
         given.unique_key = call.message.unique_key = self._unique_key()
@@ -643,6 +651,7 @@ class Producer(Client):
         serializer = self.options.serializer
         if serializer is None:
             return message
+        check_is_message(message)
         return dataclasses.replace(message, body=user_code.call("serializer", serializer, message.body))
 
     def _pack(self, call: SendCall, more: dict[str, str] | None = None) -> tuple[Packed, hooks.Given]:

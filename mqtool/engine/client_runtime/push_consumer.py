@@ -115,7 +115,7 @@ class PushConsumer(Consumer):
                 async with asyncio.timeout(LISTENERS_END_S):
                     for one in held:
                         await one.is_idle.wait()
-            await self._tell_revoked([*self._shared])
+            await self._tell_revoked_at_end()
             await self._offsets.persist([one.queue for one in held])
             for one in held:
                 one.drop()

@@ -111,6 +111,18 @@ def test_a_message_that_no_broker_would_take_harms_no_other(broker: mqtool.Broke
         assert [before.result().queue_offset, after.result().queue_offset] == [0, 1]
 
 
+def test_a_message_that_has_no_time_takes_no_other_with_it(broker: mqtool.Broker) -> None:
+    with mqtool.Producer("shop", broker.name_server_address, batching(HOUR_MS)) as producer:
+        before = producer.send_async(ProducerMessage("Orders", b"before"))
+        hurried = producer.send_async(ProducerMessage("Orders", b"hurried"), timeout_ms=-1)
+        after = producer.send_async(ProducerMessage("Orders", b"after"))
+        producer.flush()
+        with pytest.raises(MqtoolError, match="0 attempts"):
+            hurried.result()
+        assert before.result().queue_offset + after.result().queue_offset >= 0
+    assert [one.body for one in stored(broker)] == [b"before", b"after"]
+
+
 def test_a_message_that_is_cancelled_while_it_waits_is_not_sent(broker: mqtool.Broker) -> None:
     with mqtool.Producer("shop", broker.name_server_address, batching(HOUR_MS)) as producer:
         futures = [producer.send_async(ProducerMessage("Orders", b"%d" % number)) for number in range(3)]

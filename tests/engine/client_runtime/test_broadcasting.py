@@ -42,6 +42,24 @@ def test_a_broadcasting_consumer_goes_on_where_it_was_after_a_restart(
         assert second.wait_for(8) == [b"while it was away"] * 8
 
 
+def test_a_broadcasting_consumer_that_began_at_the_end_goes_on_there_though_nothing_came(
+    broker: mqtool.Broker, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "message_model": MessageModel.BROADCASTING,
+        "offsets_folder": tmp_path,
+        "consume_from_where": ConsumeFrom.LAST_OFFSET,
+    }
+    send(broker, [b"before"] * 8)
+    first, second = Listener(), Listener()
+    with consumer(broker, first, **options) as running:
+        until(lambda: len(running.queues()) == 4)
+    send(broker, [b"while it was away"] * 8)
+    with consumer(broker, second, **options):
+        assert second.wait_for(8) == [b"while it was away"] * 8
+    assert not first.seen
+
+
 def test_a_broadcasting_consumer_goes_on_where_it_was_when_a_queue_comes_back(
     broker: mqtool.Broker, tmp_path: Path
 ) -> None:

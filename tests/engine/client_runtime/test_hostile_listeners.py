@@ -13,7 +13,15 @@ from mqtool.engine.client.rebalance import averagely
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
 from mqtool.errors import CallbackError, UsageError
 from mqtool.formats.bodies import MessageQueue
-from tests.engine.client_runtime.test_push_consumer import FIRST, Listener, consumer, send, topics_of, until
+from tests.engine.client_runtime.test_push_consumer import (
+    FIRST,
+    Listener,
+    committed,
+    consumer,
+    send,
+    topics_of,
+    until,
+)
 
 RAISED = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(), GeneratorExit(), ValueError()]
 each_error = pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
@@ -81,6 +89,61 @@ def test_whatever_an_orderly_listener_raises_holds_up_its_queue_and_no_other(
     with consumer(broker, listener, orderly=True, suspend_current_queue_time_millis=10):
         until(lambda: sum(seen.values()) == 5)
     assert seen == {b"bad": 3, b"behind it": 1, b"elsewhere": 1}
+
+
+@each_error
+@pytest.mark.parametrize("is_coroutine", [False, True], ids=["function", "coroutine"])
+def test_what_a_listener_raises_is_logged_once_with_its_traceback(
+    error: BaseException, is_coroutine: bool, broker: mqtool.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(broker, [b"bad"])
+    listener, _ = hostile(error, is_coroutine=is_coroutine)
+    with consumer(broker, listener, max_reconsume_times=0):
+        until(lambda: "%DLQ%G" in topics_of(broker))
+    [logged] = [one for one in caplog.records if one.exc_info]
+    assert "the listener failed with messages of" in logged.getMessage()
+    assert logged.exc_text
+    assert "in listen\n    raise error" in logged.exc_text
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{"ack_index": "all"}, {"ack_index": None}, {"delay_level": "soon"}, {"delay_level": 1 << 40}]
+)
+@pytest.mark.parametrize("raises", [False, True])
+def test_nonsense_that_a_listener_tells_besides_is_a_failed_consumption_too(
+    nonsense: dict[str, Any], raises: bool, broker: mqtool.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def listener(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> None:
+        if messages[0].body == b"bad":
+            for name, value in nonsense.items():
+                setattr(context, name, value)
+            if raises:
+                raise KeyError
+
+    send(broker, [b"bad", b"good"])
+    with consumer(broker, listener, max_reconsume_times=0):
+        until(lambda: "%DLQ%G" in topics_of(broker))
+        until(lambda: committed(broker) == 2)
+    assert "which is no number" in caplog.text
+    assert "begins again" not in caplog.text
+
+
+def test_of_a_batch_nothing_is_consumed_where_the_listener_says_less_than_that(broker: mqtool.Broker) -> None:
+    seen = []
+
+    def listener(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> None:
+        seen.extend(one.body for one in messages)
+        context.ack_index = -5
+
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        producer.send_batch([ProducerMessage("Orders", b"%d" % number) for number in range(8)])
+    dead = Listener()
+    with consumer(broker, listener, max_reconsume_times=0, consume_message_batch_max_size=8):
+        until(lambda: len(seen) >= 8 and committed(broker) == 8)
+    reader = mqtool.PushConsumer("Dead", dead, broker.name_server_address, PushConsumerOptions(**FIRST))
+    reader.subscribe("%DLQ%G")
+    with reader:
+        assert sorted(dead.wait_for(8)) == [b"%d" % number for number in range(8)]
 
 
 @each_error

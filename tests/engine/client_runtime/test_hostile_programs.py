@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,6 +69,63 @@ def test_a_message_that_cannot_be_sent_takes_no_other_with_it(broker: mqtool.Bro
 
     assert [type(one) for one in results if isinstance(one, Exception)] == [UsageError] * 3
     assert len(stored(broker, "Orders")) == 1 + OTHERS
+
+
+NONSENSE: list[tuple[Any, dict[str, Any], str]] = [
+    ("Orders", {}, "what is sent is a ProducerMessage, not str"),
+    (None, {}, "what is sent is a ProducerMessage"),
+    (ProducerMessage("Orders", object()), {}, "the body of a message must be bytes"),
+    (ProducerMessage("Orders", b"x"), {"timeout_ms": "soon"}, "timeout_ms of a message must be a number"),
+    (ProducerMessage("Orders", b"x"), {"queue": 3}, "the queue of a message is a MessageQueue, not 3"),
+    (ProducerMessage("Orders", b"x"), {"queue": mqtool.MessageQueue("Orders", "b", [1])}, "is a MessageQueue"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("auto_batch", [False, True])
+def test_arguments_that_make_no_sense_are_refused_at_the_call_and_harm_no_other(
+    auto_batch: bool, broker: mqtool.Broker
+) -> None:
+    with mqtool.Producer("P", broker.name_server_address, auto_batch=auto_batch) as producer:
+        good = []
+        for message, arguments, said in NONSENSE:
+            good.append(producer.send_async(ProducerMessage("Orders", b"good")))
+            calls = [producer.send, producer.send_oneway] if "timeout_ms" not in arguments else [producer.send]
+            for call in calls:
+                with pytest.raises(UsageError, match=said):
+                    call(message, **arguments)
+            if arguments.get("queue") != 3 or auto_batch:
+                with pytest.raises(UsageError, match=said):
+                    future = producer.send_async(message, **arguments)
+                    future.result()
+            good.append(producer.send_async(ProducerMessage("Orders", b"good")))
+        for message in ("Orders", None):
+            with pytest.raises(UsageError, match="what is sent is a ProducerMessage"):
+                producer.send_batch([message])  # type: ignore[list-item]
+        assert all(one.result().queue_offset >= 0 for one in good)
+    assert {one.body for one in stored(broker, "Orders")} == {b"good"}
+
+
+def test_what_is_wrong_with_a_message_is_raised_though_nobody_looks_at_the_future(broker: mqtool.Broker) -> None:
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        with pytest.raises(UsageError, match="has no body"):
+            producer.send_async(ProducerMessage("Orders", b""))
+        with pytest.raises(UsageError, match="32,767"):
+            producer.send_async(ProducerMessage("Orders", b"x", properties={"p": "x" * 40_000}))
+    with pytest.raises(UsageError, match="not running"):
+        producer.send_async(ProducerMessage("Orders", b"x"))
+
+
+def test_a_message_that_is_changed_after_the_call_is_sent_as_it_was(broker: mqtool.Broker) -> None:
+    bodies = [b"%d" % number for number in range(100)]
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        message = ProducerMessage("Orders", b"first")
+        begun = [producer.send_async(message)]
+        for body in bodies:
+            message.body, message.properties["number"] = body, body.decode()
+            begun.append(producer.send_async(message))
+    assert len({one.result().message_id for one in begun}) == 101
+    found = {one.body: one.properties.get("number") for one in stored(broker, "Orders")}
+    assert found == {b"first": None, **{body: body.decode() for body in bodies}}
 
 
 def test_text_is_sent_as_utf8(broker: mqtool.Broker) -> None:
@@ -138,33 +196,53 @@ def test_a_block_that_raises_commits_nothing(broker: mqtool.Broker) -> None:
 # Forks, and the loop's own thread
 
 FORKING = """
-import os, sys, mqtool
-address = sys.argv[1]
+import os, sys, threading, warnings, mqtool
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+address, topic = sys.argv[1:]
 parent = mqtool.Producer("P", address)
 parent.start()
-parent.send(mqtool.ProducerMessage("Orders", b"parent"))
-child = os.fork()
-if not child:
-    try:
-        parent.send(mqtool.ProducerMessage("Orders", b"never"))
-    except mqtool.MqtoolError as error:
-        assert "before the process forked" in str(error), error
-        with mqtool.Producer("C", address) as own:
-            own.send(mqtool.ProducerMessage("Orders", b"child"))
-        os._exit(7)
-    os._exit(1)
-_, status = os.waitpid(child, 0)
-assert os.waitstatus_to_exitcode(status) == 7, status
-parent.send(mqtool.ProducerMessage("Orders", b"parent again"))
+is_over = threading.Event()
+
+def send_on():  # children are forked in the middle of sends
+    number = 0
+    while not is_over.is_set():
+        parent.send(mqtool.ProducerMessage(topic, b"parent %d" % number))
+        number += 1
+    print(number)
+
+sending = threading.Thread(target=send_on)
+sending.start()
+for number in range(5):
+    child = os.fork()
+    if not child:
+        try:
+            parent.send(mqtool.ProducerMessage(topic, b"never"))
+        except mqtool.MqtoolError as error:
+            assert "before the process forked" in str(error), error
+            with mqtool.Producer("C", address) as own:
+                own.send(mqtool.ProducerMessage(topic, b"child %d" % number))
+            os._exit(7)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7, status
+is_over.set()
+sending.join()
 parent.shutdown()
 """
 
 
-def test_a_forked_child_has_clients_of_its_own_and_the_parents_go_on(broker: mqtool.Broker) -> None:
-    command = [sys.executable, "-c", FORKING, broker.name_server_address]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def forked(name_server: str, topic: str) -> set[bytes]:
+    """Return what a program with children of its own should have sent."""
+    command = [sys.executable, "-c", FORKING, name_server, topic]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert [one.body for one in stored(broker, "Orders")] == [b"parent", b"child", b"parent again"]
+    counts = (b"parent %d", int(ran.stdout)), (b"child %d", 5)
+    return {name % number for name, count in counts for number in range(count)}
+
+
+def test_a_forked_child_has_clients_of_its_own_and_the_parents_go_on(broker: mqtool.Broker) -> None:
+    wanted = forked(broker.name_server_address, "Orders")
+    assert sorted(one.body for one in stored(broker, "Orders")) == sorted(wanted)
 
 
 def test_a_blocking_call_in_the_loop_of_the_clients_is_told_not_hung(broker: mqtool.Broker) -> None:
@@ -199,6 +277,36 @@ with mqtool.Producer("P", sys.argv[1]) as producer:
         sys.stdout.flush()
         os._exit(0)
 """
+
+
+class EndsJustNow(Future[str]):
+    """Has its result in the moment in which whoever waits for it gives up waiting."""
+
+    def result(self, timeout: float | None = None) -> str:
+        if timeout and not self.done():
+            self.set_result("stored")
+            raise TimeoutError
+        return super().result(timeout)
+
+
+def test_a_call_that_ends_while_the_loop_is_looked_after_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> str:
+        return "stored"
+
+    def begun(given: Coroutine[Any, Any, str]) -> Future[str]:
+        given.close()
+        return EndsJustNow()
+
+    monkeypatch.setattr(background, "begin", begun)
+    assert background.run(work()) == "stored"
+
+
+def test_an_error_of_the_time_that_a_call_raises_is_its_own() -> None:
+    async def work() -> None:
+        raise TimeoutError("of the program")
+
+    with pytest.raises(TimeoutError, match="of the program"):
+        background.run(work())
 
 
 def test_clients_whose_loop_has_ended_say_so_at_every_call(broker: mqtool.Broker) -> None:
@@ -272,7 +380,7 @@ def test_a_send_fails_within_its_time_where_no_name_server_answers() -> None:
 
 def send_unreadable(producer: mqtool.Producer, queue: mqtool.MessageQueue) -> None:
     """Send a body that is said to be compressed, and is not."""
-    message = ProducerMessage("Orders", b"unreadable")
+    message = ProducerMessage(queue.topic, b"unreadable")
     packed = producer._client._packed(message)._replace(sys_flag=int(SysFlag.COMPRESSED))
     background.run(producer._client._send(packed, SendCall(message, queue)))
 

@@ -160,13 +160,21 @@ def test_no_more_is_pulled_ahead_than_the_thresholds_allow(broker: mqtool.Broker
         assert sorted(polled(one, 100)) == sorted(BODIES)
 
 
-def test_queues_that_a_topic_gets_are_told(broker: mqtool.Broker) -> None:
+def test_queues_that_a_topic_gets_are_told(broker: mqtool.Broker, caplog: pytest.LogCaptureFixture) -> None:
     send(broker, [b"one"])
     told: list[list[MessageQueue]] = []
+    told_later: list[list[MessageQueue]] = []
+
+    async def later(_: str, queues: list[MessageQueue]) -> None:
+        told_later.append(queues)
+
     with consumer(broker, topic_metadata_check_interval_millis=50, poll_name_server_interval_ms=50) as one:
+        one.register_topic_message_queue_change_listener("Orders", lambda *_: one.fetch_message_queues("Orders"))
+        one.register_topic_message_queue_change_listener("Orders", later)
         one.register_topic_message_queue_change_listener("Orders", lambda _, queues: told.append(queues))
         ask(broker.address, questions.put_topic(TopicConfig("Orders", 6, 6, 6, False, "SINGLE_TAG", 0, {})).command)
-        until(lambda: bool(told) and len(told[-1]) == 6)
+        until(lambda: [len(one[-1]) for one in (told, told_later) if one] == [6, 6])
+        until(lambda: "a blocking call from the event loop of the clients would wait for itself" in caplog.text)
 
 
 def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,42 @@ def test_what_is_to_come_later_is_not_done() -> None:
     assert statuses == []
 
 
+@pytest.mark.parametrize("status", [None, ConsumeStatus.SUCCESS, True, 42, "done", []])
+def test_whatever_counts_as_consumed_is_done(status: Any) -> None:
+    calls = list[str]()
+
+    def work(messages: Any, _: ConsumeContext) -> Any:
+        calls.append(keys(messages))
+        return status
+
+    listen = OnlyOnce().listener(work)
+    for _ in range(2):
+        listen([message("a")], ConsumeContext(CONTEXT))
+    assert calls == ["a"]
+
+
+def test_a_function_that_gives_something_to_await_is_done_when_that_is() -> None:
+    calls, fails = list[str](), [True, False, False]
+
+    async def work(messages: Any) -> None:
+        calls.append(keys(messages))
+        if fails.pop(0):
+            raise KeyError
+
+    listen = OnlyOnce().listener(lambda messages, _: work(messages))
+
+    async def run() -> None:
+        with pytest.raises(KeyError):
+            await listen([message("a")], ConsumeContext(CONTEXT))
+        under_way = listen([message("a")], ConsumeContext(CONTEXT))
+        assert listen([message("a")], ConsumeContext(CONTEXT)) is None  # another is at it
+        await under_way
+        assert listen([message("a")], ConsumeContext(CONTEXT)) is None
+
+    asyncio.run(run())
+    assert calls == ["a", "a"]
+
+
 async def _listen_later(messages: Any, _: ConsumeContext) -> str:
     return keys(messages)
 
@@ -189,6 +227,47 @@ def test_a_file_remembers_after_a_restart_for_as_long_as_it_is_told(tmp_path: Pa
     assert (memory.has("a"), memory.has("b")) == (False, True)
     memory.close()
     other.close()
+
+
+CHILDREN = """
+import os, sys, threading, warnings, mqtool
+from mqtool.engine.client_runtime.only_once import BoundedMemory
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+memories = mqtool.SqliteMemory(sys.argv[1]), BoundedMemory()
+is_over = threading.Event()
+
+def remember_on(memory):  # children are forked while threads are at it
+    while not is_over.is_set():
+        memory.add(["of the parent"])
+
+threads = [threading.Thread(target=remember_on, args=(one,)) for one in memories]
+for thread in threads:
+    thread.start()
+for number in range(30):
+    child = os.fork()
+    if not child:
+        for memory in memories:
+            memory.add([f"of child {number}"])
+            assert memory.has(f"of child {number}")
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert not status, status
+    assert memories[0].has(f"of child {number}")
+is_over.set()
+for thread in threads:
+    thread.join()
+memories[0].close()
+"""
+
+
+def test_a_memory_may_be_used_in_forked_children(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CHILDREN, str(tmp_path / "done.db")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    with sqlite3.connect(tmp_path / "done.db") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("SELECT count(*) FROM done").fetchone() == (31,)
+    connection.close()
 
 
 def test_a_file_that_cannot_be_used_is_said_so(tmp_path: Path) -> None:

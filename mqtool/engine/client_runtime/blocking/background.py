@@ -33,7 +33,7 @@ class Background:
     def __init__(self) -> None:
         self.generation = 0
         """How many forks lie between the loop of a client and that of another, where they differ."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a forgotten client may be collected, and closed, while its own thread has it
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._of_parents: list[asyncio.AbstractEventLoop | None] = []
@@ -58,8 +58,8 @@ class Background:
                 try:
                     return future.result(_LOOK_S)
                 except TimeoutError:
-                    if future.done():  # the error is that of the work
-                        raise
+                    if future.done():  # the error is that of the work, which otherwise has ended this very moment
+                        return future.result()
                     self.check_alive()
         except BaseException:  # an interrupt, too: nobody waits for it any more
             future.cancel()
@@ -101,7 +101,7 @@ class Background:
         self.generation += 1
         # Kept, as its end would take the connections of the parent out of the selector that both share.
         self._of_parents.append(self._loop)
-        self._lock, self._loop, self._thread = threading.Lock(), None, None
+        self._lock, self._loop, self._thread = threading.RLock(), None, None
 
 
 def new_loop() -> "asyncio.AbstractEventLoop":

@@ -13,7 +13,7 @@ from mqtool.engine.client_runtime.blocking.background import (
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine
+    from collections.abc import Callable
     from concurrent import futures
 
     from mqtool.engine.client.sending import SendResult
@@ -42,21 +42,22 @@ class _Producing(BlockingMember[AioProducer]):
         client = self._client
         if client.options.enable_backpressure_for_async_mode:
             return background.begin(_result(background.run(client.send_async(*args, **kwargs))))
-        if client.is_batching and (call := aio.SendCall(*args, **kwargs)).message.may_be_batched:
-            # Messages are made ready here, and handed over many at a time: a turn of the loop for each takes longest.
-            client.ready(call)
+        # Messages are made ready here: what is wrong with one is raised here, and who changes it next changes no other.
+        call = client.ready(aio.SendCall(*args, **kwargs))
+        if client.is_batching and call.message.may_be_batched:
+            # They are handed over many at a time: a turn of the loop for each takes longest.
             future = client.post(call, background.run(client.to_choose_from(call)) if call.selector else [])
             background.check_alive()
             return future
-        return background.begin(_result_of_begun(client.send_async(*args, **kwargs)))
+        return background.begin(_begun(client.packed(call)))
 
 
 async def _result(begun: "asyncio.Future[T]") -> T:
     return await begun
 
 
-async def _result_of_begun(begun: "Coroutine[Any, Any, asyncio.Future[T]]") -> T:
-    return await (await begun)
+async def _begun(begin: "Callable[[], asyncio.Task[T]]") -> T:
+    return await begin()
 
 
 class Producer(_Producing["aio.Producer"]):
