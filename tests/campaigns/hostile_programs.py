@@ -87,7 +87,8 @@ class Served:
         ports = [free_port(), free_port()]
         self.name_server = f"127.0.0.1:{ports[0]}"
         self._words = ["--namesrv-port", str(ports[0]), "--port", str(ports[1]), "-s", str(folder / "store")]
-        for setting in ("transactionTimeOut=1000", "transactionCheckInterval=1000"):
+        # A broker that was killed learns of producers again within half a minute, and gives up after so many checks.
+        for setting in ("transactionTimeOut=1000", "transactionCheckInterval=1000", "transactionCheckMax=1000"):
             self._words += ["--set", setting]
         self._log = (folder / "log").open("ab")
         self._process: subprocess.Popen[bytes]
@@ -567,7 +568,8 @@ def _settled(program: Program) -> list[str]:
         if all(wanted <= got for got in program.consumed.values()):
             return []
         time.sleep(0.1)
-    return [f"{name} has not consumed {len(wanted - got)}" for name, got in program.consumed.items() if wanted - got]
+    missing = {name: sorted(wanted - got) for name, got in program.consumed.items() if wanted - got}
+    return [f"{name} has not consumed {len(some)}, the first of them {some[0]!r}" for name, some in missing.items()]
 
 
 def _left() -> dict[str, int]:
