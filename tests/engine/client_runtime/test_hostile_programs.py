@@ -199,7 +199,7 @@ FORKING = """
 import os, sys, threading, warnings, mqtool
 warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
 address, topic = sys.argv[1:]
-parent = mqtool.Producer("P", address)
+parent = mqtool.Producer("P", address, send_msg_timeout=60_000)  # of a machine that is slow
 parent.start()
 is_over = threading.Event()
 
@@ -219,7 +219,7 @@ for number in range(5):
             parent.send(mqtool.ProducerMessage(topic, b"never"))
         except mqtool.MqtoolError as error:
             assert "before the process forked" in str(error), error
-            with mqtool.Producer("C", address) as own:
+            with mqtool.Producer("C", address, send_msg_timeout=60_000) as own:
                 own.send(mqtool.ProducerMessage(topic, b"child %d" % number))
             os._exit(7)
         os._exit(1)
