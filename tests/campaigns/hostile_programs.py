@@ -468,11 +468,25 @@ class _Raising(mqtool.Hook):
     def __init__(self, strikes: Callable[[float], bool]) -> None:
         self._strikes = strikes
 
-    def _told(self, *_: Any) -> None:
+    def before_send(self, messages: Sequence[ProducerMessage], group: str) -> None:  # noqa: ARG002
+        """Raise."""
+        self._told()
+
+    def after_send(self, *_: Any) -> None:
+        """Raise."""
+        self._told()
+
+    def before_consume(self, messages: Sequence[ConsumerMessage], group: str) -> None:  # noqa: ARG002
+        """Raise."""
+        self._told()
+
+    def after_consume(self, *_: Any) -> None:
+        """Raise."""
+        self._told()
+
+    def _told(self) -> None:
         if self._strikes(0.05):
             raise random.choice(_RAISED)()
-
-    before_send = after_send = before_consume = after_consume = _told
 
 
 class _Bank:

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import contextvars
 import dataclasses
 import functools
 import inspect
@@ -35,6 +36,10 @@ _AGAIN_S = 5.0  # after a message could not be sent back
 _LOCK_AGAIN_S = 0.1
 _MOST_STUCK = 16  # messages looked at for each queue at a time
 _STUCK_LEVEL = 3
+WORKING_ON: "contextvars.ContextVar[tuple[ConsumeService, MessageQueue] | None]" = contextvars.ContextVar(
+    "WORKING_ON", default=None
+)
+"""Whose listener calls, and with messages of which queue: who ends its own consumer is not waited for."""
 _DEFAULTS = {"delay_level": 0, "ack_index": consuming.UNLIMITED, "suspend_ms": 0}  # of a context
 
 
@@ -123,8 +128,11 @@ class ConsumeService(ABC):
         self._clock = instance.clock
         self._is_broadcasting = options.message_model is MessageModel.BROADCASTING
         self._threads = (
-            None if user_code.is_coroutine(listener) else ListenerThreads(listener, options.consume_thread_max, group)
+            None
+            if user_code.is_coroutine(listener)
+            else ListenerThreads(self._heard, options.consume_thread_max, group)
         )
+        self._is_over = False
         self.may_consume = asyncio.Event()
         self.may_consume.set()
         self.counts: dict[str, Counts] = {}
@@ -143,6 +151,7 @@ class ConsumeService(ABC):
 
     def stop(self) -> None:
         """Let listeners that are at work end by themselves."""
+        self._is_over = True
         if self._threads:
             self._threads.stop()
 
@@ -194,10 +203,14 @@ class ConsumeService(ABC):
         if self._threads:
             status = await self._threads.call(messages, context)
         else:
-            status = user_code.call("listener", self._listener, messages, context)
+            status = user_code.call("listener", self._heard, messages, context)
         if inspect.isawaitable(status):  # of a coroutine, or of a function that is none itself
             status = await user_code.awaited("listener", status)
         return ConsumeStatus.LATER if status is ConsumeStatus.LATER else ConsumeStatus.SUCCESS
+
+    def _heard(self, messages: Sequence[ConsumerMessage], context: ConsumeContext) -> Any:
+        WORKING_ON.set((self, context.queue))
+        return self._listener(messages, context)
 
     def _shown(self, messages: Sequence[ConsumerMessage]) -> Sequence[ConsumerMessage]:
         return consuming.as_users_know(messages, self._options.namespace, self._options.deserializer)
@@ -244,7 +257,7 @@ class ConcurrentService(ConsumeService):
                     self._due.put_nowait((held, [one]))
 
     async def _consume_on(self) -> None:
-        while True:
+        while not self._is_over:
             held, messages = await self._due.get()
             await self.may_consume.wait()
             if not held.waiting.is_dropped:

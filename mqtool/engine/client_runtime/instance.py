@@ -122,10 +122,12 @@ class Instance:
 
     async def stop(self) -> None:
         """End everything that was begun, and all connections; who starts again asks anew."""
-        for task in self._tasks:
+        # A listener that is a coroutine, and so runs in one of them, may end its own client.
+        others = self._tasks - {asyncio.current_task()}
+        for task in others:
             task.cancel()
         try:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*others, return_exceptions=True)
         finally:
             for known in (self._routes, self._stand_ins, self._to_write, self._masters, self._told):
                 known.clear()

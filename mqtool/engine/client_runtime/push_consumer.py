@@ -14,6 +14,7 @@ from mqtool.engine.client import consuming, fetching, introspection
 from mqtool.engine.client.incoming import ConsumerMessage, parse_message
 from mqtool.engine.client.questions import Question
 from mqtool.engine.client_runtime.consume_services import (
+    WORKING_ON,
     ConcurrentService,
     ConsumeService,
     Listener,
@@ -102,7 +103,10 @@ class PushConsumer(Consumer):
             self._service.start(self._held.values)
 
     async def shutdown(self) -> None:
-        """Let listeners that are at work end, report what was consumed, and leave the group."""
+        """Let listeners that are at work end, report what was consumed, and leave the group.
+
+        A listener may call it: what that is at work with comes again.
+        """
         if not self._is_running:
             return
         try:
@@ -114,7 +118,8 @@ class PushConsumer(Consumer):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LISTENERS_END_S):
                     for one in held:
-                        await one.is_idle.wait()
+                        if WORKING_ON.get() != (self._service, one.queue):
+                            await one.is_idle.wait()
             await self._tell_revoked_at_end()
             await self._offsets.persist([one.queue for one in held])
             for one in held:

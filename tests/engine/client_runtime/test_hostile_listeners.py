@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 import mqtool
 from mqtool import ConsumerMessage, ProducerMessage, PushConsumerOptions
 from mqtool.engine.client.rebalance import averagely
+from mqtool.engine.client_runtime import push_consumer
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
 from mqtool.errors import CallbackError, UsageError
 from mqtool.formats.bodies import MessageQueue
 from tests.engine.client_runtime.test_push_consumer import (
     FIRST,
+    PATIENCE,
     Listener,
     committed,
     consumer,
@@ -129,7 +132,7 @@ def test_nonsense_that_a_listener_tells_besides_is_a_failed_consumption_too(
 
 
 def test_of_a_batch_nothing_is_consumed_where_the_listener_says_less_than_that(broker: mqtool.Broker) -> None:
-    seen = []
+    seen: list[bytes] = []
 
     def listener(messages: Sequence[ConsumerMessage], context: ConsumeContext) -> None:
         seen.extend(one.body for one in messages)
@@ -144,6 +147,53 @@ def test_of_a_batch_nothing_is_consumed_where_the_listener_says_less_than_that(b
     reader.subscribe("%DLQ%G")
     with reader:
         assert sorted(dead.wait_for(8)) == [b"%d" % number for number in range(8)]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_listener_may_end_its_own_consumer(
+    orderly: bool, broker: mqtool.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_consumer, "LISTENERS_END_S", 3600)  # for which it would wait for itself
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        queue = producer.queues("Orders")[0]
+        for number in range(5):
+            producer.send(ProducerMessage("Orders", b"%d" % number), queue)
+    ended = threading.Event()
+
+    def listener(messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> None:
+        if messages[0].body == b"3":
+            running.close()
+            ended.set()
+
+    with consumer(broker, listener, orderly=orderly, consume_thread_max=1) as running:
+        assert ended.wait(PATIENCE)
+    assert committed(broker) == 3
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_coroutine_may_end_its_own_consumer_and_leaves_no_task(orderly: bool, broker: mqtool.Broker) -> None:
+    send(broker, [b"one"])
+
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        async def listener(_messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> None:
+            await made.shutdown()
+            await asyncio.sleep(0)
+            ended.set()
+
+        before = asyncio.all_tasks()
+        made = mqtool.aio.PushConsumer("G", listener, broker.name_server_address, orderly=orderly, **FIRST)
+        made.subscribe("Orders")
+        async with asyncio.timeout(PATIENCE):
+            await made.start()
+            await ended.wait()
+            while asyncio.all_tasks() != before:
+                await asyncio.sleep(0.01)
+        assert not made.is_running
+
+    asyncio.run(run())
+    assert committed(broker) == 0
 
 
 @each_error

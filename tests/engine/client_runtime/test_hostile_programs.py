@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -89,7 +89,9 @@ def test_arguments_that_make_no_sense_are_refused_at_the_call_and_harm_no_other(
         good = []
         for message, arguments, said in NONSENSE:
             good.append(producer.send_async(ProducerMessage("Orders", b"good")))
-            calls = [producer.send, producer.send_oneway] if "timeout_ms" not in arguments else [producer.send]
+            calls: list[Callable[..., Any]] = (
+                [producer.send, producer.send_oneway] if "timeout_ms" not in arguments else [producer.send]
+            )
             for call in calls:
                 with pytest.raises(UsageError, match=said):
                     call(message, **arguments)
