@@ -6,6 +6,7 @@ the part of ``create_server`` and ``create_connection`` in a ``NetworkLoop``, so
 
 import asyncio
 import random
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ _ROOM = 1 << 16
 _FIN, _RESET = object(), object()
 _OUTSIDE = Context()
 _SIMULATION = Process("simulation", "")
+_BACKLOG = socket.socket()
+"""Whose backlog servers set: here nobody waits to be taken."""
 
 
 @dataclass
@@ -182,6 +185,10 @@ class Listener:
     def getsockname(self) -> tuple[str, int]:
         """Return the address."""
         return self.address
+
+    def fileno(self) -> int:
+        """Return the number of a socket of which nothing but the backlog is used."""
+        return _BACKLOG.fileno()
 
     def close(self) -> None:
         """Listen no longer."""
