@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+from mqtool.commands._output import Output
 from mqtool.errors import FormatError, NotFoundError
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ async def route_of(wire: "Wire", topic: str) -> "TopicRoute":
         near = ", ".join(difflib.get_close_matches(topic, names, 5))
         raise NotFoundError(f"there is no topic {topic}{f'; near it: {near}' if near else ''}")
     return route
+
+
+def tell_log_alone(store: "StoreReader", output: Output) -> None:
+    """Say so where a store is only the folder of a log, which has no tables."""
+    for remark in store.paths.remarks:
+        output.remark(remark)
 
 
 def stored_topics(store: "StoreReader") -> "dict[str, TopicConfig]":

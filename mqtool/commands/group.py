@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._admin import offset_row, stored_offsets
+from mqtool.commands._admin import offset_row, stored_offsets, tell_log_alone
 from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._completion import GROUP_NAME
 from mqtool.commands._options import matching, output_option
@@ -43,6 +43,7 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
     if isinstance(source, Brokers):
         rows = source.admin(lambda admin: _rows_of_brokers(admin, patterns))
     else:
+        tell_log_alone(source, output)
         rows = _rows_of_store(source, patterns)
     # What a broker makes for itself comes last, so that a person's own groups are not lost in it.
     for row in sorted(rows, key=lambda row: (is_system_group(row["group"]), row["group"], row["broker_name"] or "")):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._admin import OFFSET_COLUMNS, offset_row, stored_offsets
+from mqtool.commands._admin import OFFSET_COLUMNS, offset_row, stored_offsets, tell_log_alone
 from mqtool.commands._change import Plan, Target, broker_option, target_options
 from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._options import SPAN, TIME, export_rows, group_filter, matching, output_option, topic_filter
@@ -37,6 +37,7 @@ def list_(groups: tuple[str, ...], topics: tuple[str, ...], source: "Brokers | S
     if isinstance(source, Brokers):
         offsets = source.admin(lambda admin: admin.offsets())
     else:
+        tell_log_alone(source, output)
         offsets = stored_offsets(source, lambda _: True)
     chosen_groups = matching(groups, {one.group for one in offsets}, "group") if groups else None
     chosen_topics = matching(topics, {one.topic for one in offsets}, "topic") if topics else None

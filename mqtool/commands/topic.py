@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mqtool.commands._admin import last_timestamp, stored_queues, stored_topics
+from mqtool.commands._admin import last_timestamp, stored_queues, stored_topics, tell_log_alone
 from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._completion import TOPIC_NAME
 from mqtool.commands._options import matching, output_option
@@ -51,6 +51,7 @@ def list_(patterns: tuple[str, ...], source: "Brokers | StoreReader", output: Ou
     if isinstance(source, Brokers):
         found: list[tuple[str | None, TopicConfig]] = [*source.admin(lambda admin: admin.topics())]
     else:
+        tell_log_alone(source, output)
         found = [(None, config) for config in stored_topics(source).values()]
     names = matching(patterns, {config.topic for _, config in found}, "topic") if patterns else None
     rows = [_row(broker_name, config) for broker_name, config in found if names is None or config.topic in names]

@@ -121,6 +121,13 @@ def test_what_a_broker_makes_for_itself_is_listed_last() -> None:
     assert groups.index("GID_retry_all") < groups.index("CID_ONS-HTTP-PROXY")
 
 
+@pytest.mark.parametrize("what", ["topic", "group", "offset"])
+def test_of_a_log_alone_no_tables_are_looked_at_which_is_told(what: str) -> None:
+    ran = run(what, "list", "-s", golden_store(STORE) / "commitlog")
+
+    assert (ran.rows, "is taken for a log alone" in ran.remarks) == ([], True)
+
+
 def test_a_pattern_that_matches_nothing_lists_near_names() -> None:
     for command in (("topic", "list", "x*"), ("topic", "show", "x*"), ("group", "list", "x"), ("group", "show", "x")):
         ran = run(*command, "-s", golden_store(STORE))
