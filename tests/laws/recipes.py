@@ -1150,6 +1150,17 @@ _ROWS = {
         "recover",
         [{"op": "write", "file": "commitlog/00000000000000065536", "at": 11438, "hex": "0000009e"}],
     ),
+    "lost messages between those that are salvaged and the first unit that is left are told": (
+        "special-550-kill",
+        "salvage",
+        [
+            {"op": "delete", "path": "consumequeue/%LMQ%alpha/0/00000000000000000000"},
+            {"op": "zero", "file": "commitlog/00000000000000000000", "at": 2140, "len": 30628},
+            {"op": "zero", "file": "commitlog/00000000000000032768", "at": 0, "len": 32768},
+            {"op": "zero", "file": "commitlog/00000000000000065536", "at": 0, "len": 32768},
+            {"op": "zero", "file": "commitlog/00000000000000098304", "at": 0, "len": 32768},
+        ],
+    ),
     "a table with a value of a wrong type, as in its backup, keeps a broker from starting": (
         "mixed-533-clean",
         "doctor",

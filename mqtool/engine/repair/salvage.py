@@ -539,7 +539,7 @@ def told_by_units(reader: StoreReader, order: Order) -> dict[QueueKey, tuple[int
         if key not in order.ranges:
             first = stop = begin
         ahead = _count_units(reader, queue, begin, min(first, end), first)
-        edge = stop if key in order.ranges and stop >= begin else None
+        edge = stop if key in order.ranges else None
         told[key] = ahead, _count_units(reader, queue, max(stop, begin), end, edge)
     for key, batch_queue in reader.batch_consume_queues.items():
         first, stop = order.ranges.get(key, (0, 0))
