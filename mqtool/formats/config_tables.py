@@ -463,10 +463,15 @@ def by_number(value: Any, path: str) -> dict[int, int]:
     Raises:
         FormatError: it is no such map; ``path`` tells where it stands.
     """
-    return {
-        _needed(key, f"{path}: the key {key}", 32): _needed(item, f"{path}.{key}", 64)
-        for key, item in _object(value, path).items()
-    }
+    found = {}
+    for key, item in _object(value, path).items():
+        number = _PLAIN_KEYS.get(key)
+        if number is None:
+            number = _needed(key, f"{path}: the key {key}", 32)
+        if type(item) is not int or not -(1 << 63) <= item < 1 << 63:
+            item = _needed(item, f"{path}.{key}", 64)
+        found[number] = item
+    return found
 
 
 def _member(table: Table, name: str) -> Table:
@@ -560,6 +565,8 @@ def _unfit(path: str, what: str) -> FormatError:
 
 
 _NOTHING = ("", "null")
+_PLAIN_KEYS = {str(number): number for number in range(1024)}
+"""Queue ids as nearly all tables have them, which a large table says often."""
 _BOOLEANS: dict[str, bool | None] = {
     **dict.fromkeys(_NOTHING),
     **dict.fromkeys(("true", "1", "y", "t"), True),

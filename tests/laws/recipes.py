@@ -1278,6 +1278,114 @@ _ROWS = {
             {"op": "delete", "path": "commitlog/00000000000000000000"},
         ],
     ),
+    "a batch that says the place of the first of another queue gets the one that its own queue lacks": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 12, "hex": "00000001"},
+        ],
+    ),
+    "a batch that says the place of the first of another queue gets the one that its own queue lacks, in a new store": (
+        "batchcq-533-clean",
+        "salvage",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 12, "hex": "00000001"},
+        ],
+    ),
+    "the last message of a queue, which says a place that is taken, gets the next": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 40468, "hex": "0000000000000000"},
+        ],
+    ),
+    "the last message of a queue, which says a place that is taken, gets the next, in a new store": (
+        "batchcq-533-clean",
+        "salvage",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 40468, "hex": "0000000000000000"},
+        ],
+    ),
+    "a batch behind the first places of another queue, which leads on to its next, gets its own back": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 3956, "hex": "00000000"},
+        ],
+    ),
+    "a batch behind the first places of another queue, which leads on to its next, gets its own back, in a new store": (
+        "batchcq-533-clean",
+        "salvage",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 3956, "hex": "00000000"},
+        ],
+    ),
+    "the last batch of a queue that says another queue is put where its offset is due": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 39596, "hex": "00000000"},
+        ],
+    ),
+    "the last batch of a queue that says another queue is put where its offset is due, in a new store": (
+        "batchcq-533-clean",
+        "salvage",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 39596, "hex": "00000000"},
+        ],
+    ),
+    "a batch whose head says another offset than its properties keeps the one that is due": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 38101, "hex": "0000000000000007"},
+        ],
+    ),
+    "a batch whose head says another offset than its properties keeps the one that is due, in a new store": (
+        "batchcq-533-clean",
+        "salvage",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 38101, "hex": "0000000000000007"},
+        ],
+    ),
+    "of two messages that say to be the first of a queue one goes to the queue that lacks its first": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 12, "hex": "00000001"},
+        ],
+    ),
+    "a message that fits two places gets the one that is left once another has the other": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 8822, "hex": "00000000"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 8830, "hex": "0000000000000003"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 8264, "hex": "0000010000000000"},
+        ],
+    ),
+    "a message that no queue leads to, as two may have had one place, is told": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 8822, "hex": "00000000"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 8830, "hex": "0000000000000001"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 5391, "hex": "0000010000000000"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

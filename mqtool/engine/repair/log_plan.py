@@ -46,7 +46,7 @@ from mqtool.engine.repair.parts import (
     spans_of,
     walk_part,
 )
-from mqtool.engine.repair.record_editor import Patch, RecordEditor
+from mqtool.engine.repair.record_editor import Patch, RecordEditor, kinds_of
 from mqtool.engine.repair.store_times import Samples, TimeOrder
 from mqtool.engine.repair.torn_batches import mended_batches, with_records
 from mqtool.engine.repair.verify_log import TIME_ORDER, FindingsOfRows, Run
@@ -87,6 +87,7 @@ UNKNOWN = "nothing tells what these bytes of the log held"
 GIVEN_UP = "its messages fail their checks or are gone"
 OF_CRC = "it does not match its CRC"
 BEHIND = "they lie behind the end of the log"
+UNFIT = "left in the log, where no queue leads to it: its queue offset cannot be right"
 IN_LIGHT_QUEUE = "messages told above, which this light queue has too"
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
@@ -520,6 +521,10 @@ class _Builder:
         self.doubtful: list[int] = []
         self.mended: dict[int, bytes] = {}
         self.alone: dict[QueueKey, Span] = {}  # the only message of their queue
+        self.latest: dict[QueueKey, tuple[Span, tuple[int, int] | None]] = {}
+        """The last message of a queue that fitted, alone in its span, and what ``order.next`` was before it."""
+        self.rivals: list[tuple[Span, Span]] = []
+        """Of two that say the same place, and either may be wrong: the second, which is odd, and the first."""
         self.ends: dict[QueueKey, int] = {}  # one past the last message that is cut off
         self.twice: dict[QueueKey, Span] = {}  # the first whose queue offsets others have before them
         self.odd: list[Span] = []  # messages whose queue or offset cannot be right
@@ -576,17 +581,34 @@ class _Builder:
             self._follow(span)
 
     def _apart(self, piece: Piece) -> Iterator[Span]:
-        """Yield the offsets of each queue, those of few messages that do not fit one by one."""
-        for span, (_, first, last) in zip(piece.spans, piece.units.stretches if piece.units else (), strict=True):
+        """Yield the offsets of each queue, those of few messages that do not fit one by one.
+
+        So are two that say the same offset, the last before it and the first of others behind it, and messages that
+        lead on to those that are due.
+        """
+        if piece.units is None:
+            return
+        units = piece.units
+        behind = [*piece.spans, None][1:]
+        for span, (_, first, last), following in zip(piece.spans, units.stretches, behind, strict=True):
             after = self.order.next.get(span.queue, (0, -1))[0]
-            if span.start == after or last - first > _MOST_HELD or span.is_one_record:
+            latest, _ = self.latest.get(span.queue, (None, None))
+            if span.is_one_record:
                 yield span
-                continue
-            assert piece.units is not None
-            some = slice(first, last)
-            columns = (getattr(piece.units, name)[some] for name in ("queue_offset", "next_offset", "physical_offset"))
-            for start, stop, address in zip(*(column.tolist() for column in columns), strict=True):
-                yield Span(span.queue, start, stop, address, address)
+            elif span.start != after and last - first <= _MOST_HELD:
+                yield from _spans_of(span.queue, units, [*range(first, last + 1)])
+            else:
+                edges = {first, last}
+                if latest is not None and latest.start == span.start:
+                    edges.add(first + 1)
+                if span.start < after < span.stop:
+                    row = first + int(np.searchsorted(units.queue_offset[first:last], after))
+                    is_in_line = row < last and units.queue_offset[row] == after and row - first <= _MOST_HELD
+                    edges |= {*range(first, row + 1)} if is_in_line else set()
+                last_place = span.queue, int(units.queue_offset[last - 1])
+                if following is not None and (following.queue, following.start) == last_place:
+                    edges.add(last - 1)
+                yield from _spans_of(span.queue, units, sorted(edges)) if len(edges) > 2 else [span]
 
     def _follow(self, span: Span) -> None:
         """Take the next offsets of a queue; what does not fit waits for what comes behind it to show why."""
@@ -598,10 +620,10 @@ class _Builder:
                 self.odd.append(span)
             self.held[span.queue] = held
             return
+        held = self._in_place_of_latest(held, span)
         first = self.alone.pop(span.queue, None)
         if first is not None and self._is_of_another_place(first, span):
-            self.odd.append(first)
-            del self.order.next[span.queue], self.order.first[span.queue]
+            self._take_back(first, None)
         is_new = span.queue not in self.order.next
         after = self.order.next.get(span.queue, (0, -1))[0]
         stop = after + sum(one.stop - one.start for one in held)
@@ -616,7 +638,41 @@ class _Builder:
             self._settle(held, span)
         if is_new and span.is_one_record and not held:
             self.alone[span.queue] = span
+        before = self.order.next.get(span.queue)
         self._jump(span)
+        if span.is_one_record and (before is None or before[0] == span.start):
+            self.latest[span.queue] = span, before
+        else:
+            self.latest.pop(span.queue, None)
+
+    def _in_place_of_latest(self, held: list[Span], span: Span) -> list[Span]:
+        """Take messages that say the offset of the latest in place of it, where the next goes on behind these only.
+
+        Returns those that wait on. Where the next goes on behind the latest, too, either of them may be wrong.
+        """
+        latest, before = self.latest.get(span.queue, (None, None))
+        if not held or latest is None or held[0].start != latest.start or self._is_confirmed(latest):
+            return held
+        if any(one.stop != other.start for one, other in itertools.pairwise([*held, span])):
+            return held
+        if span.start == latest.stop:
+            self.rivals.append((held[0], latest))
+            return held
+        self._take_back(latest, before)
+        for one in held:
+            self._jump(one)
+        return []
+
+    def _take_back(self, latest: Span, before: tuple[int, int] | None) -> None:
+        """Take the latest message of a queue for one that does not fit."""
+        queue = latest.queue
+        self.odd.append(latest)
+        self.alone.pop(queue, None)
+        self.latest.pop(queue, None)
+        if before is None:
+            del self.order.next[queue], self.order.first[queue]
+        else:
+            self.order.next[queue] = before
 
     def _is_absurd(self, span: Span) -> bool:
         """Tell whether offsets are none that messages of this log can have."""
@@ -740,7 +796,8 @@ class _Builder:
             for span, behind in itertools.zip_longest(held, held[1:]):
                 is_confirmed = behind is not None and behind.start == span.stop
                 is_too_far = not is_confirmed and self._is_too_far(span, strange, before)
-                if span.physical_offset in led_to or self._is_absurd(span) or is_too_far:
+                is_behind = span.start < self.order.next.get(queue, (span.start, -1))[0]
+                if span.physical_offset in led_to or self._is_absurd(span) or is_too_far or is_behind:
                     self.odd.append(span)
                     before += 1
                 else:
@@ -753,8 +810,8 @@ class _Builder:
         editor.mend_flags(self.flags)
         alone = list(self.alone.values())
         open_ends = [*self._fronts(lost.gaps), *self._ends(led_to)]
-        lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, open_ends)
-        plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.placed
+        lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, open_ends, self.rivals)
+        plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.placed - editor.fitting
         self._mend_times(editor)
         editor.mend_crcs(self.doubtful)
         return editor, lost
@@ -777,30 +834,71 @@ class _Builder:
             )
         for gap in (*placed, *plan.unplaced):
             plan.losses.add(gap.queue, gap.start, gap.stop, 0, GIVEN_UP)
+        self._note_unfit()
         for hole in plan.holes:
             if not hole.lost and not hole.is_end and not hole.own:
                 plan.losses.add_elsewhere(None, 0, hole.size, UNKNOWN)
         return plan
 
+    def _note_unfit(self) -> None:
+        """Tell of messages that get no unit, at offsets that no other message of their queue has."""
+        for span in self.odd:
+            if span.physical_offset not in self.plan.odd:
+                continue
+            first = self.order.first.get(span.queue, (span.stop, -1))[0]
+            after = self.order.next.get(span.queue, (span.stop, -1))[0]
+            if self._is_absurd(span):
+                self.plan.losses.add_elsewhere(span.queue[0], span.stop - span.start, 0, UNFIT)
+            elif span.start < first:
+                self.plan.losses.add(span.queue, span.start, min(first, span.stop), 0, UNFIT)
+            elif span.stop > after:
+                self.plan.losses.add(span.queue, max(after, span.start), span.stop, 0, UNFIT)
+
     def _fronts(self, gaps: list[QueueGap]) -> Iterator[QueueGap]:
         """Yield the places at the beginning of queues that records which do not fit leave, as many as lie there."""
+        if not self.order.from_zero or not self.odd:
+            return
         known = {gap.queue for gap in gaps if not gap.start}
         odd: dict[QueueKey, list[Span]] = collections.defaultdict(list)
-        for span in sorted(self.odd, key=_address_of) if self.order.from_zero else ():
-            if span.is_one_record and span.queue not in known:
-                odd[span.queue].append(span)
-        for queue, spans in odd.items():
-            start, address = self.order.first.get(queue, (0, 0))
-            in_front = [span for span in spans if span.physical_offset < address]
-            if start and start == sum(span.stop - span.start for span in in_front):
-                yield from _in_line(in_front, 0, -1, address)
+        addresses: dict[Any, list[int]] = collections.defaultdict(list)
+        others = {other.physical_offset: one.physical_offset for one, other in self.rivals}
+        for span in sorted([*self.odd, *(other for _, other in self.rivals)], key=_address_of):
+            if span.is_one_record:
+                for kind in kinds_of(span):
+                    addresses[kind].append(span.physical_offset)
+                if span.physical_offset not in others:
+                    odd[span.queue].append(span)
+        for queue, (start, address) in self.order.first.items():
+            if not start or queue in known:
+                continue
+            own = [span for span in odd.get(queue, ()) if span.physical_offset < address]
+            gap = QueueGap(queue, 0, start, -1, address)
+            if start == sum(span.stop - span.start for span in own):
+                yield from _in_line(own, 0, -1, address)
+                continue
+            fits = {one for kind in kinds_of(gap) for one in addresses.get(kind, [])[:3] if one < address}
+            if len({others.get(one, one) for one in fits}) == 1:
+                yield gap
 
     def _ends(self, led_to: set[int]) -> Iterator[QueueGap]:
-        """Yield the places of records that do not fit behind the last message of their queue, and no unit leads to."""
+        """Yield the places of records that do not fit behind the last message of a queue, and no unit leads to.
+
+        A record that says what is due in one other queue of its topic belongs there; the others behind their own.
+        """
         odd: dict[QueueKey, list[Span]] = collections.defaultdict(list)
+        topics = {span.queue[0] for span in self.odd}
+        due: dict[tuple[str, int], list[QueueKey]] = collections.defaultdict(list)
+        for queue, (start, _) in self.order.next.items():
+            if queue[0] in topics:
+                due[queue[0], start].append(queue)
         for span in sorted(self.odd, key=_address_of):
             _, address = self.order.next.get(span.queue, (0, 1 << 62))
-            if address < span.physical_offset not in led_to and not self._is_torn(address, span):
+            if not address < span.physical_offset not in led_to:
+                continue
+            others = [one for one in due.get((span.queue[0], span.start), ()) if one != span.queue]
+            if len(others) == 1 and span.is_one_record and self.order.next[others[0]][1] < span.physical_offset:
+                yield QueueGap(others[0], span.start, span.stop, self.order.next[others[0]][1], 1 << 62)
+            elif not self._is_torn(address, span):
                 odd[span.queue].append(span)
         for queue, spans in odd.items():
             if all(span.is_one_record for span in spans):
@@ -859,6 +957,13 @@ class _Builder:
             self.plan.remarks.append(f"the record at {start:,} is whole: its own address is written into it again")
         if len(rows) > _MOST_TOLD:
             self.plan.remarks.append(f"so it is with {len(rows) - _MOST_TOLD:,} more records")
+
+
+def _spans_of(queue: QueueKey, units: Units, edges: list[int]) -> Iterator[Span]:
+    """Yield the spans of units of one queue that follow each other, from each edge to the next."""
+    for first, last in itertools.pairwise(edges):
+        start, stop = int(units.queue_offset[first]), int(units.next_offset[last - 1])
+        yield Span(queue, start, stop, int(units.physical_offset[first]), int(units.physical_offset[last - 1]))
 
 
 def _address_of(span: Span) -> int:

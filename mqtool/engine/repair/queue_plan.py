@@ -7,7 +7,7 @@ differ: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
 import collections
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -53,8 +53,8 @@ class QueueMender:
         """Topics that keep several messages in a unit."""
         self.others: set[QueueKey] = set()
         """Batch queues whose units differ."""
-        self.odd: Collection[int] = ()
-        """Addresses of messages whose queue offset cannot be right: they get no unit."""
+        self.odd = np.empty(0, np.int64)
+        """Addresses, in order, of messages whose queue offset cannot be right: they get no unit."""
         self.is_short = False
         """Whether a queue lacks units before the first that was taken: older messages may be missing in it."""
         self._first: dict[QueueKey, int] = {}
@@ -66,7 +66,7 @@ class QueueMender:
 
     def take(self, units: Units) -> None:
         """Hold units against the files."""
-        for stretch in map(functools.partial(self._with_place, units), units.stretches):
+        for stretch in map(functools.partial(self._with_place, units), self._without_odd(units)):
             if stretch.first < stretch.last:
                 compare = self._compare_batch if stretch.queue[0] in self.batch_topics else self._compare
                 compare(units, stretch)
@@ -92,15 +92,31 @@ class QueueMender:
         for first, last in stretches(differs):
             self.sink.write(stretch.queue, start + first, wanted[first:last].tobytes())
 
+    def _without_odd(self, units: Units) -> Iterator[Stretch]:
+        """Yield what is left of stretches without the messages that get no unit."""
+        addresses = units.physical_offset
+        low, high = self.odd.searchsorted((addresses.min(), addresses.max() + 1)) if len(units) else (0, 0)
+        if low == high:
+            yield from units.stretches
+            return
+        is_odd = np.isin(addresses, self.odd[low:high])
+        for stretch in units.stretches:
+            start = stretch.first
+            for row in (stretch.first + np.flatnonzero(is_odd[stretch.first : stretch.last])).tolist():
+                yield stretch._replace(first=start, last=row)
+                start = row + 1
+            yield stretch._replace(first=start)
+
     def _with_place(self, units: Units, stretch: Stretch) -> Stretch:
         """Return the part of a stretch whose messages can have the queue offsets that they say.
 
         Damaged ones are taken, or none at all; of two logs that were mixed others have the first ones.
         """
+        if stretch.first == stretch.last:
+            return stretch
         start = int(units.queue_offset[stretch.first])
         after = self._next.get(stretch.queue, start)
-        is_possible = 0 <= start < consume_queue.OFFSET_END and start - after <= self._most
-        if int(units.physical_offset[stretch.first]) in self.odd or not is_possible:
+        if not 0 <= start < consume_queue.OFFSET_END or start - after > self._most:
             return stretch._replace(first=stretch.last)
         taken = int(np.searchsorted(units.queue_offset[stretch.first : stretch.last], after))
         return stretch._replace(first=stretch.first + taken)

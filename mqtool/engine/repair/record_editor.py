@@ -39,6 +39,8 @@ _OWN = ("INNER_NUM", "INNER_BASE", CRC_NAME)
 """Properties that a broker makes, and that are made anew."""
 _MOST_TOLD = 5
 """So many records of one kind are told of each by itself."""
+_ROUNDS = 4
+"""So often messages are looked for that fit one place only, once others have theirs."""
 _OF_BATCH = "how many messages this batch holds is written anew"
 
 
@@ -71,6 +73,8 @@ class RecordEditor:
         self._edited: dict[int, tuple[bytes, str]] = {}  # by address
         self.placed: set[int] = set()
         """Addresses of the records that got a place in a queue."""
+        self.fitting: set[int] = set()
+        """Addresses of those that keep the place they say, as another that said the same got its own."""
 
     def patches(self) -> list[Patch]:
         """Return the records in the order of the log."""
@@ -96,6 +100,7 @@ class RecordEditor:
         alone: list[Span],
         ends: Mapping[QueueKey, tuple[int, int]],
         open_ends: Iterable[QueueGap] = (),
+        rivals: Iterable[tuple[Span, Span]] = (),
     ) -> list[QueueGap]:
         """Give messages the place that is missing where they lie; return the gaps that are left.
 
@@ -106,6 +111,7 @@ class RecordEditor:
             alone: the only messages of their queues.
             ends: one past the last message of each queue, and its address.
             open_ends: places before the first and behind the last message of queues, each of one that does not fit.
+            rivals: of these messages, some with the other that says the same place and may be the wrong one.
         """
         fixed: _Fixed = collections.defaultdict(dict)
         by_position: dict[int, list[QueueGap]] = collections.defaultdict(list)
@@ -118,18 +124,33 @@ class RecordEditor:
                 self.placed.add(position)
         gaps = list(_without(gaps, fixed))
         fixed.clear()
-        for span, gap in _fits([span for span in (*odd, *alone) if span.is_one_record], [*open_ends, *gaps]):
-            position = span.physical_offset
-            if position < self.end_offset and position not in self.placed:
-                record = self._record(position)
-                if record is not None and self._place(record, gap.queue, gap.start):
-                    fixed[gap.queue][gap.start] = gap.messages, position
-                    self.placed.add(position)
-        unfit = [span.physical_offset for span in odd if span.physical_offset not in self.placed]
+        candidates = [span for span in (*odd, *alone) if span.is_one_record]
+        open_ends = list(open_ends)
+        for _ in range(_ROUNDS):
+            before = len(self.placed)
+            self._fill(candidates, list(_without([*open_ends, *gaps], fixed)), fixed)
+            if len(self.placed) == before:
+                break
+        others = {one.physical_offset: other for one, other in rivals if one.physical_offset not in self.placed}
+        fronts = [gap for gap in open_ends if not gap.start]
+        self._fill(others.values(), list(_without([*fronts, *gaps], fixed)), fixed)
+        self.fitting |= {position for position, other in others.items() if other.physical_offset in self.placed}
+        unfit = [span.physical_offset for span in odd if span.physical_offset not in self.placed | self.fitting]
         text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
         for position in unfit:
-            self._tell("unfit", f"left as it is (LOG-QUEUE-ORDER): the message at {position:,} {text}")
+            self._tell("unfit", f"left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION): the message at {position:,} {text}")
         return list(_without(gaps, fixed))
+
+    def _fill(self, spans: Iterable[Span], gaps: list[QueueGap], fixed: "_Fixed") -> None:
+        """Give messages the places that only they can have had, each place once; notes these as ``fixed``."""
+        for span, gap in _fits(spans, gaps):
+            position = span.physical_offset
+            if position >= self.end_offset or position in self.placed or gap.start in fixed[gap.queue]:
+                continue
+            record = self._record(position)
+            if record is not None and self._place(record, gap.queue, gap.start):
+                fixed[gap.queue][gap.start] = gap.messages, position
+                self.placed.add(position)
 
     def led_to(
         self, positions: Collection[int], ends: Mapping[QueueKey, tuple[int, int]]
@@ -457,7 +478,7 @@ def _without(gaps: Iterable[QueueGap], fixed: _Fixed) -> Iterator[QueueGap]:
                 break
 
 
-def _fits(spans: list[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, QueueGap]]:
+def _fits(spans: Iterable[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, QueueGap]]:
     """Yield each message with the one place that is missing where it lies and that it could have had."""
     events: list[tuple[int, int, Any]] = [(gap.before, 0, gap) for gap in gaps]
     events += [(span.physical_offset, 1, span) for span in spans]
@@ -465,20 +486,20 @@ def _fits(spans: list[Span], gaps: list[QueueGap]) -> Iterator[tuple[Span, Queue
     open_: dict[Any, dict[QueueGap, None]] = collections.defaultdict(dict)
     for _, kind, what in sorted(events, key=lambda event: event[:2]):
         if kind == 1:
-            fits = [open_[kind] for kind in _kinds(what)]
+            fits = [open_[kind] for kind in kinds_of(what)]
             if all(len(some) <= 1 for some in fits):
                 found = {gap for some in fits for gap in some}
                 if len(found) == 1:
                     yield what, found.pop()
             continue
-        for number in _kinds(what):
+        for number in kinds_of(what):
             if kind == 2:
                 open_[number][what] = None
             else:
                 open_[number].pop(what, None)
 
 
-def _kinds(what: Span | QueueGap) -> tuple[Any, Any]:
+def kinds_of(what: Span | QueueGap) -> tuple[Any, Any]:
     """Return what a record has in common with the place that it should have, if one of its fields is damaged.
 
     How many messages it holds, and its topic; or queue and offset, and the length of the topic.

@@ -172,7 +172,7 @@ class _Follower:
     def walk(self, plan: LogPlan, start_offset: int, tags_in_index: bool = False) -> None:
         """Take all messages of the log as the plan makes it, placeholders included."""
         if self.queues:
-            self.queues.odd = plan.odd
+            self.queues.odd = np.array(sorted(plan.odd), np.int64)
         for units, run in one_ahead(derive(self.reader, plan, start_offset, tags_in_index)):
             self.take(units, run)
         self.finish(plan, start_offset)

@@ -194,7 +194,8 @@ def edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
             for data in (log.read(patch.position, len(patch.data)), patch.data)
         )
         old, new = ((known_of(table, 0, misplaced=False), message_at(table, 0)) for table in tables)
-        if old[0] != new[0] or old[1].sys_flag != new[1].sys_flag:
+        fields = [(known, message.sys_flag, message.queue_offset) for known, message in (old, new)]
+        if fields[0] != fields[1]:
             yield Edit(patch, old[0], new[0], patch.reason + made_room(old[1], new[1]))
 
 
