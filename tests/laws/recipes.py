@@ -1326,14 +1326,6 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000000000", "at": 3956, "hex": "00000000"},
         ],
     ),
-    "the last batch of a queue that says another queue is put where its offset is due": (
-        "batchcq-533-clean",
-        "recover --abnormal",
-        [
-            {"op": "delete", "path": "batchconsumequeue"},
-            {"op": "write", "file": "commitlog/00000000000000000000", "at": 39596, "hex": "00000000"},
-        ],
-    ),
     "the last batch of a queue that says another queue is put where its offset is due, in a new store": (
         "batchcq-533-clean",
         "salvage",

@@ -892,13 +892,13 @@ class _Builder:
             if queue[0] in topics:
                 due[queue[0], start].append(queue)
         for span in sorted(self.odd, key=_address_of):
-            _, address = self.order.next.get(span.queue, (0, 1 << 62))
-            if not address < span.physical_offset not in led_to:
+            if span.physical_offset in led_to:
                 continue
+            _, address = self.order.next.get(span.queue, (0, 1 << 62))
             others = [one for one in due.get((span.queue[0], span.start), ()) if one != span.queue]
             if len(others) == 1 and span.is_one_record and self.order.next[others[0]][1] < span.physical_offset:
                 yield QueueGap(others[0], span.start, span.stop, self.order.next[others[0]][1], 1 << 62)
-            elif not self._is_torn(address, span):
+            elif address < span.physical_offset and not self._is_torn(address, span):
                 odd[span.queue].append(span)
         for queue, spans in odd.items():
             if all(span.is_one_record for span in spans):

@@ -1,7 +1,8 @@
 """Inner batches that do not say what they hold: they are read, and written anew, as their bodies tell.
 
 How many messages a batch holds and from which queue offset on stands in its properties, which no CRC covers. The number
-is that of the elements of its body, and the offset that of the unit which leads to it. (Rules: store.md 2.8, 4.9.)
+is that of the elements of its body, and the offset that of the unit which leads to it, else that of the property.
+(Rules: store.md 2.8, 4.9.)
 """
 
 import re
@@ -20,6 +21,8 @@ from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import PAIR_SEPARATOR
 from mqtool.formats.scan import MessageTable
 
+_DIGITS = 19
+"""Numbers of fewer fit into 8 bytes."""
 _NUMBERS = re.compile(rb"(?<![^\x02])INNER_(?:NUM|BASE)\x01[^\x02]*(?:\x02|\Z)")
 
 
@@ -56,14 +59,16 @@ def _mended(reader: StoreReader, record: bytes, message: Message, said: tuple[st
     """Return a record with numbers that are right, None where it has them, or nothing tells them."""
     count = _count(message)
     offset = _told_by_unit(reader, message)
-    pairs = {"INNER_NUM": str(count), "INNER_BASE": str(message.queue_offset if offset is None else offset)}
-    if not count or (said == tuple(pairs.values()) and offset in (None, message.queue_offset)):
+    if offset is None:  # brokers go by the property
+        is_number = said[1].isascii() and said[1].isdecimal() and len(said[1]) < _DIGITS
+        offset = int(said[1]) if is_number else message.queue_offset
+    pairs = {"INNER_NUM": str(count), "INNER_BASE": str(offset)}
+    if not count or (said == tuple(pairs.values()) and offset == message.queue_offset):
         return None
     properties = with_pairs(message, pairs, has_crc)
     if properties is None:
         return None
-    if offset is not None:
-        record = record_edits.with_queue_offset(record, offset)
+    record = record_edits.with_queue_offset(record, offset)
     return record_edits.with_properties(record, len(properties), properties)
 
 
