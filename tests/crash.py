@@ -30,6 +30,7 @@ CALLS = (
     "create",
     "write",
     "clear",
+    "erase",
     "truncate",
     "rename",
     "remove",
@@ -120,9 +121,9 @@ class FailingDisk(WatchedDisk):
         if name == "write":
             path, at, data = arguments
             Disk.write(self, path, at, data[: len(data) // 2])
-        elif name == "clear":
+        elif name in ("clear", "erase"):
             path, at, size = arguments
-            Disk.clear(self, path, at, size // 2)
+            getattr(Disk, name)(self, path, at, size // 2)
 
 
 class DyingDisk(FailingDisk):
@@ -251,7 +252,7 @@ class _Image:
                 self._name_new(path, _File(None, []))
             case "write" | "truncate":
                 self._file(path).pending.append((name, *arguments[1:], *([None] if name == "truncate" else [])))
-            case "clear":
+            case "clear" | "erase":
                 at, size = arguments[1:]
                 self._file(path).pending.append(("write", at, bytes(size)))
             case "rename":
@@ -719,6 +720,9 @@ def _apply_everything(reader: StoreReader, _plan: Plan, journal: Journal, _jobs:
     journal.write(segment, 1000, bytes(range(256)) * 10)
     journal.write(segment, 3000, b"once more")
     journal.set_times(segment, (time, time))
+    journal.note(segment, 4000, 9000)
+    for at in (4000, 8000):
+        journal.write_noted(segment, at, b"noted before" * 50)
     with journal.together():
         for queue in list(reader.consume_queues.values())[:3]:
             path = next(iter(queue.folders[0].iterdir()))

@@ -15,7 +15,7 @@ from mqtool.engine.store.disk import Disk
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CALLS = (
-    *("create", "write", "clear", "open", "truncate", "rename", "remove", "make_folder", "set_times", "sync"),
+    *("create", "write", "clear", "erase", "open", "truncate", "rename", "remove", "make_folder", "set_times", "sync"),
     "sync_folder",
 )
 

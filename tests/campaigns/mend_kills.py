@@ -80,7 +80,18 @@ CASES = [
     (HALF_ZEROS, SALVAGE),
     (BATCHES, SALVAGE),
 ]
-_CHANGES = ("create", "write", "clear", "truncate", "rename", "remove", "make_folder", "remove_folder", "set_times")
+_CHANGES = (
+    "create",
+    "write",
+    "clear",
+    "erase",
+    "truncate",
+    "rename",
+    "remove",
+    "make_folder",
+    "remove_folder",
+    "set_times",
+)
 _SYNCS = ("sync", "sync_folder")
 _SHARED = struct.Struct("=qqq")
 _PR_SET_CHILD_SUBREAPER = 36
@@ -157,7 +168,7 @@ def _watch() -> None:
                 if name == "write":
                     *place, data = arguments
                     method(self, *place, bytes(data)[: len(data) // 2])
-                elif name == "clear":
+                elif name in ("clear", "erase"):
                     *place, size = arguments
                     method(self, *place, size // 2)
 

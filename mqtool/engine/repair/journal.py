@@ -12,7 +12,8 @@ It lies beside the store, in ``STORE.mqtool/<time>-<command>/``:
 A frame is its size and CRC-32 (two big-endian u32), then one line of JSON, then bytes. Frames say how things were:
 
 - ``{"was": NAME, "size": N, "times": [NS, NS]}``: a file, or a folder (no size), about to be changed;
-- ``{"bytes": NAME, "at": N}`` and the bytes; ``{"zeros": NAME, "at": N, "size": N}``;
+- ``{"bytes": NAME, "at": N}`` and the bytes; ``{"zeros": NAME, "at": N, "size": N}``, with ``"keep": true`` where the
+  zeros have room on the disk, which undo leaves to them: without it they become a hole;
 - ``{"place": NAME, "kept": KEPT}``: what was there is, or will be, ``kept/KEPT``; nothing was there without it;
 - ``{"renamed": [[NAME, NEW], ..]}``, once at most: each file goes by way of a name of its own, so that names may be
   exchanged. A file ``renamed`` beside ``notes`` says that the old names are all free; without it nothing that was noted
@@ -34,9 +35,10 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mqtool.engine.store.disk import (
     CHUNK,
@@ -66,6 +68,7 @@ from mqtool.errors import (
 _FRAME = struct.Struct(">II")
 _parsed = json.JSONDecoder().raw_decode  # a third of the time of json.loads, for lines that were made here
 _MOST_WAITING = 16 << 20
+_LARGE = 64 << 20
 _FEW = 1 << 16
 """Bytes that are read at once, whether they lie in a hole or not."""
 _TIME = "%Y%m%dT%H%M%S"
@@ -243,6 +246,21 @@ class Journal:
         self._files[path] = None
         self._change(lambda: self.disk.write(path, at, data), len(data))
 
+    def note(self, path: Path, start: int, stop: int) -> None:
+        """Note what a stretch of a file of the store holds before much of it is written: synced once, not each time."""
+        path = self._resolved(path)
+        if not self._is_ours(path):
+            self._note_was(path)
+            self._note_bytes(path, start, stop)
+
+    def write_noted(self, path: Path, at: int, data: bytes) -> None:
+        """Write bytes within a stretch that was noted."""
+        path = self._resolved(path)
+        if path not in self._was and not self._is_ours(path):
+            raise ValueError(f"nothing of {path} is noted")
+        self._files[path] = None
+        self._change(lambda: self.disk.write(path, at, data), len(data))
+
     def fill(self, path: Path, at: int, data: bytes) -> None:
         """Write bytes into a file that this journal has made or that lies in the workspace: nothing is noted."""
         path = self._resolved(path)
@@ -377,9 +395,7 @@ class Journal:
     def finish(self) -> None:
         """Have everything synced, then mark the mend as done. What is left in the workspace goes."""
         self._sync_notes()
-        for path in self._files:
-            if path.exists():
-                self.disk.sync(path)
+        self.disk.sync_files([path for path in self._files if path.exists()])
         for path in self._folders:
             if path.exists():
                 self.disk.sync_folder(path)
@@ -451,13 +467,19 @@ class Journal:
                 return
         with reading(path):
             stop = min(stop, path.stat().st_size)
-            at = start
+            at = hole = start  # zeros lie between, and a hole behind that
             for found, data in chunks(path, start, stop):
-                if data != ZEROS[: len(data)]:
-                    self._note_zeros(name, at, found)
+                is_zeros = data == ZEROS[: len(data)]
+                if found > hole or not is_zeros:
+                    self._note_zeros(name, at, hole, keep=True)
+                    self._note_zeros(name, hole, found)
+                    at = found
+                if not is_zeros:
                     self._note_data(name, found, data)
                     at = found + len(data)
-            self._note_zeros(name, at, stop)
+                hole = found + len(data)
+            self._note_zeros(name, at, hole, keep=True)
+            self._note_zeros(name, hole, stop)
 
     def _note_data(self, name: str, at: int, data: bytes) -> None:
         quoted = self._quoted.get(name)
@@ -466,9 +488,9 @@ class Journal:
         self._note_line(f'{{"bytes": {quoted}, "at": {at}}}', data)
         self._write_frames(CHUNK)
 
-    def _note_zeros(self, name: str, start: int, stop: int) -> None:
+    def _note_zeros(self, name: str, start: int, stop: int, keep: bool = False) -> None:
         if start < stop:
-            self._note({"zeros": name, "at": start, "size": stop - start})
+            self._note({"zeros": name, "at": start, "size": stop - start, **({"keep": True} if keep else {})})
 
     def _note_place(self, path: Path, moved: bool) -> Path | None:
         """Note that something else will stand at ``path``; return where what is there must go, if it is to be moved."""
@@ -666,11 +688,16 @@ def _take_back(root: Path, home: Path, disk: Disk) -> bool:
     is_done = is_later and not (home / _RENAMED).exists()
     path_of = functools.cache(lambda name: root / name)
     path_of_notes = home / "notes"
-    with contextlib.closing(_LastFile()) as noted, contextlib.closing(_LastFile()) as changed:
+    with (
+        contextlib.closing(_LastFile()) as noted,
+        contextlib.closing(_LastFile()) as changed,
+        _Removals(disk) as removals,
+    ):
         for fields, at, size in reversed(notes):
             if "renamed" in fields or "place" in fields:
                 changed.close()  # its name becomes another file's
             if "renamed" in fields:
+                removals.wait()
                 pairs = [(root / name, root / new) for name, new in fields["renamed"]]
                 if not is_done:
                     _sync_taken_back(root, home, notes, disk)
@@ -681,7 +708,8 @@ def _take_back(root: Path, home: Path, disk: Disk) -> bool:
             elif is_later and is_done and "was" not in fields:
                 continue
             elif "place" in fields:
-                _put_back(root / fields["place"], home / "kept" / fields["kept"] if "kept" in fields else None, disk)
+                kept = home / "kept" / fields["kept"] if "kept" in fields else None
+                _put_back(root / fields["place"], kept, disk, removals)
             elif "was" in fields:
                 was.append((root / fields["was"], fields))
             elif "bytes" in fields:
@@ -690,18 +718,22 @@ def _take_back(root: Path, home: Path, disk: Disk) -> bool:
                 if data is not None and changed.read(path, fields["at"], size) not in (None, data):
                     disk.write(path, fields["at"], data)
             else:
-                _restore_zeros(path_of(fields["zeros"]), fields["at"], fields["size"], disk)
-    # Times come last, and those of folders, which change with every name in them, after all that is inside.
-    for path, fields in was:
-        if "size" in fields and path.exists():
-            if path.stat().st_size != fields["size"]:
-                disk.truncate(path, fields["size"])
-            _put_times_back(path, fields["times"], disk)
-            disk.sync(path)
-    for path, fields in was:
-        if "size" not in fields and path.exists():
-            _put_times_back(path, fields["times"], disk)
-            disk.sync_folder(path)
+                make_zeros = disk.erase if fields.get("keep") else disk.clear
+                _restore_zeros(path_of(fields["zeros"]), fields["at"], fields["size"], make_zeros)
+        removals.wait()
+    # Times come last, and those of folders, which change with every name in them, after all that is inside. All is
+    # synced behind that: what changes a file between two syncs would make the second wait as long as the first.
+    files = {path: fields for path, fields in was if "size" in fields and path.exists()}
+    for path, fields in files.items():
+        if path.stat().st_size != fields["size"]:
+            disk.truncate(path, fields["size"])
+        _put_times_back(path, fields["times"], disk)
+    folders = {path: fields for path, fields in was if "size" not in fields and path.exists()}
+    for path, fields in folders.items():
+        _put_times_back(path, fields["times"], disk)
+    disk.sync_files(files)
+    for path in folders:
+        disk.sync_folder(path)
     disk.sync_folder(home / "kept")  # a killed undo may have moved things back and not come to that
     about = _about(home)
     _set_state(home, State.UNDONE, disk)
@@ -747,9 +779,37 @@ def _on_the_way(path: Path, number: int) -> Path:
     return path.with_name(f".mqtool-renamed-{number}")
 
 
-def _put_back(path: Path, kept: Path | None, disk: Disk) -> None:
+class _Removals:
+    """Removes what a mend has made; large files beside, as the disk may take as long to free room as to fill it."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._beside = ThreadPoolExecutor(1)
+        self._begun: list[Future[None]] = []
+
+    def remove(self, path: Path) -> None:
+        """Remove a file or folder, or begin to."""
+        if path.is_file() and path.stat().st_size >= _LARGE:
+            self._begun.append(self._beside.submit(self._disk.remove, path))
+        else:
+            self._disk.remove_tree(path)
+
+    def wait(self) -> None:
+        """Return when all of it is removed; raises what removing has raised."""
+        for one in self._begun:
+            one.result()
+        self._begun.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._beside.shutdown()
+
+
+def _put_back(path: Path, kept: Path | None, disk: Disk, removals: _Removals) -> None:
     if kept is None:
-        disk.remove_tree(path)
+        removals.remove(path)
     elif kept.exists():
         disk.remove_tree(path)
         disk.move(kept, path)
@@ -757,12 +817,12 @@ def _put_back(path: Path, kept: Path | None, disk: Disk) -> None:
         disk.remove_tree(scrap)
 
 
-def _restore_zeros(path: Path, at: int, size: int, disk: Disk) -> None:
+def _restore_zeros(path: Path, at: int, size: int, make_zeros: Callable[[Path, int, int], object]) -> None:
     if path.exists():
         stop = min(at + size, path.stat().st_size)
         for found, data in chunks(path, at, stop):
             if data != ZEROS[: len(data)]:
-                disk.clear(path, found, stop - found)
+                make_zeros(path, found, stop - found)
                 break
 
 

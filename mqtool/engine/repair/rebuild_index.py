@@ -166,7 +166,7 @@ class IndexBuilder:
         self._disk.write(file.path, self._entries_at + file.next * layout.ENTRY_SIZE, packed.tobytes())
         self._unsynced += packed.nbytes
         if self._unsynced >= _MOST_UNSYNCED:
-            self._disk.sync(file.path)
+            self._disk.begin(file.path)
             self._unsynced = 0
         file.next += len(hashes)
         file.end_timestamp = int(timestamps[-1])

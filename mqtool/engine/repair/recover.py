@@ -160,13 +160,15 @@ class _Follower:
         if self.keys:
             self.keys.take(units, run)
 
-    def watch(self, pieces: Iterable[Piece | Gap]) -> Iterator[Piece | Gap]:
+    def watch(self, pieces: Iterable[Piece | Gap], begins_sound: Callable[[], object]) -> Iterator[Piece | Gap]:
         """Take what a survey yields up to the first damaged record, and pass all of it on."""
         for piece in pieces:
             if not isinstance(piece, Gap):
                 self.is_cut_short |= bool(piece.bad)
-                if piece.units is not None and piece.run is not None and not self.is_cut_short:
-                    self.take(piece.units, piece.run)
+                if not self.is_cut_short:
+                    begins_sound()
+                    if piece.units is not None and piece.run is not None:
+                        self.take(piece.units, piece.run)
             yield piece
 
     def walk(self, plan: LogPlan, start_offset: int, tags_in_index: bool = False) -> None:
@@ -270,15 +272,15 @@ def has_work(reader: StoreReader, jobs: int, progress: Progress) -> bool:
     """
     _require_log(reader)
     looked = _looked(reader, {"mode": "abnormal"}, jobs, progress, of_log=True)
-    return looked.is_log_changed or any(True for _ in _changes(_recovery(looked)))
+    return looked.is_log_changed or any(True for _ in _changes(_recovery(looked, _IndexFiles(reader))))
 
 
 def _survey(reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress) -> Recovery:
     _require_log(reader)
     with ThreadPoolExecutor(1) as beside:
-        files_differ = beside.submit(_index_files_differ, reader)
-        looked = _looked(reader, options, jobs, progress)
-        return _recovery(looked, files_differ)
+        files = _IndexFiles(reader)
+        looked = _looked(reader, options, jobs, progress, lambda: files.begin(beside))
+        return _recovery(looked, files)
 
 
 def _require_log(reader: StoreReader) -> None:
@@ -288,9 +290,24 @@ def _require_log(reader: StoreReader) -> None:
 
 
 def _looked(
-    reader: StoreReader, options: Mapping[str, Any], jobs: int, progress: Progress, *, of_log: bool = False
+    reader: StoreReader,
+    options: Mapping[str, Any],
+    jobs: int,
+    progress: Progress,
+    begins_sound: Callable[[], object] = lambda: None,
+    *,
+    of_log: bool = False,
 ) -> "_Looked":
-    """Return what the log holds; ``of_log``: what that means for queues and index only where the log stays as it is."""
+    """Return what the log holds.
+
+    Args:
+        reader: of the store.
+        options: of ``plan_recover``.
+        jobs: threads.
+        progress: is told how many bytes are done.
+        begins_sound: is called once the beginning of the log is seen to be sound.
+        of_log: what that means for queues and index only where the log stays as it is.
+    """
     placement = place(reader.commit_log)
     placement.keep_beginning(first_addresses(reader))
     log = placement.log
@@ -305,7 +322,15 @@ def _looked(
     start = first = first_of(log.segments)
     batch_topics = batch_topics_of(reader)
     cut = bool(options.get("cut"))
-    look = functools.partial(_look, cut=cut, jobs=jobs, progress=progress, batch_topics=batch_topics, of_log=of_log)
+    look = functools.partial(
+        _look,
+        cut=cut,
+        jobs=jobs,
+        progress=progress,
+        begins_sound=begins_sound,
+        batch_topics=batch_topics,
+        of_log=of_log,
+    )
     while True:
         seen, back = look(reader.with_log(log), start), PutBack(log)
         if placement.too_long or placement.is_whole_in_doubt or seen.is_unsound:
@@ -324,15 +349,14 @@ def _looked(
     return _Looked(seen, back, placement, first, batch_topics, behind)
 
 
-def _recovery(looked: "_Looked", files_differ: "Future[bool] | None" = None) -> Recovery:
+def _recovery(looked: "_Looked", index_files: "_IndexFiles") -> Recovery:
     seen, back, placement, first, batch_topics, behind = looked
     reader, plan = seen.reader, seen.plan
     if plan.is_cut:
         back = back.before(plan.end_offset)
     back.tell_left(plan)
     created = {segment.start_offset for segment in back.created}
-    differs = files_differ.result() if files_differ else _index_files_differ(reader)
-    index = _index_is_wrong(reader, plan, seen.index, differs)
+    index = _index_is_wrong(reader, plan, seen.index, index_files)
     return Recovery(
         reader,
         placement,
@@ -413,6 +437,7 @@ def _look(
     cut: bool,
     jobs: int,
     progress: Progress,
+    begins_sound: Callable[[], object],
     batch_topics: set[str],
     of_log: bool,
 ) -> _Seen:
@@ -422,7 +447,7 @@ def _look(
     follower = _Follower(reader, tally, index, batch_topics)
     unsound = Unsound(reader.commit_log, start)
     pieces = unsound.watch(survey(reader, start, jobs, progress, tags))
-    plan = plan_log(reader, follower.watch(pieces), start, cut, batch_topics)
+    plan = plan_log(reader, follower.watch(pieces, begins_sound), start, cut, batch_topics)
     seen = _Seen(reader, start, plan, unsound, tally, index, follower)
     if of_log and seen.is_log_changed:
         return seen
@@ -471,21 +496,40 @@ def _left_over(reader: StoreReader, plan: LogPlan) -> Iterator[tuple[MappedFile,
                     break
 
 
-def _index_files_differ(reader: StoreReader) -> bool:
-    """Tell whether something is wrong with the index files by themselves."""
-    found = [any(one.severity != "note" for one in verify_index.check_folder(reader))]
-    for file in reader.index_files:
-        found.append(any(verify_index.check_header(reader, file)))
-        found.append(bool(verify_index.check_chains(reader, file, scan.kernels_for(file.size), live=False)))
-    return any(found)
+class _IndexFiles:
+    """Whether something is wrong with the index files by themselves.
+
+    Where the log is sound they are looked at beside it; where messages are lost the index is made again in any case.
+    """
+
+    def __init__(self, reader: StoreReader) -> None:
+        self._reader = reader
+        self._look: Future[bool] | None = None
+
+    def begin(self, beside: ThreadPoolExecutor) -> None:
+        """Have a thread begin to look, if none has begun."""
+        self._look = self._look or beside.submit(self._find)
+
+    @property
+    def differ(self) -> bool:
+        """Whether something is wrong."""
+        return self._look.result() if self._look else self._find()
+
+    def _find(self) -> bool:
+        reader = self._reader
+        found = [any(one.severity != "note" for one in verify_index.check_folder(reader))]
+        for file in reader.index_files:
+            found.append(any(verify_index.check_header(reader, file)))
+            found.append(bool(verify_index.check_chains(reader, file, scan.kernels_for(file.size), live=False)))
+        return any(found)
 
 
-def _index_is_wrong(reader: StoreReader, plan: LogPlan, judge: _IndexView, files_differ: bool) -> bool:
+def _index_is_wrong(reader: StoreReader, plan: LogPlan, judge: _IndexView, files: _IndexFiles) -> bool:
     if judge.judge.is_off:
         return False
     if not reader.index_files:
         return bool(plan.kept)
-    if files_differ or judge.differs:
+    if judge.differs or files.differ:
         return True
     return any(one.severity != "note" for one in judge.judge.finish(plan.end_offset))
 
@@ -723,14 +767,32 @@ def _apply_log(found: Recovery, journal: Journal, pieces: Callable[[Bridges, Hol
     with journal.together():
         for patch in found.back.patches:
             journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
-        for hole in found.log.holes:
-            for position, data in pieces(found.log.bridges, hole) if found.log.bridges else ():
-                journal.write(paths[hole.segment_offset], position - hole.segment_offset, data)
+        if found.log.bridges:
+            _write_bridges(found.log.bridges, found.log.holes, paths, journal, pieces)
         for patch in found.log.patches:
             journal.write(paths[patch.segment_offset], patch.position - patch.segment_offset, patch.data)
     for segment, start, _ in found.cleared:
         journal.truncate(segment.path, start)
         journal.truncate(segment.path, size)
+
+
+def _write_bridges(
+    bridges: Bridges,
+    holes: Collection[Hole],
+    paths: Mapping[int, Path],
+    journal: Journal,
+    pieces: Callable[[Bridges, Hole], Pieces],
+) -> None:
+    """Write what bridges holes; ``paths``: of segments, by the address that each begins at."""
+    for hole in holes:
+        if hole.size > _STEP:  # first, so that no note of them waits for what is written before it
+            for position, size in bridges.extents(hole.start, hole.end):
+                at = position - hole.segment_offset
+                journal.note(paths[hole.segment_offset], at, at + size)
+    for hole in holes:
+        write = journal.write_noted if hole.size > _STEP else journal.write
+        for position, data in pieces(bridges, hole):
+            write(paths[hole.segment_offset], position - hole.segment_offset, data)
 
 
 def _apply_sizes(queue: FileQueue, size: int, journal: Journal) -> None:

@@ -69,7 +69,7 @@ def _nothing(*_: object) -> None:
 
 
 for _name in (
-    *("create", "clear", "truncate", "rename", "remove", "make_folder", "remove_folder", "set_times", "sync"),
+    *("create", "clear", "erase", "truncate", "rename", "remove", "make_folder", "remove_folder", "set_times", "sync"),
     *("sync_folder", "remove_tree", "sync_tree"),
 ):
     setattr(CountingDisk, _name, _nothing)

@@ -23,7 +23,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 ZEROS = bytes(CHUNK)
 """A chunk of nothing."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 _FALLOCATE = getattr(ctypes.CDLL(None), "fallocate", None)  # of Linux alone
 if _FALLOCATE:
     _FALLOCATE.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -143,8 +143,8 @@ class Disk:
             descriptor = os.open(path, os.O_WRONLY)
             try:
                 write_all(descriptor, at, memoryview(data))
-                if len(data) >= _LARGE and _SYNC_FILE_RANGE is not None:
-                    _SYNC_FILE_RANGE(descriptor, at, len(data), _BEGIN_WRITING)
+                if len(data) >= _LARGE:
+                    _begin(descriptor, at, len(data))
             finally:
                 os.close(descriptor)
 
@@ -153,9 +153,27 @@ class Disk:
         with writing(path):
             descriptor = os.open(path, os.O_WRONLY)
             try:
-                if not _punched(descriptor, at, size):
-                    for start in range(at, at + size, CHUNK):
-                        write_all(descriptor, start, memoryview(ZEROS)[: at + size - start])
+                if not _allocated_so(descriptor, _PUNCH_HOLE, at, size):
+                    _write_zeros(descriptor, at, size)
+            finally:
+                os.close(descriptor)
+
+    def erase(self, path: Path, at: int, size: int) -> None:
+        """Make ``size`` bytes of a file zeros, up to its end at most, which keep their room on the disk."""
+        with writing(path):
+            descriptor = os.open(path, os.O_WRONLY)
+            try:
+                if not _allocated_so(descriptor, _ZERO_RANGE, at, size):
+                    _write_zeros(descriptor, at, size)
+            finally:
+                os.close(descriptor)
+
+    def begin(self, path: Path) -> None:
+        """Have the disk begin with what was written to a file; only ``sync`` waits for it, and is sure."""
+        with writing(path):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                _begin(descriptor)
             finally:
                 os.close(descriptor)
 
@@ -260,6 +278,13 @@ class Disk:
         elif os.path.lexists(path):
             self.remove(path)
 
+    def sync_files(self, paths: Collection[Path]) -> None:
+        """Sync files; the disk begins with all of them before it is waited for one."""
+        for path in paths:
+            self.begin(path)
+        for path in paths:
+            self.sync(path)
+
     def sync_tree(self, path: Path) -> None:
         """Sync a file, or a folder with all that is in it."""
         if path.is_dir():
@@ -341,9 +366,20 @@ def write_all(descriptor: int, at: int, rest: memoryview) -> None:
         rest, at = rest[written:], at + written
 
 
-def _punched(descriptor: int, at: int, size: int) -> bool:
-    """Make a hole, and tell whether the system could."""
-    return _FALLOCATE is not None and not _FALLOCATE(descriptor, _PUNCH_HOLE | _KEEP_SIZE, at, size)
+def _allocated_so(descriptor: int, mode: int, at: int, size: int) -> bool:
+    """Make zeros, in one of two ways, and tell whether the system could."""
+    return _FALLOCATE is not None and not _FALLOCATE(descriptor, mode | _KEEP_SIZE, at, size)
+
+
+def _write_zeros(descriptor: int, at: int, size: int) -> None:
+    for start in range(at, at + size, CHUNK):
+        write_all(descriptor, start, memoryview(ZEROS)[: at + size - start])
+
+
+def _begin(descriptor: int, at: int = 0, size: int = 0) -> None:
+    """Have the disk begin with bytes of a file, without a size with all up to its end."""
+    if _SYNC_FILE_RANGE is not None:
+        _SYNC_FILE_RANGE(descriptor, at, size, _BEGIN_WRITING)
 
 
 def _sync(path: Path) -> None:

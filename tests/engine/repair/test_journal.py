@@ -4,17 +4,18 @@
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.engine.repair.journal import State, journals, undo
+from mqtool.engine.repair.journal import Journal, State, holding, journals, undo
 from mqtool.engine.repair.plan import MENDS, carry_out, plan_mend
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import BadDataError
-from tests.crash import EVERYTHING, STEP, Trial
+from tests.crash import EVERYTHING, STEP, Trial, WatchedDisk
 from tests.damage import damaged, flips, snapshot
 from tests.golden import copy_of, golden_store
 
@@ -52,6 +53,13 @@ def test_an_undo_that_is_killed_can_be_run_again(trial: Trial) -> None:
     assert trial.is_killed_undoing(step=5 * STEP) >= trial.undo_calls
 
 
+def test_an_undo_that_removes_files_beside_can_be_run_again(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqtool.engine.repair.journal._LARGE", 0)
+
+    assert trial.is_killed_undoing(step=20 * STEP) >= trial.undo_calls
+    assert trial.fails_for_good(5 * STEP)
+
+
 def test_after_a_power_loss_a_mend_can_be_undone_or_run_again(trial: Trial) -> None:
     assert trial.loses_power(samples=8) > 800
 
@@ -70,6 +78,72 @@ def test_journals_on_another_file_system_survive_a_killed_undo_and_power_losses(
     assert apart.is_killed_undoing(step=30 * STEP) >= apart.undo_calls
     assert apart.loses_power(6 if STEP > 1 else 12, STEP)
     assert apart.loses_power_undoing(3 if STEP > 1 else 6, STEP)
+
+
+class NotingDisk(WatchedDisk):
+    """A disk that notes the names of its calls and what they are about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, Path]] = []
+
+    def call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Note one call, and carry it out."""
+        self.calls.append((name, arguments[0]))
+        super().call(name, arguments)
+
+
+def test_undo_makes_holes_again_and_leaves_other_zeros_their_room(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "file"
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.write(b"x" * (1 << 20) + bytes(2 << 20))
+        file.truncate(7 << 20)
+    before, room = path.read_bytes(), path.stat().st_blocks
+
+    with holding(path.parent, Disk()):
+        journal = Journal.begin(path.parent, "test", {}, Disk())
+        journal.write(path, 0, b"y" * (7 << 20))
+        journal.finish()
+    assert path.stat().st_blocks > room
+
+    undo(path.parent, Disk())
+    assert path.read_bytes() == before
+    assert path.stat().st_blocks == room
+
+
+def test_undo_waits_for_the_disk_once_nothing_changes_any_more(tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    files = sorted((store / "commitlog").iterdir())
+    with holding(store, Disk()):
+        journal = Journal.begin(store, "test", {}, Disk())
+        for path in files:
+            journal.write(path, 100, b"something else")
+        journal.finish()
+    disk = NotingDisk()
+
+    undo(store, disk)
+
+    first = next(number for number, (name, path) in enumerate(disk.calls) if name == "sync" and path in files)
+    last = max(number for number, (name, path) in enumerate(disk.calls) if name == "set_times" and path in files)
+    assert len(files) > 1
+    assert last < first
+
+
+def test_what_is_noted_of_long_holes_is_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    segment = sorted((store / "commitlog").iterdir())[1]
+    segment.write_bytes(segment.read_bytes()[:5000] + bytes(50_000) + segment.read_bytes()[55_000:])
+    for name, size in (("recover._STEP", 1 << 12), ("bridges._CHUNK", 1 << 12), ("journal._MOST_WAITING", 1)):
+        monkeypatch.setattr(f"mqtool.engine.repair.{name}", size)
+    disk = NotingDisk()
+    plan = plan_mend(store, StoreConfig(), "recover", {"mode": "abnormal"})
+
+    carry_out(store, StoreConfig(), plan, disk)
+
+    log = [number for number, call in enumerate(disk.calls) if call == ("write", segment)]
+    assert len(log) > 3
+    assert ("sync", "notes") not in {(name, path.name) for name, path in disk.calls[log[0] : log[-1]]}
 
 
 @pytest.fixture(scope="module")

@@ -70,6 +70,22 @@ def test_a_stretch_that_is_cleared_is_zeros_with_or_without_holes(
     assert has_holes == (path.stat().st_blocks < before - 4000)
 
 
+@pytest.mark.parametrize("can_erase", [True, False])
+def test_a_stretch_that_is_erased_is_zeros_and_keeps_its_room(
+    can_erase: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (3 << 20))
+    before = path.stat().st_blocks
+    if not can_erase:
+        monkeypatch.setattr("mqtool.engine.store.disk._FALLOCATE", lambda *_: -1)
+
+    Disk().erase(path, 1000, 2 << 20)
+
+    assert path.read_bytes() == b"x" * 1000 + bytes(2 << 20) + b"x" * ((1 << 20) - 1000)
+    assert path.stat().st_blocks >= before
+
+
 def test_a_file_becomes_shorter_or_longer(tmp_path: Path) -> None:
     disk, path = Disk(), tmp_path / "file"
     path.write_bytes(b"abcdef")
