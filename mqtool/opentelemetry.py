@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OpenTelemetryHook(Hook):
-    """Begins a span for each send and each call of a listener."""
+    """Begins a span for each send, each call of a listener, and each time that the program gets what it asked for."""
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         """Take the global provider where none is given."""
@@ -80,7 +80,7 @@ class OpenTelemetryHook(Hook):
         span, token = given
         context.detach(token)
         if status is ConsumeStatus.LATER:
-            span.set_status(Status(StatusCode.ERROR, "the listener wants the messages later"))
+            span.set_status(Status(StatusCode.ERROR, "the messages are to come again"))
         _end(span, error)
 
 

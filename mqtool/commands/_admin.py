@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mqtool.formats.config_tables import OffsetKey, TopicConfig
 
 OFFSET_COLUMNS = (
-    "topic", "queue_id", "consumer_offset", "max_offset", "lag", "group", "broker_name", "min_offset",
+    "group", "topic", "queue_id", "lag", "consumer_offset", "max_offset", "broker_name", "min_offset",
 )  # fmt: skip
 
 

@@ -454,7 +454,10 @@ def matching(patterns: Iterable[str], names: Iterable[str], what: str) -> set[st
         # RocketMQ's names hold no brackets, but %RETRY% and the like are to be taken as they are.
         found = [name for name in known if name == pattern or fnmatch.fnmatchcase(name, pattern)]
         if not found:
-            near = difflib.get_close_matches(pattern, known, 5, 0.4) or known[:5]
+            from mqtool.formats.topics import is_system_topic
+
+            own = [name for name in known if not is_system_topic(name) and not name.startswith("%")]
+            near = difflib.get_close_matches(pattern, known, 5, 0.4) or (own or known)[:5]
             hint = f"; near it: {', '.join(near)}" if near else ""
             raise NotFoundError(f"no {what} matches {pattern}{hint}")
         chosen.update(found)

@@ -216,7 +216,7 @@ async def _find_on_brokers(admin: "AdminClient", wanted: _Wanted, body: str, out
         size = sum(place.max_offset - place.min_offset for place in places)
         output.remark(
             f"{_count(size, 'message')} in {_count(len(places), 'queue')} of {_count(len(topics), 'topic')} "
-            "are pulled, or fewer where --limit is reached"
+            f"{'is' if size == 1 else 'are'} pulled, or fewer where --limit is reached"
         )
         messages = browser.search(places, wanted.query)
         looked = f"{_count(len(places), 'queue')} pulled"

@@ -151,12 +151,13 @@ def _row(
 
 
 def _passed(group: str, offset: int | None, found: "Browsed") -> dict[str, Any]:
+    place = found.message.topic  # narrow tables have no column of it, and a retry another than its origin
     if offset is None:
-        told = "has committed nothing in this queue"
+        told = f"has committed nothing in {place}"
     elif offset > found.message.queue_offset:
-        told = f"is past it, at {offset:,}"
+        told = f"is past it in {place}, at {offset:,}"
     else:
-        told = f"has {counted(found.message.queue_offset - offset, 'message')} before it, at {offset:,}"
+        told = f"has {counted(found.message.queue_offset - offset, 'message')} before it in {place}, at {offset:,}"
     return _row("group", None, group, told, found)
 
 

@@ -32,7 +32,8 @@ def changed_topic(known: TopicConfig | None, topic: str, queues: int | None, per
 def differences(known: TopicConfig | None, config: TopicConfig) -> str:
     """Return what is different, for people."""
     if known is None:
-        return f"{config.write_queue_count:,} queues, perm {config.perm}"
+        count = config.write_queue_count
+        return f"{count:,} {'queue' if count == 1 else 'queues'}, perm {config.perm}"
     names = ("read_queue_count", "write_queue_count", "perm")
     before, after = dataclasses.asdict(known), dataclasses.asdict(config)
     return ", ".join(f"{name} {before[name]} to {after[name]}" for name in names if before[name] != after[name])
@@ -70,7 +71,8 @@ def new_group(group: str) -> Table:
 def group_differences(known: Table | None, settings: Table) -> str:
     """Return what is different, for people."""
     if known is None:
-        return f"{settings['retryMaxTimes']} retries"
+        count = settings["retryMaxTimes"]
+        return f"{count} {'retry' if count == 1 else 'retries'}"
     return ", ".join(
         f"{name} {known.get(member)} to {settings.get(member)}".lower()
         for name, member in GROUP_MEMBERS.items()

@@ -151,6 +151,8 @@ async def test_a_topic_is_made_changed_and_deleted(tmp_path: Path) -> None:
         narrowed = await ask("topic", "create", "New", "--perm", "r", "--yes", *wire)
         [changed] = (await ask("topic", "list", "New", *wire)).rows
         refused = await ask("send", "--topic", "New", "x", *wire)
+        one = await ask("topic", "create", "Small", "--queues", 1, "--yes", *wire)
+        small = await ask("topic", "delete", "Small", "--dry-run", *wire)
         deleted = await ask("topic", "delete", "New", "--yes", *wire)
         gone = await ask("topic", "delete", "New", "--yes", *wire)
 
@@ -160,6 +162,12 @@ async def test_a_topic_is_made_changed_and_deleted(tmp_path: Path) -> None:
     assert [row["what"] for row in narrowed.rows] == ["replace"]
     assert (changed["read_queue_count"], changed["write_queue_count"], changed["perm"]) == (3, 3, 4)
     assert refused.status == Status.NO_INPUT  # no queue may be written to
+    assert [row["reason"] for row in (*made.rows, *one.rows, *small.rows, *deleted.rows)] == [
+        "3 queues, perm 6",
+        "1 queue, perm 6",
+        "1 queue with 0 messages that can no longer be consumed",
+        "3 queues with 0 messages that can no longer be consumed",
+    ]
     assert (deleted.status, gone.status) == (Status.OK, Status.NO_INPUT)
 
 

@@ -152,7 +152,7 @@ def test_the_way_of_a_message_is_told(target: Target) -> None:
 def passed_by(target: Target, key: str) -> set[str]:
     """Return the groups that are past a message of ``Way``."""
     rows = run(target, "trace", key).rows
-    return {row["group"] for row in rows if row["topic"] == "Way" and row["told"].startswith("is past it")}
+    return {row["group"] for row in rows if row["topic"] == "Way" and row["told"].startswith("is past it in Way, at ")}
 
 
 def letters_of(target: Target, group: str) -> list[Any]:

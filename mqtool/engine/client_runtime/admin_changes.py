@@ -24,6 +24,10 @@ _OF_BROKERS = (*SYSTEM_GROUP_PREFIXES, "CID_ONS", "FILTERSRV_CONSUMER", "SELF_TE
 """How groups begin that each broker has."""
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 class Master(NamedTuple):
     """A broker that may be written to."""
 
@@ -91,7 +95,8 @@ def check_known(name: str, names: Collection[str], what: str, advice: str = "") 
     if _GLOB & {*name}:
         raise UsageError(f"give the {what} by its name, not by a pattern: {name}")
     own = sorted(one for one in names if not one.startswith(_OF_BROKERS) and not is_system_topic(one))
-    near = ", ".join(difflib.get_close_matches(name, own, 5, 0.4) or own[:5])
+    likely = [one for one in own if not one.startswith("%")] or own
+    near = ", ".join(difflib.get_close_matches(name, own, 5, 0.4) or likely[:5])
     raise NotFoundError(f"no {what} matches {name}{f'; near it: {near}' if near else ''}{advice}")
 
 
@@ -134,7 +139,7 @@ async def _holders(
 async def _add_topic_deletion(admin: "AdminClient", holders: Sequence[Master], topic: str, changes: Changes) -> None:
     for broker, queues in await admin.ask_each(holders, lambda: questions.topic_queues(topic)):
         count = sum(queue.max_offset - queue.min_offset for queue in queues.values())
-        reason = f"{len(queues):,} queues with {count:,} messages that can no longer be consumed"
+        reason = f"{_counted(len(queues), 'queue')} with {_counted(count, 'message')} that can no longer be consumed"
         changes.add("remove", broker, questions.delete_topic(topic), reason, topic=topic)
     changes.forgotten_topics.append(topic)
 
@@ -166,7 +171,9 @@ async def plan_group_deletion(admin: "AdminClient", brokers: Sequence[Master], g
     for broker in await _holders(admin, brokers, questions.groups, group, "group"):
         online = await admin.ask(broker.address, questions.members(group))
         if online:
-            changes.remarks.append(f"{len(online.members):,} consumers are online, and make the group again")
+            count = len(online.members)
+            are, make = ("is", "makes") if count == 1 else ("are", "make")
+            changes.remarks.append(f"{_counted(count, 'consumer')} {are} online, and {make} the group again")
         changes.add("remove", broker, questions.delete_group(group), "settings and offsets", group=group)
     topics = await admin.ask_each(brokers, questions.topic_configs)
     for topic in (RETRY_PREFIX + group, DEAD_LETTER_PREFIX + group):

@@ -12,6 +12,7 @@ from mqtool.errors import UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client_runtime.client_metrics import ClientMetrics
+    from mqtool.engine.client_runtime.message_trace import MessageTrace
 
 
 class Running(ABC):
@@ -62,6 +63,7 @@ class Client(Running):
     options: ClientOptions
     _reserved: str
     """A group that nobody may call theirs."""
+    _trace: "MessageTrace | None" = None
 
     def __init__(
         self, group: str, name_servers: str | Sequence[str] | None, options: ClientOptions, clock: Callable[[], int]
@@ -102,7 +104,11 @@ class Client(Running):
 
     async def _end_all(self) -> None:
         """End whatever was begun, and all connections."""
-        await self._instance.stop()
+        try:
+            if self._trace:
+                await self._trace.stop()
+        finally:
+            await self._instance.stop()
 
     def _measured(self, registry: object) -> "ClientMetrics | None":
         """Return what measures this client, None where nobody wants that; only then its library is loaded."""

@@ -21,7 +21,7 @@ from mqtool.engine.client import consuming, fetching
 from mqtool.engine.client.consuming import ConsumeStatus, MessageModel
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
-from mqtool.engine.client_runtime import hooks, user_code
+from mqtool.engine.client_runtime import user_code
 from mqtool.engine.client_runtime.consumer import ConsumerOptions, HeldQueue
 from mqtool.engine.client_runtime.instance import Instance
 from mqtool.engine.client_runtime.listener_threads import ListenerThreads
@@ -88,8 +88,6 @@ class PushConsumerOptions(ConsumerOptions):
         suspend_current_queue_time_millis: how long an orderly consumer waits after LATER.
         persist_consumer_offset_interval: ms between two reports of what was consumed.
         post_subscription_when_pull: tell the subscription with each pull.
-        hooks: are told of all messages, before and after the listener gets them.
-        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
     """
 
     orderly: bool = False
@@ -101,8 +99,6 @@ class PushConsumerOptions(ConsumerOptions):
     suspend_current_queue_time_millis: int = 1000
     persist_consumer_offset_interval: int = 5000
     post_subscription_when_pull: bool = False
-    hooks: "Sequence[hooks.Hook]" = ()
-    trace: bool = False
 
 
 @dataclass(slots=True)

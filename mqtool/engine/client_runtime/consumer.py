@@ -26,7 +26,7 @@ from mqtool.engine.client.names import with_namespace, without_namespace
 from mqtool.engine.client.process_queue import ProcessQueue
 from mqtool.engine.client.rebalance import Strategy, allocate, averagely
 from mqtool.engine.client.routes import MASTER
-from mqtool.engine.client_runtime import user_code
+from mqtool.engine.client_runtime import hooks, user_code
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from mqtool.engine.client_runtime.reader import ANSWER_MS, Reader
@@ -69,6 +69,8 @@ class ConsumerOptions(ClientOptions):
         on_assigned: is told the queues that this consumer has taken over, before it reads them; ..
         on_revoked: .. and those that it gives away, or leaves at its end, while it can still commit their offsets.
             A coroutine, or a function that runs in a thread; no queue changes hands until it returns.
+        hooks: are told of all messages, before a listener or the program gets them, and after.
+        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
@@ -82,6 +84,8 @@ class ConsumerOptions(ClientOptions):
     metrics: Any = None
     on_assigned: "OnShare | None" = None
     on_revoked: "OnShare | None" = None
+    hooks: "Sequence[hooks.Hook]" = ()
+    trace: bool = False
 
 
 OnShare = Callable[[list[MessageQueue]], Any]

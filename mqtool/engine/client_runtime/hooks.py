@@ -1,6 +1,8 @@
 """What a program, or a library for it, adds to all that a client sends or has consumed: measures, traces, checks."""
 
+import contextvars
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
@@ -21,8 +23,9 @@ log = logging.getLogger(__name__)
 class Hook:
     """Is told before and after messages are sent and consumed; a class of your own overrides what it needs.
 
-    What a ``before`` method returns is given to its ``after`` method. Where ``before`` raises, nothing is sent, or the
-    messages are not consumed; what ``after`` raises is logged.
+    What a ``before`` method returns is given to its ``after`` method. Where ``before`` raises, nothing is sent, or a
+    listener does not get the messages, which come again; messages that the program has asked for it gets all the same,
+    and that is logged. What ``after`` raises is logged.
     """
 
     def before_send(self, messages: "Sequence[ProducerMessage]", group: str) -> Any:
@@ -41,12 +44,17 @@ class Hook:
         """
 
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:
-        """Be told of messages that a listener is to get, in its thread or task."""
+        """Be told of messages that a listener is to get, in its thread or task, or the program that asks for some."""
 
     def after_consume(
         self, messages: "Sequence[ConsumerMessage]", given: Any, status: Any, error: BaseException | None
     ) -> None:
-        """Be told what the listener returned, or raised."""
+        """Be told what the listener returned, or raised.
+
+        Of messages that the program has asked for ``status`` is SUCCESS where they count as consumed, LATER where the
+        consumer is shut down before; ``error`` is what ended the block. ``poll``, ``pop`` and ``pull`` say SUCCESS when
+        they give them.
+        """
 
 
 Given = list[tuple[Hook, Any]]
@@ -137,3 +145,55 @@ def around_listener(hooks: Sequence[Hook], listener: Callable[..., Any], group: 
         return status
 
     return listen
+
+
+class Work:
+    """Messages that the program has asked for, and the hooks that are to be told what became of them."""
+
+    def __init__(self, hooks: Sequence[Hook], messages: "Sequence[ConsumerMessage]", group: str) -> None:
+        """Tell the hooks that the program gets the messages; it does, whatever they raise."""
+        self._messages = messages
+        self._given: Given = []
+        # What hooks set there stays between them: the program may end its work in another task or thread.
+        self._context = contextvars.copy_context()
+        for hook in hooks if messages else ():
+            try:
+                token = self._context.run(user_code.call, "hook", hook.before_consume, messages, group)
+                self._given.append((hook, token))
+            except Exception:
+                log.exception("a hook failed before messages were given")
+
+    def end(self, status: Any, error: BaseException | None = None) -> None:
+        """Tell the hooks what became of the messages."""
+        self._context.run(after, self._given, "consume", self._messages, status, error)
+
+
+class Works:
+    """Tells the hooks of a consumer what the program gets when it asks; any thread may do so."""
+
+    def __init__(self, hooks: Sequence[Hook], group: str) -> None:
+        self._hooks = hooks
+        self._group = group
+        self._last: Work | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, messages: "Sequence[ConsumerMessage]") -> Work:
+        """Tell of messages that are given at once; the caller ends that work."""
+        return Work(self._hooks, messages, self._group)
+
+    def begin_next(self, message: "ConsumerMessage", done: Any) -> None:
+        """Tell of a message that is given by itself, and that the last one is ``done``."""
+        if self._hooks:
+            self.end_last(done)
+            self._replace_last(Work(self._hooks, [message], self._group), done)
+
+    def end_last(self, status: Any, error: BaseException | None = None) -> None:
+        """Tell what became of the message that was given by itself last, if that was not told yet."""
+        if self._last:
+            self._replace_last(None, status, error)
+
+    def _replace_last(self, work: Work | None, status: Any, error: BaseException | None = None) -> None:
+        with self._lock:
+            last, self._last = self._last, work
+        if last:
+            last.end(status, error)

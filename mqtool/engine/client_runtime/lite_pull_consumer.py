@@ -16,12 +16,14 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from mqtool.engine.client import consuming, fetching
+from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import check_topic, with_namespace, without_namespace
 from mqtool.engine.client.questions import Question
-from mqtool.engine.client_runtime import user_code
+from mqtool.engine.client_runtime import hooks, user_code
 from mqtool.engine.client_runtime.consumer import Consumer, ConsumerOptions, HeldQueue
 from mqtool.engine.client_runtime.given_options import options_of
+from mqtool.engine.client_runtime.message_trace import message_trace_of
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.bodies import MessageQueue, Subscription
@@ -123,6 +125,8 @@ class LitePullConsumer(Consumer):
         self._came_late: list[tuple[HeldQueue, list[ConsumerMessage]]] = []  # of queues that are paused
         self._has_come: asyncio.Event
         self._next_commit = 0
+        self._trace, told = message_trace_of("CONSUME", self, name_servers, self.options)
+        self._works = hooks.Works(told, self.group)
 
     # Which queues
 
@@ -202,6 +206,8 @@ class LitePullConsumer(Consumer):
             for left in (self._given_up_to, self._sought, self._batches, self._came_late):
                 left.clear()
             await self._join()
+            if self._trace:
+                await self._trace.start(self._instance)
 
     async def shutdown(self) -> None:
         """End pulling, and leave the group; what was given since the last commit comes again.
@@ -214,6 +220,7 @@ class LitePullConsumer(Consumer):
             await self._tell_revoked_at_end()
             self._is_running = False
             self._has_come.set()  # who waits for messages goes without
+            self._works.end_last(ConsumeStatus.LATER)
             await self._keep_share()
             held = [*self._held.values()]
             for one in held:
@@ -227,6 +234,7 @@ class LitePullConsumer(Consumer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._works.end_last(None if error else ConsumeStatus.SUCCESS, error)
             if kind is None and self.options.auto_commit and self._is_running:
                 await self.commit()
         finally:
@@ -244,7 +252,9 @@ class LitePullConsumer(Consumer):
             UsageError: the consumer is not running.
         """
         self._check_running()
-        return (await self._take_batch(timeout_ms)).messages
+        messages = (await self._take_batch(timeout_ms)).messages
+        self._works.begin(messages).end(ConsumeStatus.SUCCESS)
+        return messages
 
     async def _take_batch(self, timeout_ms: int | None) -> "Batch":
         """Do what ``poll`` does, for messages that may be given back."""
@@ -266,6 +276,7 @@ class LitePullConsumer(Consumer):
 
     async def _take(self, wait_ms: int) -> _Given | None:
         """Return the next batch, or what is left of the last one; None if none comes in time."""
+        self._works.end_last(ConsumeStatus.SUCCESS)
         if self.options.auto_commit and self._clock() >= self._next_commit:
             self._next_commit = self._clock() + self.options.auto_commit_interval_millis
             await self.commit()
@@ -317,7 +328,9 @@ class LitePullConsumer(Consumer):
             if given is None or not given.has_rest or not self._is_running:
                 return None
             given.count += 1
-            return given.messages[given.count - 1]
+            message = given.messages[given.count - 1]
+        self._works.begin_next(message, ConsumeStatus.SUCCESS)
+        return message
 
     @contextlib.asynccontextmanager
     async def batch(self, timeout_ms: int | None = None) -> AsyncIterator[list[ConsumerMessage]]:
@@ -329,11 +342,14 @@ class LitePullConsumer(Consumer):
             timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
         """
         batch = await self._take_batch(timeout_ms)
+        work = self._works.begin(batch.messages)
         try:
             yield batch.messages
-        except BaseException:
+        except BaseException as error:
+            work.end(None, error)
             self._give_back(batch)
             raise
+        work.end(ConsumeStatus.SUCCESS)
         if batch.messages:
             await self.commit()
 
@@ -350,6 +366,8 @@ class LitePullConsumer(Consumer):
             offsets: what is to be consumed next of some queues; by default what comes behind all that was given.
         """
         self._check_running()
+        if offsets is None:
+            self._works.end_last(ConsumeStatus.SUCCESS)
         self._note_given()
         wanted = self._given_up_to if offsets is None else offsets
         queues = [queue for queue in wanted if queue in self._held or queue in self._sought]

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.outgoing import ProducerMessage
-from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.hooks import Hook
 from mqtool.engine.client_runtime.instance import ClientOptions, Instance
 from mqtool.errors import MqtoolError
@@ -25,6 +24,7 @@ from mqtool.formats import trace
 if TYPE_CHECKING:
     from mqtool.engine.client.incoming import ConsumerMessage
     from mqtool.engine.client.sending import SendResult
+    from mqtool.engine.client_runtime.client import Client
     from mqtool.engine.client_runtime.producer import Producer
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class MessageTrace(Hook):
             self._add(message.unique_key, keys, text)
 
     def before_consume(self, messages: "Sequence[ConsumerMessage]", group: str) -> Any:  # noqa: ARG002
-        """Tell of messages that a listener is given."""
+        """Tell of messages that a listener, or the program, is given."""
         begun = _Begun(self._clock(), time.perf_counter(), f"{random.getrandbits(128):032x}")
         for one in messages:
             region = one.properties.get("MSG_REGION", _REGION)
@@ -200,7 +200,7 @@ class MessageTrace(Hook):
 
 
 def message_trace_of(
-    kind: str, client: Client, name_servers: str | Sequence[str] | None, options: Any
+    kind: str, client: "Client", name_servers: str | Sequence[str] | None, options: Any
 ) -> tuple[MessageTrace | None, tuple[Hook, ...]]:
     """Return the trace of a client, None where it wants none, and all its hooks."""
     if not options.trace:

@@ -15,11 +15,14 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from mqtool.engine.client import consuming, popping
+from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.routes import masters
+from mqtool.engine.client_runtime import hooks
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
+from mqtool.engine.client_runtime.message_trace import message_trace_of
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import AcknowledgeError, AnswerTimeoutError, MqtoolError, NotFoundError, UnavailableError, UsageError
@@ -43,6 +46,8 @@ class PopConsumerOptions(ClientOptions):
         poll_timeout_millis: how long ``pop`` waits, unless told otherwise.
         orderly: messages of a queue are given to nobody else while one of them is not acknowledged.
         deserializer: makes the ``value`` of a message of its body, when that is asked for.
+        hooks: are told of all messages, before the program gets them, and after.
+        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
     """
 
     pop_invisible_time: int = 60_000
@@ -50,6 +55,8 @@ class PopConsumerOptions(ClientOptions):
     poll_timeout_millis: int = 5000
     orderly: bool = False
     deserializer: "Callable[[bytes], Any] | None" = None
+    hooks: "Sequence[hooks.Hook]" = ()
+    trace: bool = False
 
 
 class _Hidden(NamedTuple):
@@ -104,6 +111,8 @@ class PopConsumer(Subscriber):
         self._to_give: deque[tuple[_Hidden, ConsumerMessage]] = deque()  # one by one
         self._ahead: dict[str, int] = {}  # ms by which the clock of a broker is ahead of ours, where that is known
         self._last: ConsumerMessage | None = None
+        self._trace, told = message_trace_of("CONSUME", self, name_servers, self.options)
+        self._works = hooks.Works(told, self.group)
 
     # From start to shutdown
 
@@ -125,12 +134,15 @@ class PopConsumer(Subscriber):
                     raise NotFoundError(f"there is no topic {topic}")
             self._instance.start()
             await self._instance.send_heartbeats()
+            if self._trace:
+                await self._trace.start(self._instance)
 
     async def shutdown(self) -> None:
         """Leave the group; what was not acknowledged comes again to others when its time is over."""
         if not self._is_running:
             return
         self._is_running = False
+        self._works.end_last(ConsumeStatus.LATER)
         for task in self._under_way.values():
             task.cancel()
         try:
@@ -156,7 +168,9 @@ class PopConsumer(Subscriber):
             UsageError: the consumer is not running.
             MqtoolError: the brokers refuse, or cannot be reached; where only some do, that is logged.
         """
-        return (await self._take(timeout_ms)).messages
+        messages = (await self._take(timeout_ms)).messages
+        self._works.begin(messages).end(ConsumeStatus.SUCCESS)
+        return messages
 
     async def _take(self, timeout_ms: int | None = None) -> "_Popped":
         self._check_running()
@@ -215,12 +229,14 @@ class PopConsumer(Subscriber):
                 hidden, message = self._to_give.popleft()
                 if self._is_hidden(hidden):  # else others may have it by now
                     self._last = message
+                    self._works.begin_next(message, ConsumeStatus.SUCCESS)
                     return message
             popped = await self._take()
             self._to_give.extend((popped.hidden, message) for message in popped.messages)
         raise StopAsyncIteration
 
     async def _ack_last(self) -> None:
+        self._works.end_last(ConsumeStatus.SUCCESS)
         last, self._last = self._last, None
         if last and self._is_running:
             await self.ack(last)
@@ -237,8 +253,14 @@ class PopConsumer(Subscriber):
         Raises:
             AcknowledgeError: some could not be acknowledged, the others were.
         """
-        messages = await self.pop(timeout_ms)
-        yield messages
+        messages = (await self._take(timeout_ms)).messages
+        work = self._works.begin(messages)
+        try:
+            yield messages
+        except BaseException as raised:
+            work.end(None, raised)
+            raise
+        work.end(ConsumeStatus.SUCCESS)
         self._check_running()
         came_to = await asyncio.gather(*map(self.ack, messages), return_exceptions=True)
         failed: list[ConsumerMessage] = []
@@ -258,6 +280,8 @@ class PopConsumer(Subscriber):
         try:
             if kind is None:
                 await self._ack_last()
+            else:
+                self._works.end_last(None, error)
         finally:
             await super().__aexit__(kind, error, trace)
 

@@ -211,13 +211,6 @@ class Producer(Client):
                 self._batches.give_up(UnavailableError("the producer was shut down before the message was sent"))
             await self._leave(producer_group=self.group)
 
-    async def _end_all(self) -> None:
-        try:
-            if self._trace:
-                await self._trace.stop()
-        finally:
-            await super()._end_all()
-
     async def flush(self, timeout_ms: int = FLUSH_MS) -> None:
         """Wait until all that ``send_async`` began has been sent, or has failed; its tasks say which.
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqtool.engine.client import consuming, fetching, questions
+from mqtool.engine.client.consuming import ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import DEFAULT_CONSUMER
 from mqtool.engine.client.routes import MASTER
+from mqtool.engine.client_runtime import hooks
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
+from mqtool.engine.client_runtime.message_trace import message_trace_of
 from mqtool.engine.client_runtime.reader import Reader
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.errors import UnavailableError, UsageError
@@ -36,12 +39,16 @@ class PullConsumerOptions(ClientOptions):
         broker_suspend_max_time_millis: how long a broker holds a pull that waits for messages, ..
         consumer_timeout_millis_when_suspend: .. and how long its answer may take.
         deserializer: makes the ``value`` of a message of its body, when that is asked for.
+        hooks: are told of all messages, before the program gets them, and after.
+        trace: tell RMQ_SYS_TRACE_TOPIC of them, as Java's ``enableMsgTrace`` does.
     """
 
     consumer_pull_timeout_millis: int = 10_000
     broker_suspend_max_time_millis: int = 20_000
     consumer_timeout_millis_when_suspend: int = 30_000
     deserializer: "Callable[[bytes], Any] | None" = None
+    hooks: "Sequence[hooks.Hook]" = ()
+    trace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,8 @@ class PullConsumer(Reader):
         self._instance.heartbeat = self._heartbeat
         self._wished: dict[MessageQueue, int] = {}  # the id of the broker that a queue is to be pulled from
         self._greeted: set[str] = set()
+        self._trace, told = message_trace_of("CONSUME", self, name_servers, self.options)
+        self._works = hooks.Works(told, self.group)
 
     async def start(self) -> None:
         """Begin; brokers learn of this consumer when it first asks for their queues.
@@ -99,6 +108,8 @@ class PullConsumer(Reader):
         """
         async with self._starting():
             self._instance.start()
+            if self._trace:
+                await self._trace.start(self._instance)
 
     async def shutdown(self) -> None:
         """Leave the group."""
@@ -177,6 +188,7 @@ class PullConsumer(Reader):
         status = _STATUSES[ResponseCode(fetched.code)]
         if status is PullStatus.FOUND and not messages:  # other tags of the same code
             status = PullStatus.NO_MATCHED_MSG
+        self._works.begin(messages).end(ConsumeStatus.SUCCESS)
         return PullResult(status, fetched.next_offset, fetched.min_offset, fetched.max_offset, messages)
 
     # Offsets of the group

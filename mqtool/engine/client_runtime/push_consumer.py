@@ -131,11 +131,7 @@ class PushConsumer(Consumer):
 
     async def _end_all(self) -> None:
         self._service.stop()
-        try:
-            if self._trace:
-                await self._trace.stop()
-        finally:
-            await super()._end_all()
+        await super()._end_all()
 
     def suspend(self) -> None:
         """Give the listener nothing more for now."""
