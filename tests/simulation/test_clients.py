@@ -557,3 +557,33 @@ def test_a_queue_that_is_paused_and_another_members_by_then_gives_nothing_more(t
             assert (got["1"], got["2"]) == ([b"begin", b"%d" % kept.queue_id], [b"%d" % moved.queue_id])
 
     in_virtual_time(tmp_path, work)
+
+
+def test_who_lets_a_queue_go_late_does_not_take_back_what_its_next_owner_has_committed(tmp_path: Path) -> None:
+    async def work(small: Small) -> None:
+        def made(name: str) -> LitePullConsumer:
+            begin = ConsumeFrom.FIRST_OFFSET
+            lite = LitePullConsumer(
+                "G", small.names.address, consume_from_where=begin, instance_name=name, clock=small.clock
+            )
+            lite.subscribe("T")
+            return lite
+
+        queues = [QUEUE, QUEUE._replace(queue_id=1)]
+        one, other = made("1"), made("2")
+        async with Producer("P", small.names.address, clock=small.clock) as producer, one:
+            for queue in queues:
+                await producer.send(ProducerMessage("T", b"first"), queue)
+            while small.broker.rules.offsets.of("G", "T") != {0: 1, 1: 1}:
+                await one.poll(1000)
+            one.pause(queues)
+            for queue in queues:
+                for body in (b"second", b"third"):
+                    await producer.send(ProducerMessage("T", body), queue)
+                small.broker.rules.offsets.commit("G", "T", queue.queue_id, 2)  # by who has it already
+            async with other:
+                await asyncio.sleep(60)
+                assert len(one.assignment()) == len(other.assignment()) == 1
+                assert small.broker.rules.offsets.of("G", "T") == {0: 2, 1: 2}
+
+    in_virtual_time(tmp_path, work)

@@ -354,8 +354,7 @@ class Consumer(Subscriber, Reader):
         held.drop()
         if self._is_orderly:  # another member must not begin before
             await held.is_idle.wait()
-        await self._offsets.persist([queue])
-        self._offsets.forget(queue)
+        await self._offsets.hand_over(queue)
 
     async def _take_over(self, queue: MessageQueue) -> HeldQueue:
         self._offsets.forget(queue)

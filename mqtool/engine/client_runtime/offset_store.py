@@ -38,8 +38,11 @@ class OffsetStore(Protocol):
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Have what was noted of some queues outlast this client."""
 
+    async def hand_over(self, queue: MessageQueue) -> None:
+        """Have what was noted of a queue outlast this client, and note nothing more: it is another's now."""
+
     def forget(self, queue: MessageQueue) -> None:
-        """Note nothing more of a queue: it is another client's now."""
+        """Note nothing more of a queue."""
 
 
 class _Noted:
@@ -67,6 +70,7 @@ class BrokerOffsets(_Noted):
         super().__init__()
         self._instance = instance
         self._group = group
+        self._told: dict[MessageQueue, int] = {}
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Ask the broker."""
@@ -79,6 +83,17 @@ class BrokerOffsets(_Noted):
         names = dict.fromkeys(queue.broker_name for queue in queues)
         await asyncio.gather(*(self._tell([one for one in queues if one.broker_name == name]) for name in names))
 
+    async def hand_over(self, queue: MessageQueue) -> None:
+        """Tell the broker where this client was, unless it knows: whoever has the queue may be further by now."""
+        if self._told.get(queue) != self.known(queue):
+            await self.persist([queue])
+        self.forget(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Note nothing more of a queue."""
+        super().forget(queue)
+        self._told.pop(queue, None)
+
     async def _tell(self, queues: Collection[MessageQueue]) -> None:
         """Tell the one broker of some queues."""
         for queue in queues:
@@ -88,6 +103,7 @@ class BrokerOffsets(_Noted):
             try:
                 _, address = self._instance.broker_to_read(queue.broker_name)
                 await self._instance.wire.tell(address, fetching.commit(self._group, queue, offset))
+                self._told[queue] = offset
             except AnswerTimeoutError as error:  # the next queue would wait as long
                 log.warning("the offsets of %d queues of %s: %s", len(queues), queue.broker_name, error)
                 return
@@ -116,6 +132,10 @@ class FileOffsets(_Noted):
     async def read(self, queue: MessageQueue) -> int | None:
         """Return what the file said, or what was noted since."""
         return self._offsets.get(queue)
+
+    async def hand_over(self, queue: MessageQueue) -> None:
+        """Write the file."""
+        await self.persist([queue])
 
     def forget(self, queue: MessageQueue) -> None:
         """Keep the offset: no other member notes it, and here this one goes on when the queue comes back."""
