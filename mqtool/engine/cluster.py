@@ -49,7 +49,7 @@ _FLUSH_LOOK_SECONDS = 0.1
 """How often the flusher looks whether something is due that nobody waits for."""
 _VIP_DISTANCE = 2
 """How far below its own the port lies on which a broker listens for clients that use the VIP channel."""
-_SOCKETS_AT_A_TIME = 64
+_SOCKETS_AT_A_TIME = 16
 """A request takes some 50 µs or more."""
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
 

@@ -30,7 +30,7 @@ from mqtool.formats.peer import Buffer, Peer
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-_TAKEN_AT_ONCE = 32
+_TAKEN_AT_ONCE = 16
 """Connections in one turn of the loop: each takes some 100 µs. asyncio goes by the backlog that it was given."""
 _SWEEP_SECONDS = 5.0
 _WARNED_SECONDS = 60.0
@@ -38,7 +38,9 @@ _STOP_SECONDS = 2.0
 _AFTER_FAULT_MS = 1000
 _FILES_OF_STORE = 256
 _AT_ONCE = 8  # commands of a connection
-_TURN_SECONDS = 0.01
+_TURN_SECONDS = 0.004
+_WRITTEN_AT_ONCE = 1 << 18
+"""Bytes of a connection in one turn of the loop, but for a frame that is larger."""
 
 
 Taken = TypeVar("Taken")
@@ -460,7 +462,7 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
                 server.loop.call_soon(self._go_on)
 
     def _is_much(self) -> bool:
-        return sum(map(len, self._out)) > self._server.limits.high_water
+        return sum(map(len, self._out)) > _WRITTEN_AT_ONCE
 
     def _go_on(self) -> None:
         """Handle what is left of what was read, and read on."""
