@@ -11,7 +11,7 @@ import pytest
 from mqtool.engine.cluster import run
 from tests.engine.streams.test_server import LineServer, Rules
 
-MOST = 64
+MOST = 16
 """Of a turn: what is due by then waits for no more."""
 
 
