@@ -37,6 +37,8 @@ Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int], None]
 _GLOB = re.compile(r"[*?\[]")
 _UNUSED_LOOK = 1 << 16
+_FEW_CHAINS = 8
+"""So many chains of an index file are followed faster one by one."""
 
 
 def is_glob(text: str) -> bool:
@@ -474,15 +476,29 @@ def find_in_index(file: IndexFile, hashes: npt.NDArray[Any]) -> tuple[set[int], 
     found: set[int] = set()
     places = hashes % shape.slots
     newest = slots[places]
-    for which in np.flatnonzero(newest).tolist():
-        wanted, place = int(hashes[which]), int(places[which])
-        before, number = stop, int(newest[which])
+    rows = np.flatnonzero(newest)
+    wanted, places, numbers = hashes[rows], places[rows], newest[rows].astype(np.int64)
+    befores = np.full(len(rows), stop)
+    while len(numbers) > _FEW_CHAINS:  # many topics: their chains side by side
+        valid = (numbers > 0) & (numbers < befores)
+        sound = sound and bool(valid.all())
+        wanted, places, numbers = wanted[valid], places[valid], numbers[valid]
+        some = entries[numbers]
+        hashed = some["key_hash"].astype(np.int64)
+        hits = hashed == wanted
+        found.update(some["physical_offset"][hits].tolist())
+        sound = sound and bool((hits | ((hashed >= 0) & (hashed % shape.slots == places))).all())
+        befores, numbers = numbers, some["previous_entry"].astype(np.int64)
+        left = numbers != 0
+        wanted, places, numbers, befores = wanted[left], places[left], numbers[left], befores[left]
+    chains = (column.tolist() for column in (wanted, places, numbers, befores))
+    for key, place, number, before in zip(*chains, strict=True):
         while number:
             if not 0 < number < before:
                 sound = False
                 break
             hashed, offset, _, previous = entries[number].item()
-            if hashed == wanted:
+            if hashed == key:
                 found.add(offset)
             elif hashed < 0 or hashed % shape.slots != place:
                 sound = False
