@@ -7,8 +7,10 @@ import click
 import pytest
 
 from mqtool.cli import COMMANDS, cli
+from mqtool.commands._options import matching
+from mqtool.engine.client_runtime.admin_changes import check_known
 from mqtool.engine.store.mapped_file import MappedFile
-from mqtool.errors import Status
+from mqtool.errors import NotFoundError, Status
 from tests.commands.running import run
 from tests.golden import copy_of, golden_store
 from tests.retention import COMMANDS as READING
@@ -154,3 +156,11 @@ def test_a_topic_that_is_deleted_while_its_queues_are_read_is_told(tmp_path: Pat
     assert ran.status == Status.OK
     assert "OrderEvents/0 was deleted while the store was read" in ran.remarks
     assert {row["topic"] for row in ran.rows} >= {"pay_events", "log-x"}
+
+
+def test_where_no_name_is_near_those_that_people_made_are_told() -> None:
+    names = ["%DLQ%billing", "%RETRY%billing", "BenchmarkTest", "Orders"]
+    with pytest.raises(NotFoundError, match=r"near it: Orders$"):
+        matching(["Zzz"], names, "topic")
+    with pytest.raises(NotFoundError, match=r"near it: Orders$"):
+        check_known("Zzz", names, "topic")

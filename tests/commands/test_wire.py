@@ -146,11 +146,6 @@ def test_a_message_is_the_same_from_a_broker_and_from_its_store_by_each_of_its_n
         (("OrderEvents", "1", "99999"), Status.NO_INPUT, "no message has the queue offset 99,999"),
         (("OrderEvents", "77", "0"), Status.NO_INPUT, "OrderEvents has no queue 77; it has 0, 1, 2, 3"),
         (("OrderEvent", "0", "0"), Status.NO_INPUT, "no topic matches OrderEvent; near it: OrderEvents"),
-        (
-            ("Zzz", "0", "0"),
-            Status.NO_INPUT,
-            "no topic matches Zzz; near it: DefaultCluster, DefaultCluster_REPLY_TOPIC, OrderEvents",
-        ),
         (("OrderEvents", "x", "0"), Status.USAGE, "x is no QUEUE"),
         (("OrderEvents", "0"), Status.USAGE, "2 arguments name no message"),
         (("1", "--broker", "broker-z"), Status.NO_INPUT, "no broker is named broker-z; there are broker-a"),
