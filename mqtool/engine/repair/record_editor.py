@@ -138,7 +138,10 @@ class RecordEditor:
         unfit = [span.physical_offset for span in odd if span.physical_offset not in self.placed | self.fitting]
         text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
         for position in unfit:
-            self._tell("unfit", f"left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION): the message at {position:,} {text}")
+            self._tell(
+                "unfit",
+                f"left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-MISSING): the message at {position:,} {text}",
+            )
         return list(_without(gaps, fixed))
 
     def _fill(self, spans: Iterable[Span], gaps: list[QueueGap], fixed: "_Fixed") -> None:
