@@ -166,11 +166,26 @@ def _best(command: list[str]) -> Spent:
 
 
 def _spend(command: list[str], told: Path = Path(os.devnull)) -> Spent:
-    start = time.perf_counter()
     with told.open("w") as remarks:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=remarks)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in (0, 3, 4, 5):
-        raise AssertionError(f"{command} ended with {process.returncode}")
-    return Spent(time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss << 10)
+        launched = subprocess.run(
+            [sys.executable, "-S", "-c", _LAUNCH, *command],
+            stdout=subprocess.PIPE,
+            stderr=remarks,
+            text=True,
+            check=True,
+        )
+    status, seconds, processor, memory = launched.stdout.split()
+    if int(status) not in (0, 3, 4, 5):
+        raise AssertionError(f"{command} ended with {status}")
+    return Spent(float(seconds), float(processor), int(memory) << 10)
+
+
+# By a process that is small: the memory at most of a new process is that of whoever began it, too.
+_LAUNCH = """
+import os, subprocess, sys, time
+start = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+process.returncode = os.waitstatus_to_exitcode(status)
+print(process.returncode, time.perf_counter() - start, used.ru_utime + used.ru_stime, used.ru_maxrss)
+"""
