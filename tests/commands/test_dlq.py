@@ -1,6 +1,7 @@
 """``mqtool dlq``: from a broker and from its store, bad input, and a process that is killed while it sends."""
 
 import collections
+import fcntl
 import itertools
 import subprocess
 import sys
@@ -75,6 +76,8 @@ def test_a_process_killed_at_any_time_sends_each_letter_once(broker: mqtool.Brok
                 assert time.monotonic() < deadline
             process.kill()
             process.wait()
+        with (tmp_path / "state").open() as used:
+            fcntl.flock(used, fcntl.LOCK_EX)  # the child that does the work ends a moment later
         state = tmp_path / "state"  # cut off, as where the kill comes just before the last note is written
         state.write_bytes(state.read_bytes()[:-5])
     dlq(broker, "resend", "--group", "G", "--yes", "--state", tmp_path / "state")
