@@ -26,7 +26,7 @@ from mqtool.errors import MqtoolError, WriteError
 from tests.damage import Snapshot, snapshot
 from tests.golden import copy_store
 
-CALLS = (
+CHANGES = (
     "create",
     "write",
     "clear",
@@ -37,9 +37,8 @@ CALLS = (
     "make_folder",
     "remove_folder",
     "set_times",
-    "sync",
-    "sync_folder",
 )
+CALLS = (*CHANGES, "sync", "sync_folder")
 SECTOR = 512
 STEP = 1 if os.environ.get("MQTOOL_THOROUGH") else 7
 """What the slower trials take of all calls, unless there is time for each."""

@@ -41,6 +41,7 @@ from typing import Any
 from mqtool import cli, commands
 from mqtool.engine import repair, store
 from mqtool.engine.store.disk import Disk, OpenFile
+from tests.crash import CALLS, CHANGES
 from tests.damage import cases
 from tests.golden import copy_of, copy_store
 
@@ -80,19 +81,6 @@ CASES = [
     (HALF_ZEROS, SALVAGE),
     (BATCHES, SALVAGE),
 ]
-_CHANGES = (
-    "create",
-    "write",
-    "clear",
-    "erase",
-    "truncate",
-    "rename",
-    "remove",
-    "make_folder",
-    "remove_folder",
-    "set_times",
-)
-_SYNCS = ("sync", "sync_folder")
 _SHARED = struct.Struct("=qqq")
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_SECONDS = 60
@@ -140,7 +128,7 @@ class _Hook:
         calls, first, killed = COUNTS.all
         calls += 1
         in_store = [path for path in paths if isinstance(path, Path) and not f"{path}/".startswith(self.home)]
-        if not first and in_store and name in _CHANGES:
+        if not first and in_store and name in CHANGES:
             first = calls
         COUNTS.set(calls, first, killed)
         if calls != self.kill.call:
@@ -177,7 +165,7 @@ def _watch() -> None:
 
         return call
 
-    for name in (*_CHANGES, *_SYNCS):
+    for name in CALLS:
         setattr(Disk, name, watched(name, getattr(Disk, name)))
     for name in ("write", "sync"):
         setattr(OpenFile, name, watched(name, getattr(OpenFile, name)))
