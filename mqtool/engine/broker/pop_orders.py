@@ -1,7 +1,7 @@
 """What pops in order hold: the messages of each queue that a group was given last, ``config/consumerOrderInfo.json``.
 
 While one of them is neither acknowledged nor visible again, the queue gives that group nothing more.
-(Rules: remoting.md 3.4; store.md 10.6. RocketMQ: ``ConsumerOrderInfoManager``.)
+(Rules: remoting.md 3.4; store.md 10.7. RocketMQ: ``ConsumerOrderInfoManager``.)
 """
 
 import logging

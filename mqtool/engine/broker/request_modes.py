@@ -1,6 +1,6 @@
 """How groups consume topics, by pull or by pop, where the broker says so: ``config/messageRequestMode.json``.
 
-(Rules: store.md 10.6. RocketMQ: ``MessageRequestModeManager``.)
+(Rules: store.md 10.7. RocketMQ: ``MessageRequestModeManager``.)
 """
 
 from collections.abc import Iterator

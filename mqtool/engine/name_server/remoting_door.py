@@ -1,6 +1,6 @@
 """The door between remoting commands and a name server: a row for each request code.
 
-(Rules: remoting.md 5, 6. RocketMQ: ``DefaultRequestProcessor``, ``ClientRequestProcessor``.)
+(Rules: remoting.md 2. RocketMQ: ``DefaultRequestProcessor``, ``ClientRequestProcessor``.)
 """
 
 import zlib

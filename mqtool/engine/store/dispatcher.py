@@ -2,7 +2,7 @@
 
 There is one step for that, ``take``, however a message has come into the log: stored by itself or in a batch, or found
 there (``read_on``) when a store is opened that was not closed. Queues and index follow the log in its order.
-(Rules: store.md 8.3. RocketMQ: ``ReputMessageService``.)
+(Rules: store.md 7.5, 8.3. RocketMQ: ``ReputMessageService``.)
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Messages that are looked for: by a key, by their address.
 
-(Rules: remoting.md 3.2, changes_5_5.md. RocketMQ: ``QueryMessageProcessor``.)
+(Rules: remoting.md 3.2; changes_5_5.md 10.2. RocketMQ: ``QueryMessageProcessor``.)
 """
 
 import enum

@@ -1,6 +1,6 @@
 """Questions about messages: QUERY_MESSAGE, VIEW_MESSAGE_BY_ID.
 
-(Rules: remoting.md 3.2, changes_5_5.md. RocketMQ: ``QueryMessageProcessor``.)
+(Rules: remoting.md 3.2; changes_5_5.md 10.2. RocketMQ: ``QueryMessageProcessor``.)
 """
 
 from typing import TYPE_CHECKING
