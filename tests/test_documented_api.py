@@ -10,7 +10,7 @@ from mqtool import aio
 from tools import api_docs
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/clients.md", "docs/library.md")
+PAGES = ("README.md", "docs/clients.md", "docs/testing.md")
 _ALWAYS = """
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -18,7 +18,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 _HEAD = """# The public API
 
 Made from docstrings by `python tools/api_docs.py`; a test holds it against them. What is not here may change.
-How the parts go together stands in [clients.md](clients.md) and [library.md](library.md). The clients of `mqtool.aio`
+How the parts go together stands in [clients.md](clients.md) and [testing.md](testing.md). The clients of `mqtool.aio`
 have the same names, arguments and errors as those of `mqtool`; their calls are coroutines (those that do not wait are
 not), and their blocks and loops are `async with` and `async for`.
 """

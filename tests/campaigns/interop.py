@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.campaigns.interop > docs/interop.md             all of them: a quarter of an hour
+    python -m tests.campaigns.interop > docs/reports/interop.md             all of them: a quarter of an hour
     python -m tests.campaigns.interop --client go --client java-4.9.7
 
 Ends with status 1 when a scenario fails; the table then says how.

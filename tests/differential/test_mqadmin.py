@@ -27,7 +27,7 @@ from tests.differential.java_broker import (
 from tests.differential.mqadmin_table import BROKER_NAME, COMMANDS, NOTES, SAME, VERSION, compare
 from tests.engine.remoting.test_tls import settings, with_certificate
 
-PAGE = Path(__file__).parents[2] / "docs" / "mqadmin.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reports" / "mqadmin.md"
 _PATIENCE = 600.0
 
 QUICK = """
@@ -84,7 +84,7 @@ def test_the_page_tells_of_each_command_whether_or_how_it_differs() -> None:
 def test_the_readme_tells_what_the_page_does() -> None:
     told = re.search(r"^In all: (.+)\.$", PAGE.read_text(), re.MULTILINE)
     assert told
-    assert told[1] in (PAGE.parents[1] / "README.md").read_text()
+    assert told[1] in (PAGE.parents[2] / "README.md").read_text()
 
 
 @pytest.mark.java

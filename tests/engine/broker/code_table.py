@@ -1,6 +1,6 @@
-"""The page ``docs/codes.md``: which requests the name server and the broker serve, and how the others are refused.
+"""The page ``docs/reports/codes.md``: which requests the name server and the broker serve, and how the others are refused.
 
-``python -m tests.engine.broker.code_table > docs/codes.md`` makes it again.
+``python -m tests.engine.broker.code_table > docs/reports/codes.md`` makes it again.
 """
 
 from collections.abc import Iterator

@@ -16,7 +16,7 @@ from tests.engine.broker.code_table import page, served, summary
 from tests.engine.store.live import NOW
 from tests.traces import exchanges
 
-PAGE = Path(__file__).parents[3] / "docs" / "codes.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reports" / "codes.md"
 PEER = Peer(1, "192.0.2.1", 4000)
 
 
@@ -36,7 +36,7 @@ def test_what_belongs_to_name_servers_is_served_by_one() -> None:
 
 def test_the_page_of_codes_is_what_the_code_says() -> None:
     assert PAGE.read_text() == page()
-    assert summary() in (PAGE.parents[1] / "README.md").read_text()
+    assert summary() in (PAGE.parents[2] / "README.md").read_text()
 
 
 @pytest.mark.parametrize("code", [*REFUSED, 9999, 0, -1])

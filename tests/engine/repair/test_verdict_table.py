@@ -7,7 +7,7 @@ import pytest
 from tests.damage import cases
 from tests.engine.repair.verdict_table import Row, page, row_of
 
-PAGE = Path(__file__).parents[3] / "docs" / "damaged.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reports" / "damaged.md"
 
 pytestmark = pytest.mark.xdist_group("verdict-table")
 

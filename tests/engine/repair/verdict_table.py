@@ -1,6 +1,6 @@
-"""The page ``docs/damaged.md``: what brokers keep of each damaged store, and what ``recover`` keeps.
+"""The page ``docs/reports/damaged.md``: what brokers keep of each damaged store, and what ``recover`` keeps.
 
-``python -m tests.engine.repair.verdict_table > docs/damaged.md`` makes it again.
+``python -m tests.engine.repair.verdict_table > docs/reports/damaged.md`` makes it again.
 
 What a broker keeps is counted in the queues that ``recover --as-broker`` says it has once it is up. The recorded
 verdict has minimum, maximum and a digest of all units of each, and so tells whether they are the broker's own.
@@ -34,7 +34,7 @@ _PAGE = """\
 
 Made by `python -m tests.engine.repair.verdict_table`; a test holds this page against what it prints.
 
-Each of the {recipes} recipes damages a golden store ([fixtures](../fixtures/README.md) tell of both), and unmodified
+Each of the {recipes} recipes damages a golden store ([fixtures](../../fixtures/README.md) tell of both), and unmodified
 brokers 4.9.7, 5.3.3 and 5.5.0 were started on the result. Numbers are messages whose checks pass (lengths, address, CRC
 of the body, no zeros over the end of the properties) and to which a unit leads from their place in their queue. Not
 counted are placeholders, and raw prepared and rolled back messages, which lie in no queue.
