@@ -29,7 +29,9 @@ def shown() -> str:
 
 def picture(text: str) -> str:
     """Return such text as an SVG that loads nothing from elsewhere."""
-    console = Console(record=True, width=sessions.WIDTH, file=io.StringIO(), color_system="truecolor", force_terminal=True)
+    console = Console(
+        record=True, width=sessions.WIDTH, file=io.StringIO(), color_system="truecolor", force_terminal=True
+    )
     console.print(Text.from_ansi(text), soft_wrap=False)
     return _FONT.sub("", console.export_svg(title="mqtool", unique_id="mqtool"))
 

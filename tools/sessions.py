@@ -1,8 +1,8 @@
 """Commands of the documentation, run as on a terminal: for the tests of its pages, its reference and its pictures.
 
-A block marked as ``console`` holds commands and what they write; tests run them and compare. A comment in front of it says
-that they need what a test does not have: ``<!-- needs: Spark -->``. ``python -m tools.sessions`` writes what they write now
-into the pages.
+A block marked as ``console`` holds commands and what they write; tests run them and compare. A comment in front of it
+says that they need what a test does not have: ``<!-- needs: Spark -->``. ``python -m tools.sessions`` writes what they
+write now into the pages.
 """
 
 import contextlib
@@ -50,8 +50,8 @@ def commands(page: str) -> Iterator[Command]:
 def prepare(folder: Path) -> None:
     """Make the stores of the documentation in a folder.
 
-    ``store`` is what a 5.3.3 broker left that was killed; ``sick`` is a copy of it in which a page of the log was zeroed
-    and the folder of a queue deleted.
+    ``store`` is what a 5.3.3 broker left that was killed; ``sick`` is a copy of it in which a page of the log was
+    zeroed and the folder of a queue deleted.
     """
     for name in ("store", "sick"):
         with tarfile.open(_STORE) as archive:

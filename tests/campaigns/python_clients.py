@@ -26,8 +26,8 @@ BROKERS = {**{version: f"broker {version}" for version in VERSIONS}, OURS: "`mqt
 INTRODUCTION = """\
 # Which brokers the Python clients work with
 
-The producers and consumers of `mqtool` ([how to use them](../clients.md)) work with official brokers of 4.9.7, 5.3.3 and
-5.5.0, and with `mqtool serve`. Each row below is one scenario, run with each of them: what comes, how often and in
+The producers and consumers of `mqtool` ([how to use them](../clients.md)) work with official brokers of 4.9.7, 5.3.3
+and 5.5.0, and with `mqtool serve`. Each row below is one scenario, run with each of them: what comes, how often and in
 which order is held against what was sent (`tests/differential/test_python_clients.py` has the details). A cell is the
 time that it took, in seconds, or **fails**; two brokers ran at a time on 2 cores: these times say little of speed.
 

@@ -1,6 +1,6 @@
 """What stands in the way of a mend: a full disk, a read-only one, somebody else's files.
 
-Whatever it is: one sentence, the status of ``cli.md``, the store as before, and nothing new beside it.
+Whatever it is: one sentence, the status of ``docs/command_line.md``, the store as before, and nothing new beside it.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """What stands in the way of commands on messages, dead letters and offsets of brokers: a row for each command and case.
 
-Whatever it is: one sentence, the status of ``cli.md``, nothing on standard output that looks like an answer.
+Whatever it is: one sentence, the status of ``docs/command_line.md``, nothing on standard output that looks like an
+answer.
 """
 
 import asyncio

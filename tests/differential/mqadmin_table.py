@@ -1,8 +1,8 @@
 """The page ``docs/reports/mqadmin.md``: what each command of mqadmin 5.3.3 makes of mqtool, and of a real broker.
 
-``python -m tests.differential.mqadmin_table > docs/reports/mqadmin.md`` makes it again, with JVMs for the real name server, the
-real broker and mqadmin. Ours controls access, and mqadmin has the keys of an administrator. A command works like the
-real one if it prints the same for both, but for times, ids, rates and order.
+``python -m tests.differential.mqadmin_table > docs/reports/mqadmin.md`` makes it again, with JVMs for the real name
+server, the real broker and mqadmin. Ours controls access, and mqadmin has the keys of an administrator. A command works
+like the real one if it prints the same for both, but for times, ids, rates and order.
 """
 
 import asyncio

@@ -38,8 +38,8 @@ def test_every_command_line_of_a_page_names_commands_and_options_that_exist(page
 
 
 def test_a_command_line_with_a_wrong_option_or_command_is_noticed() -> None:
-    page = "    mqtool offset reset -n NS --earliest --dry-run  # text\n    seq 9 | mqtool send --jsonl 'a | b' > mqtool.txt\n"
-    assert command_lines(page) == [["offset", "reset", "-n", "NS", "--earliest", "--dry-run"], ["send", "--jsonl", "a | b"]]
+    page = "    mqtool offset reset -n NS --earliest  # text\n    seq 9 | mqtool send --jsonl 'a | b' > mqtool.txt\n"
+    assert command_lines(page) == [["offset", "reset", "-n", "NS", "--earliest"], ["send", "--jsonl", "a | b"]]
     for words in command_lines(page):
         check(words)
     for line in ("verfy", "verify --levl quick", "offset rest", "dump --topic A -x"):

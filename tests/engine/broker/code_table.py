@@ -1,4 +1,4 @@
-"""The page ``docs/reports/codes.md``: which requests the name server and the broker serve, and how the others are refused.
+"""The page ``docs/reports/codes.md``: which requests name server and broker serve, and how the others are refused.
 
 ``python -m tests.engine.broker.code_table > docs/reports/codes.md`` makes it again.
 """
