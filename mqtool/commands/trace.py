@@ -23,6 +23,8 @@ _WORDS = {
     "EndTransaction": "transaction",
     "Recall": "recalled",
 }
+_TURNS = {"sent": 0, "stored": 1, "given": 2, "consumed": 3}
+"""What came first within one millisecond; all else is later."""
 
 
 @click.command(short_help="Show the way of a message.")
@@ -73,7 +75,7 @@ async def _trace(
         rows = [_stored(one) for one in (origin, *copies)]
         if trace_topic in topics and origin.message.unique_key:
             rows += await _told(browser, trace_topic, origin.message.unique_key)
-        rows.sort(key=lambda row: (row["event_timestamp"] or 0, row["what"] != "sent"))
+        rows.sort(key=lambda row: (row["event_timestamp"] or 0, _TURNS.get(row["what"], len(_TURNS))))
         rows += [
             _passed(offset.group, offset.consumer_offset, one)
             for one in (origin, *copies)

@@ -17,3 +17,14 @@ def build_element(flag: int, body: bytes, properties: bytes) -> bytes:
     """
     size = _HEAD.size + len(body) + _SHORT.size + len(properties)
     return b"".join((_HEAD.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties))
+
+
+def parse_element(element: bytes) -> tuple[int, bytes, bytes]:
+    """Return flag, body and properties of one message of a batch, as ``build_element`` made it.
+
+    >>> parse_element(build_element(7, b"hi", b"p"))
+    (7, b'hi', b'p')
+    """
+    *_, flag, size = _HEAD.unpack_from(element)
+    end = _HEAD.size + size
+    return flag, element[_HEAD.size : end], element[end + _SHORT.size :]

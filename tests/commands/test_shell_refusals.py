@@ -247,10 +247,26 @@ def test_a_broker_that_goes_away_in_the_middle_is_told_with_69(
 
 # Keys
 
+ADMINISTRATOR: dict[str, Any] = {"access_key": "administrator", "secret_key": "12345678"}
 ACL = """accounts:
 - {accessKey: administrator, secretKey: "12345678", admin: true}
 - {accessKey: reader00, secretKey: "87654321", defaultTopicPerm: SUB, defaultGroupPerm: SUB}
 """
+
+
+def fill(name_server: str) -> None:
+    """Have a broker that asks who somebody is hold what the commands ask for."""
+    with (
+        mqtool.AdminClient(name_server, **ADMINISTRATOR) as admin,
+        mqtool.Producer("P", name_server, **ADMINISTRATOR) as producer,
+    ):
+        for name in ("Orders", "%DLQ%G", "%RETRY%G"):
+            admin.create_topic(name, queues=1)
+        for name in ("G", "Idle"):
+            admin.create_group(name)
+        producer.send(ProducerMessage("Orders", b"1", keys=["k"]))
+        producer.send(ProducerMessage("%DLQ%G", b"1", properties={"RETRY_TOPIC": "Orders"}))
+        admin.set_offset("G", "Orders", 0, 1)
 
 
 @pytest.fixture(scope="module")
@@ -259,18 +275,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("acl")
     (folder / "plain_acl.yml").write_text(ACL)
     settings = {"aclEnable": "true", "rocketmq.acl.plain.file": str(folder / "plain_acl.yml")}
-    keys: dict[str, Any] = {"access_key": "administrator", "secret_key": "12345678"}
     with mqtool.Broker(settings=settings) as running:
-        address = running.name_server_address
-        with mqtool.AdminClient(address, **keys) as admin, mqtool.Producer("P", address, **keys) as producer:
-            for name in ("Orders", "%DLQ%G", "%RETRY%G"):
-                admin.create_topic(name, queues=1)
-            for name in ("G", "Idle"):
-                admin.create_group(name)
-            producer.send(ProducerMessage("Orders", b"1", keys=["k"]))
-            producer.send(ProducerMessage("%DLQ%G", b"1", properties={"RETRY_TOPIC": "Orders"}))
-            admin.set_offset("G", "Orders", 0, 1)
-        yield address
+        fill(running.name_server_address)
+        yield running.name_server_address
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -107,7 +107,7 @@ async def broker_process(
     version: str, folder: Path, name_server: str, port: int, store: Path | None = None, settings: str = ""
 ) -> AsyncIterator[Process]:
     """Run a broker as ``running_broker`` does, and give its process, to be killed."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     config = folder / "broker.conf"
     config.write_text(
         f"brokerClusterName=DefaultCluster\nbrokerName=broker-java\nbrokerId=0\nbrokerIP1=127.0.0.1\nlistenPort={port}\n"

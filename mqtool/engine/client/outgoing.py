@@ -3,6 +3,7 @@
 (Rules: remoting.md 1.6, 1.7, 1.9, 4. RocketMQ: ``Message``, ``MessageBatch``, ``DefaultMQProducerImpl``.)
 """
 
+import dataclasses
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mqtool.engine.client.names import check_topic_to_send
 from mqtool.errors import UsageError
-from mqtool.formats.client_batch import build_element
+from mqtool.formats.client_batch import build_element, parse_element
 from mqtool.formats.codes import SysFlag
 from mqtool.formats.compression import Compression, compress
 from mqtool.formats.properties import (
@@ -246,11 +247,7 @@ def pack(
     pairs = message.pairs()
     if more:
         pairs |= more
-    body, sys_flag = message.encoded_body, 0
-    if len(body) >= compress_over:
-        small, compressed = compress(body, compression, level)
-        if len(small) < len(body):  # one that grows may pass what brokers take
-            body, sys_flag = small, compressed
+    body, sys_flag = _compressed(message.encoded_body, compress_over, compression, level)
     if pairs.get("TRAN_MSG") == "true":
         sys_flag |= SysFlag.TRANSACTION_PREPARED
     times, most = 0, None
@@ -261,21 +258,56 @@ def pack(
     return Packed(topic, body, properties, int(sys_flag), message.flag, times, most, False, message.unique_key)
 
 
-def element_of(message: ProducerMessage, topic: str) -> bytes:
+def _compressed(body: bytes, over: int, compression: Compression, level: int) -> tuple[bytes, int]:
+    """Return a body as it is sent, and the bits of ``sys_flag`` that say so."""
+    if len(body) >= over:
+        small, sys_flag = compress(body, compression, level)
+        if len(small) < len(body):  # one that grows may pass what brokers take
+            return small, sys_flag
+    return body, 0
+
+
+class Element(NamedTuple):
+    """A message as it stands in a batch, whatever becomes of the message that it was made of."""
+
+    data: bytes
+    unique_key: str
+
+
+def element_of(message: ProducerMessage, topic: str) -> Element:
     """Return a message as it stands in a batch; it is checked, and has its unique key.
 
     Raises:
         UsageError: it has too many properties.
     """
-    return build_element(message.flag, message.encoded_body, _text(topic, message.pairs()).encode())
+    data = build_element(message.flag, message.encoded_body, _text(topic, message.pairs()).encode())
+    return Element(data, message.unique_key)
 
 
-def join_batch(messages: Sequence[ProducerMessage], elements: Sequence[bytes], topic: str, unique_key: str) -> Packed:
-    """Return the request that a batch becomes, of messages and what they are in it."""
-    body = b"".join(elements)
-    wait = "true" if messages[0].wait_store_ok else "false"
-    properties = build_properties({UNIQUE_KEY: unique_key, "WAIT": wait}).decode()
-    return Packed(topic, body, properties, is_batch=True, unique_key=",".join(one.unique_key for one in messages))
+def join_batch(elements: Sequence[Element], topic: str, unique_key: str, *, wait_store_ok: bool) -> Packed:
+    """Return the request that a batch becomes."""
+    body = b"".join(one.data for one in elements)
+    properties = build_properties({UNIQUE_KEY: unique_key, "WAIT": "true" if wait_store_ok else "false"}).decode()
+    return Packed(topic, body, properties, is_batch=True, unique_key=",".join(one.unique_key for one in elements))
+
+
+def pack_element(
+    element: Element,
+    topic: str,
+    *,
+    compress_over: int = 4096,
+    compression: Compression = Compression.ZLIB,
+    level: int = 5,
+) -> Packed:
+    """Return the request that a message becomes which is alone in its batch; the arguments are those of ``pack``."""
+    flag, body, properties = parse_element(element.data)
+    body, sys_flag = _compressed(body, compress_over, compression, level)
+    return Packed(topic, body, properties.decode(), sys_flag, flag, unique_key=element.unique_key)
+
+
+def kept(message: ProducerMessage) -> ProducerMessage:
+    """Return a copy of a message that its program may change, or send once more, before it is sent."""
+    return dataclasses.replace(message, properties={**message.properties})
 
 
 def check_batch(messages: Sequence[ProducerMessage], max_message_size: int = MAX_MESSAGE_SIZE) -> None:

@@ -97,12 +97,23 @@ class ProcessQueue(Generic[Message]):
         self.consumed_at = now
         if not self._waiting:
             return None
-        for message in messages:
-            if self._waiting.pop(message.queue_offset, None) is not None:
-                del self._offsets[bisect.bisect_left(self._offsets, message.queue_offset)]
-                self.count -= 1
-                self.size -= len(message.body)
+        removed = [one for one in messages if self._waiting.pop(one.queue_offset, None) is not None]
+        if removed:
+            self.count -= len(removed)
+            self.size -= sum([len(one.body) for one in removed])
+            self._forget([one.queue_offset for one in removed])
         return self._offsets[0] if self._offsets else self._max_offset + 1
+
+    def _forget(self, gone: list[int]) -> None:
+        """Have offsets wait no longer, which mostly follow each other."""
+        offsets = self._offsets
+        start = bisect.bisect_left(offsets, gone[0])
+        end = start + len(gone)
+        if offsets[start:end] == gone:
+            del offsets[start:end]
+        else:
+            for offset in gone:
+                del offsets[bisect.bisect_left(offsets, offset)]
 
     def first(self, most: int) -> list[Message]:
         """Return the first messages that wait, in order."""

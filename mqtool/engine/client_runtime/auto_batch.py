@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from mqtool.engine.client.outgoing import ProducerMessage
+from mqtool.engine.client.outgoing import Element
 from mqtool.engine.client.sending import SendResult, each_result
 from mqtool.formats.bodies import MessageQueue
 
@@ -22,20 +22,32 @@ _DONE = (asyncio.InvalidStateError, InvalidStateError)
 AnyFuture = Future[SendResult] | asyncio.Future[SendResult]
 
 
-class SendFuture(Future[SendResult]):
-    """A future of the blocking ``send_async``, one of many that share a lock.
+class Blank:
+    """What a new ``Future`` has, whatever that is, for many futures that share its lock.
 
     With locks of their own they would be ten objects each to the collector of garbage, a third of the time of a send.
     """
 
-    def __init__(self, condition: threading.Condition) -> None:
-        # Not that of ``Future``, which makes a lock, but all else that it sets.
-        self._condition = condition
-        self._state = "PENDING"
-        self._result = None
-        self._exception = None
-        self._waiters = []
-        self._done_callbacks: list[Callable[[Future[SendResult]], Any]] = []
+    def __init__(self) -> None:
+        made = vars(Future())
+        self._lists = [name for name, value in made.items() if isinstance(value, list)]
+        self._shared = {name: value for name, value in made.items() if name not in self._lists}
+
+    def fill(self, future: "SendFuture") -> None:
+        """Give a future what it begins with."""
+        own = vars(future)
+        own.update(self._shared)
+        for name in self._lists:
+            own[name] = []
+
+
+class SendFuture(Future[SendResult]):
+    """A future of the blocking ``send_async``."""
+
+    _ended: threading.Event | None = None  # for whoever waits, as the lock is that of others, too
+
+    def __init__(self, blank: Blank) -> None:
+        blank.fill(self)  # in place of what ``Future`` does
 
     def result(self, timeout: float | None = None) -> SendResult:
         """Return where the message is stored, as ``Future.result``."""
@@ -48,9 +60,12 @@ class SendFuture(Future[SendResult]):
         return super().exception(0)
 
     def _wait(self, timeout: float | None) -> None:
-        if self._state != "FINISHED":
-            with self._condition:  # woken for others, too
-                self._condition.wait_for(self.done, timeout)
+        if not self.done():
+            ended = self._ended
+            if ended is None:
+                ended = self._ended = threading.Event()
+                self.add_done_callback(lambda _: ended.set())
+            ended.wait(timeout)
 
 
 class LaneKey(NamedTuple):
@@ -64,13 +79,13 @@ class LaneKey(NamedTuple):
 class Waiting(NamedTuple):
     """A message that waits for its batch."""
 
-    message: ProducerMessage
-    element: bytes  # as it stands in a batch
+    element: Element
     timeout_ms: int
     future: AnyFuture
 
 
-Send = Callable[[Sequence[Waiting], MessageQueue | None], Awaitable[SendResult]]
+Send = Callable[[LaneKey, Sequence[Element], int], Awaitable[SendResult]]
+"""Sends a batch of a lane within so many ms, and returns the answer."""
 
 
 class _Lane:
@@ -96,7 +111,7 @@ class _Lane:
         batch: list[Waiting] = []
         size, taken, waiting = 0, 0, self.waiting
         while waiting:
-            one_size = len(waiting[0].element)
+            one_size = len(waiting[0].element.data)
             # Who has less time than others fails alone.
             if batch and (size + one_size > most or waiting[0].timeout_ms != batch[0].timeout_ms):
                 break
@@ -123,7 +138,7 @@ class AutoBatch:
         """Begin without a message.
 
         Args:
-            send: sends a batch to a queue, or to any, and returns the answer.
+            send: sends a batch.
             batch_size: bytes of the messages, properties included.
             linger_ms: the first of a batch waits no longer for others.
         """
@@ -135,11 +150,11 @@ class AutoBatch:
         # Of the lanes, and of what waits in them. A signal handler that sends may come in the middle of a send.
         self._lock = threading.RLock()
         self._given_up: Exception | None = None
-        self._condition = threading.Condition()  # of futures
+        self._blank = Blank()
 
     def new_future(self) -> SendFuture:
         """Return a future for a message of any thread."""
-        return SendFuture(self._condition)
+        return SendFuture(self._blank)
 
     def post(self, key: LaneKey, one: Waiting) -> None:
         """Add a message from any thread."""
@@ -165,7 +180,7 @@ class AutoBatch:
         if is_first:
             lane.due = time.monotonic() + self._linger
         lane.waiting.append(one)
-        lane.size += len(one.element)
+        lane.size += len(one.element.data)
         # Whoever sends a batch looks for the next one then.
         if lane.is_told or lane.sending or not (is_first or lane.size >= self._batch_size):
             return None
@@ -197,7 +212,8 @@ class AutoBatch:
             lane.size -= taken
         try:
             if lane.batch:
-                _tell(lane.batch, await self._send(lane.batch, key.queue))
+                elements = [one.element for one in lane.batch]
+                _tell(lane.batch, await self._send(key, elements, lane.batch[0].timeout_ms))
         except Exception as error:
             _fail(lane.batch, error)
         finally:
@@ -236,7 +252,7 @@ class AutoBatch:
 
 
 def _tell(batch: Sequence[Waiting], result: SendResult) -> None:
-    for one, its in zip(batch, each_result(result, [one.message.unique_key for one in batch]), strict=True):
+    for one, its in zip(batch, each_result(result, [one.element.unique_key for one in batch]), strict=True):
         try:
             one.future.set_result(its)
         except _DONE:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _INTERVAL_S = 1.0
+_LAST_S = 3.0  # so long whoever ends tries to send what is left
 _MOST_HELD = 10_000
 _MOST_SIZE = 128_000
 _REGION = "DefaultRegion"
@@ -58,7 +59,10 @@ class _Begun(NamedTuple):
 
 
 class MessageTrace(Hook):
-    """Collects records, and sends them every second; what there is no room for is left out, and logged."""
+    """Collects records, and sends them every second, again where nobody took them.
+
+    What there is no room for meanwhile, or cannot be sent by the end, is lost, which is logged.
+    """
 
     def __init__(
         self,
@@ -87,11 +91,14 @@ class MessageTrace(Hook):
         self._waiting: collections.deque[_Told] = collections.deque()
         self._left_out = 0
         self._producer: Producer | None = None
+        self._sending: asyncio.Lock
+        self._failed: MqtoolError | None = None  # why the last try did
 
     async def start(self, instance: Instance) -> None:
         """Send records from now on."""
         from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
 
+        self._sending = asyncio.Lock()
         self._producer = Producer(self._name, self._name_servers, ProducerOptions(**self._options))
         await self._producer.start()
         instance.keep_on("sending traces", self._send_on)
@@ -100,8 +107,15 @@ class MessageTrace(Hook):
         """Send what there is, and end."""
         if self._producer:
             try:
-                await self._send()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LAST_S):
+                        while not await self._send():
+                            await asyncio.sleep(_LAST_S / 10)
             finally:
+                if self._waiting:
+                    why = self._failed or "no broker took them in time"
+                    log.warning("%d trace records of %s are lost: %s", len(self._waiting), self._group, why)
+                    self._waiting.clear()
                 with contextlib.suppress(MqtoolError):
                     await self._producer.shutdown()
 
@@ -110,22 +124,39 @@ class MessageTrace(Hook):
             await asyncio.sleep(_INTERVAL_S)
             await self._send()
 
-    async def _send(self) -> None:
-        if self._left_out:
-            log.warning("%d trace records of %s found no room and were left out", self._left_out, self._group)
-            self._left_out = 0
-        while self._waiting and self._producer:
-            records: list[_Told] = []
-            size = 0
-            while self._waiting and size < _MOST_SIZE:
-                records.append(self._waiting.popleft())
-                size += len(records[-1].text)
-            keys = dict.fromkeys(key for one in records for key in one.keys)
-            text = "".join(one.text for one in records)
-            try:
-                await self._producer.send(ProducerMessage(trace.TRACE_TOPIC, text, keys=[*keys]))
-            except MqtoolError as error:
-                log.warning("%d trace records of %s are lost: %s", len(records), self._group, error)
+    async def _send(self) -> bool:
+        """Send what waits, once whoever else is at it has ended; tell whether nothing waits any more."""
+        async with self._sending:
+            if self._left_out:
+                log.warning("%d trace records of %s found no room and were left out", self._left_out, self._group)
+                self._left_out = 0
+            while self._waiting and self._producer:
+                records = self._next()
+                keys = dict.fromkeys(key for one in records for key in one.keys)
+                text = "".join(one.text for one in records)
+                try:
+                    await self._producer.send(ProducerMessage(trace.TRACE_TOPIC, text, keys=[*keys]))
+                    self._failed = None
+                except asyncio.CancelledError:
+                    self._waiting.extendleft(reversed(records))
+                    raise
+                except MqtoolError as error:
+                    if error.retriable:
+                        self._waiting.extendleft(reversed(records))
+                        if not self._failed:
+                            log.warning("trace records of %s wait, as none can be sent now: %s", self._group, error)
+                        self._failed = error
+                        return False
+                    log.warning("%d trace records of %s are lost: %s", len(records), self._group, error)
+            return True
+
+    def _next(self) -> list[_Told]:
+        records: list[_Told] = []
+        size = 0
+        while self._waiting and size < _MOST_SIZE:
+            records.append(self._waiting.popleft())
+            size += len(records[-1].text)
+        return records
 
     def _add(self, unique_key: str, keys: Sequence[str], text: str) -> None:
         if len(self._waiting) >= _MOST_HELD:

@@ -11,13 +11,14 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mqtool.engine.client import questions, sending
 from mqtool.engine.client.fault_latency import AVOIDED_MS, LATENCIES_MS, FaultLatency
 from mqtool.engine.client.names import DEFAULT_PRODUCER, with_namespace, without_namespace
 from mqtool.engine.client.outgoing import (
     MAX_MESSAGE_SIZE,
+    Element,
     Packed,
     ProducerMessage,
     check_batch,
@@ -25,7 +26,9 @@ from mqtool.engine.client.outgoing import (
     check_message,
     element_of,
     join_batch,
+    kept,
     pack,
+    pack_element,
     split_by_size,
 )
 from mqtool.engine.client.queue_choice import InTurn, Selector
@@ -55,7 +58,15 @@ FLUSH_MS = 30_000
 """How long who leaves waits for what is under way: longer than any send takes by default."""
 
 _LISTENER = "transaction listener"
-Choose = Callable[[Sequence[MessageQueue], str | None], MessageQueue]
+
+
+class _Way(NamedTuple):
+    """To which queue a message goes."""
+
+    choose: Callable[[Sequence[MessageQueue], str | None], MessageQueue]
+    """Given the queues there are, and the broker that failed."""
+    is_fixed: bool
+    """By a queue or a selector: it is not sent again then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +178,11 @@ class Producer(Client):
         address, _ = parse_host(f"{self._instance.host}:0")
         self._maker = maker_part(address, os.getpid(), random.SystemRandom().getrandbits(32))
         self._counter = itertools.count()
+        self._compression: dict[str, Any] = {
+            "compress_over": self.options.compress_msg_body_over_howmuch,
+            "compression": self.options.compress_type,
+            "level": self.options.compress_level,
+        }
         self._room = _Room(
             self.options.back_pressure_for_async_send_num, self.options.back_pressure_for_async_send_size
         )
@@ -257,8 +273,7 @@ class Producer(Client):
         call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
         if self._batches and message.may_be_batched:
             return await self._add(call, await self.to_choose_from(call))
-        packed, given = self._pack(call)
-        return await _told(given, call, self._send(packed, call))
+        return await self._sender_of(call)()
 
     async def send_async(
         self,
@@ -300,8 +315,8 @@ class Producer(Client):
             UsageError: the producer is not running, or the message has too many properties.
         """
         self._check_running()
-        packed, given = self._pack(call)
-        return lambda: self._begun(_told(given, call, self._send(packed, call, is_async=True)))
+        send = self._sender_of(call, is_async=True)
+        return lambda: self._begun(send())
 
     # Automatic batches
 
@@ -317,7 +332,7 @@ class Producer(Client):
         """
         message, queue = call.message, call.queue
         if call.selector:
-            queue = self._chooser(call)(queues, None)
+            queue = self._way_of(call).choose(queues, None)
         elif queue:
             queue = self._wanted(queue)
         return LaneKey(message.topic, queue, bool(message.wait_store_ok))
@@ -353,12 +368,12 @@ class Producer(Client):
         message = call.message
         topic = self._topic(message.topic)
         if not self._hooks:
-            return Waiting(message, element_of(message, topic), self._timeout_of(call), future)
+            return Waiting(element_of(message, topic), self._timeout_of(call), future)
         given = self._before_send([message])
         with hooks.told_of_failure(given, [message]):
             element = element_of(message, topic)
         hooks.after_future(given, [message], future)
-        return Waiting(message, element, self._timeout_of(call), future)
+        return Waiting(element, self._timeout_of(call), future)
 
     def _add(self, call: SendCall, queues: list[MessageQueue]) -> "asyncio.Future[SendResult]":
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
@@ -367,15 +382,15 @@ class Producer(Client):
         self._batches.add(lane, self._waiting(call, future))
         return future
 
-    def _send_batch(self, batch: Sequence[Waiting], queue: MessageQueue | None) -> Awaitable[SendResult]:
-        messages = [one.message for one in batch]
-        first = messages[0]
-        if len(batch) > 1:
-            elements = [one.element for one in batch]
-            packed = join_batch(messages, elements, self._topic(first.topic), self._unique_key())
-        else:
-            packed = self._packed(first)
-        return self._send(packed, SendCall(first, queue, timeout_ms=batch[0].timeout_ms))
+    def _send_batch(self, lane: LaneKey, elements: Sequence[Element], timeout_ms: int) -> Awaitable[SendResult]:
+        packed = self._joined(elements, self._topic(lane.topic), wait_store_ok=lane.wait_store_ok)
+        return self._send(packed, self._way(packed.topic, lane.queue), timeout_ms)
+
+    def _joined(self, elements: Sequence[Element], topic: str, *, wait_store_ok: bool) -> Packed:
+        """Return the request that messages become which go together, or one that is alone."""
+        if len(elements) > 1:
+            return join_batch(elements, topic, self._unique_key(), wait_store_ok=wait_store_ok)
+        return pack_element(elements[0], topic, **self._compression)
 
     def _begun(self, work: "Coroutine[Any, Any, SendResult]") -> "asyncio.Task[SendResult]":
         task = asyncio.create_task(work)
@@ -397,10 +412,10 @@ class Producer(Client):
             MqtoolError: it was not sent.
         """
         call = self.ready(SendCall(message, queue, selector=selector, arg=arg))
+        way = self._way_of(call)
         packed, given = self._pack(call)
         with hooks.told_of_end(given, [call.message]):
-            queues = await self._queues(message.topic)
-            chosen = self._chooser(call)(queues, None)
+            chosen = way.choose(await self._queues(packed.topic), None)
             question = self._question(packed, chosen)
             await self._instance.tell(chosen.broker_name, question.command)
 
@@ -418,21 +433,23 @@ class Producer(Client):
         options = self.options
         ready = [*map(self._serialized, messages)]
         check_batch(ready, options.max_message_size)
+        if self._hooks:
+            ready = [*map(kept, ready)]
         for message, one in zip(messages, ready, strict=True):
             message.unique_key = one.unique_key = self._unique_key()
+        timeout_ms = options.send_msg_timeout if timeout_ms is None else timeout_ms
+        wait_store_ok = ready[0].wait_store_ok
         given = self._before_send(ready)
         results: list[SendResult] = []
         of_each: list[SendResult] = []
         with hooks.told_of_end(given, ready, of_each):
             topic = self._topic(ready[0].topic)
+            way = self._way(topic, queue)
             elements = [element_of(one, topic) for one in ready]
-            for part in split_by_size([*map(len, elements)], options.max_message_size):
-                batch, first = ready[part], ready[part.start]
-                if len(batch) > 1:
-                    packed = join_batch(batch, elements[part], topic, self._unique_key())
-                else:
-                    packed = self._packed(first)
-                results.append(await self._send(packed, SendCall(first, queue, timeout_ms=timeout_ms)))
+            for part in split_by_size([len(one.data) for one in elements], options.max_message_size):
+                batch = elements[part]
+                packed = self._joined(batch, topic, wait_store_ok=wait_store_ok)
+                results.append(await self._send(packed, way, timeout_ms))
                 if given:
                     of_each += sending.each_result(results[-1], [one.unique_key for one in batch])
         return results
@@ -482,12 +499,12 @@ class Producer(Client):
         correlation_id = str(uuid.uuid4())
         more = sending.request_properties(correlation_id, self.client_id, timeout_ms)
         call = self.ready(SendCall(message, queue, selector=selector, arg=arg, timeout_ms=timeout_ms))
-        packed, given = self._pack(call, more)
+        send = self._sender_of(call, more)
         replied: asyncio.Future[ConsumerMessage] = asyncio.get_running_loop().create_future()
         self._awaited[correlation_id] = replied
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await _told(given, call, self._send(packed, call))
+                await send()
                 return await replied
         except TimeoutError:
             sentence = f"no reply to the message to {message.topic} within {timeout_ms:,} ms"
@@ -508,9 +525,7 @@ class Producer(Client):
             MqtoolError: as ``send``; that producer is not there any more, perhaps.
         """
         call = self.ready(SendCall(sending.reply_to(request, body), timeout_ms=timeout_ms))
-        packed, given = self._pack(call)
-        packed = packed._replace(is_reply=True)
-        return await _told(given, call, self._send(packed, call))
+        return await self._sender_of(call, is_reply=True)()
 
     def _replied(self, _address: str, command: RemotingCommand) -> RemotingCommand:
         from mqtool.engine.client.incoming import parse_reply
@@ -530,17 +545,33 @@ class Producer(Client):
     def _timeout_of(self, call: SendCall) -> int:
         return self.options.send_msg_timeout if call.timeout_ms is None else call.timeout_ms
 
-    async def _send(self, packed: Packed, call: SendCall, *, is_async: bool = False) -> SendResult:
+    def _sender_of(
+        self, call: SendCall, more: dict[str, str] | None = None, *, is_async: bool = False, is_reply: bool = False
+    ) -> "Callable[[], Coroutine[Any, Any, SendResult]]":
+        """Make the request of a message that is ready, in any thread; return what sends it, and tells the hooks.
+
+        Args:
+            call: whose message, and how.
+            more: properties besides.
+            is_async: it is not sent again after an answer.
+            is_reply: it answers a message.
+
+        Raises:
+            UsageError: queue or selector make no sense, or the message has too many properties.
+        """
+        way, timeout_ms = self._way_of(call), self._timeout_of(call)
+        packed, given = self._pack(call, more)
+        if is_reply:
+            packed = packed._replace(is_reply=True)
+        return lambda: _told(given, call, self._send(packed, way, timeout_ms, is_async=is_async))
+
+    async def _send(self, packed: Packed, way: _Way, timeout_ms: int, *, is_async: bool = False) -> SendResult:
         options, instance = self.options, self._instance
-        timeout_ms = self._timeout_of(call)
         start = instance.clock()
         self._check_running()
-        topic = call.message.topic
-        queues = instance.known_to_write(packed.topic) or await self._queues_within(topic, timeout_ms)
-        choose = self._chooser(call)
-        if call.queue or call.selector:
-            chosen = choose(queues, None)
-            return await self._ask(packed, chosen, timeout_ms)
+        queues = instance.known_to_write(packed.topic) or await self._queues_within(packed.topic, timeout_ms)
+        if way.is_fixed:
+            return await self._ask(packed, way.choose(queues, None), timeout_ms)
         retries = options.retry_times_when_send_async_failed if is_async else options.retry_times_when_send_failed
         brokers: list[str] = []
         errors: list[MqtoolError] = []
@@ -551,7 +582,7 @@ class Producer(Client):
             waited = now - start
             if waited > timeout_ms:
                 break
-            chosen = choose(queues, brokers[-1] if brokers else None)
+            chosen = way.choose(queues, brokers[-1] if brokers else None)
             brokers.append(chosen.broker_name)
             try:
                 result = await self._ask(packed, chosen, timeout_ms - waited)
@@ -573,7 +604,7 @@ class Producer(Client):
                 kept = result
         if kept is not None:
             return kept
-        raise SendError(topic, brokers, errors, instance.clock() - start)
+        raise SendError(self._own_name(packed.topic), brokers, errors, instance.clock() - start)
 
     def _ask(self, packed: Packed, queue: MessageQueue, timeout_ms: int) -> Awaitable[SendResult]:
         answer = self._instance.ask(queue.broker_name, self._question(packed, queue), timeout_ms)
@@ -581,8 +612,7 @@ class Producer(Client):
 
     async def _as_users_know_it(self, answer: Awaitable[SendResult]) -> SendResult:
         result = await answer
-        topic = without_namespace(result.queue.topic, self.options.namespace)
-        return result._replace(queue=result.queue._replace(topic=topic))
+        return result._replace(queue=result.queue._replace(topic=self._own_name(result.queue.topic)))
 
     def _failed(self, broker_name: str) -> None:
         if self._faults:
@@ -591,19 +621,27 @@ class Producer(Client):
     def _question(self, packed: Packed, queue: MessageQueue) -> "questions.Question[SendResult]":
         return sending.send(packed, queue, self.group, self._instance.clock(), self.options.default_topic_queue_nums)
 
-    def _chooser(self, call: SendCall) -> Choose:
-        message, queue, selector = call.message, call.queue, call.selector
-        if queue and selector:
+    def _way_of(self, call: SendCall) -> _Way:
+        """Return to which queue a message goes; any thread may ask.
+
+        Raises:
+            UsageError: queue or selector make no sense.
+        """
+        message, selector = call.message, call.selector
+        if selector is None:
+            return self._way(self._topic(message.topic), call.queue)
+        if call.queue:
             raise UsageError("a message goes to the queue given or to one that a selector chooses: give one of them")
+        return _Way(lambda queues, _failed: _chosen(selector, queues, message, call.arg), True)
+
+    def _way(self, topic: str, queue: MessageQueue | None) -> _Way:
         if queue:
             wanted = self._wanted(queue)
-            return lambda _queues, _failed: wanted
-        if selector:
-            return lambda queues, _failed: _chosen(selector, queues, message, call.arg)
-        turns = self._turns.get(message.topic)
+            return _Way(lambda _queues, _failed: wanted, True)
+        turns = self._turns.get(topic)
         if turns is None:
-            turns = self._turns[message.topic] = InTurn(random.randrange(1 << 16), self._faults)
-        return lambda queues, failed: turns.choose(queues, failed, self._instance.clock())
+            turns = self._turns.setdefault(topic, InTurn(random.randrange(1 << 16), self._faults))
+        return _Way(lambda queues, failed: turns.choose(queues, failed, self._instance.clock()), False)
 
     def _wanted(self, queue: MessageQueue) -> MessageQueue:
         """Return a queue that was given, as brokers know it."""
@@ -616,7 +654,8 @@ class Producer(Client):
             async with asyncio.timeout(timeout_ms / 1000):
                 return await self._queues(topic)
         except TimeoutError:
-            message = f"no name server told the queues of {topic} within {timeout_ms:,} ms"
+            name = self._own_name(topic)
+            message = f"no name server told the queues of {name} within {timeout_ms:,} ms"
             raise AnswerTimeoutError(message) from None
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
@@ -625,6 +664,10 @@ class Producer(Client):
 
     def _topic(self, topic: str) -> str:
         return with_namespace(topic, self.options.namespace)
+
+    def _own_name(self, topic: str) -> str:
+        """Return how the application calls a topic."""
+        return without_namespace(topic, self.options.namespace)
 
     def ready(self, call: SendCall) -> SendCall:
         """Have the message of a call be as it is sent: serialized, checked, and with its unique key; in any thread.
@@ -637,6 +680,8 @@ class Producer(Client):
             raise UsageError(f"timeout_ms of a message must be a number, not {call.timeout_ms!r}")
         given, call.message = call.message, self._serialized(call.message)
         check_message(call.message, self.options.max_message_size)
+        if self._hooks or call.selector:  # which see it later
+            call.message = kept(call.message)
         given.unique_key = call.message.unique_key = self._unique_key()
         return call
 
@@ -659,15 +704,7 @@ class Producer(Client):
         return hooks.before(self._hooks, "send", messages, self.group) if self._hooks else []
 
     def _packed(self, message: ProducerMessage, more: dict[str, str] | None = None) -> Packed:
-        options = self.options
-        return pack(
-            message,
-            self._topic(message.topic),
-            more=more,
-            compress_over=options.compress_msg_body_over_howmuch,
-            compression=options.compress_type,
-            level=options.compress_level,
-        )
+        return pack(message, self._topic(message.topic), more=more, **self._compression)
 
     def _unique_key(self) -> str:
         return self._maker + message_part(self._instance.clock(), next(self._counter))
@@ -720,8 +757,7 @@ class TransactionProducer(Producer):
         if message.is_delayed:
             raise UsageError("a message in a transaction cannot be delayed")
         call = self.ready(SendCall(message))
-        packed, given = self._pack(call, sending.transaction_properties(self.group))
-        sent = await _told(given, call, self._send(packed, call))
+        sent = await self._sender_of(call, sending.transaction_properties(self.group))()
         if sent.status is not SendStatus.SEND_OK:  # it may be lost with the broker
             return await self._end(sent, TransactionState.ROLLBACK)
         try:

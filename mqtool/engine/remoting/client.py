@@ -211,7 +211,7 @@ class RemotingClient:
     def _give_up(self, connection: "_ClientConnection | None") -> None:
         """Use a connection no more, from now on: that it is lost is known only in a later turn."""
         if connection:
-            connection.transport.abort()
+            connection.abort("fell silent, and the connection was given up")
             if connection is self._connection:
                 self._connection = None
 
@@ -236,6 +236,7 @@ class _ClientConnection(asyncio.Protocol):
     ) -> None:
         self.address = address
         self.is_lost = False
+        self._ended_by = ""  # what, with the address in front
         self._on_request = on_request
         self._on_silence = on_silence
         self._frames = Connection()
@@ -261,7 +262,7 @@ class _ClientConnection(asyncio.Protocol):
                 self._take(command)
         except FormatError as error:
             log.warning("%s sends what is no frame: %s", self.address, error)
-            self.transport.abort()
+            self.abort(f"sends what is no frame: {error}")
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -273,11 +274,19 @@ class _ClientConnection(asyncio.Protocol):
         self.is_lost = True
         self._writable.set()
         self._gone.set()
+        if not self._ended_by:
+            self._ended_by = f"closed the connection{f': {exc}' if exc else ''}"
         for answer, _, _ in self._expected.values():
             if not answer.done():
-                answer.set_exception(
-                    UnavailableError(f"{self.address} closed the connection{f': {exc}' if exc else ''}", self.address)
-                )
+                answer.set_exception(self._lost())
+
+    def _lost(self) -> UnavailableError:
+        return UnavailableError(f"{self.address} {self._ended_by}", self.address)
+
+    def abort(self, why: str) -> None:
+        """End the connection at once, since its server did something."""
+        self._ended_by = why
+        self.transport.abort()
 
     def expect(self, opaque: int, timeout_ms: int, left_ms: int) -> "asyncio.Future[RemotingCommand]":
         """Return what becomes the answer to a request, or an UnavailableError where none comes in what is left."""
@@ -328,7 +337,7 @@ class _ClientConnection(asyncio.Protocol):
             UnavailableError: the connection was lost.
         """
         if self.is_lost:
-            raise UnavailableError(f"{self.address} closed the connection", self.address)
+            raise self._lost()
         if not self._unsent:
             self._loop.call_soon(self._send)
         buffers = frame_buffers(command)
@@ -344,6 +353,7 @@ class _ClientConnection(asyncio.Protocol):
 
     async def close(self) -> None:
         """End the connection; what a server that does not read has not taken after a while is dropped."""
+        self._ended_by = self._ended_by or "is asked no more, as this client was shut down"
         self._send()
         self.transport.close()
         try:

@@ -32,7 +32,8 @@ from mqtool.formats.properties import parse_properties
 
 def pack_batch(messages: Sequence[ProducerMessage], topic: str, unique_key: str) -> Packed:
     """Return the request that a batch becomes, of what its messages become."""
-    return join_batch(messages, [element_of(one, topic) for one in messages], topic, unique_key)
+    elements = [element_of(one, topic) for one in messages]
+    return join_batch(elements, topic, unique_key, wait_store_ok=messages[0].wait_store_ok)
 
 
 GOOD = ProducerMessage("T", b"body", tags="a", keys=["k1", "k2"], properties={"own": "1"}, unique_key="K")
@@ -134,7 +135,7 @@ def test_messages_that_do_not_go_together_are_no_batch(batch: list[ProducerMessa
 
 @given(st.lists(messages, min_size=1, max_size=20), st.integers(100, 1500))
 def test_batches_keep_the_order_and_the_size(given_messages: list[ProducerMessage], most: int) -> None:
-    sizes_of_each = [len(element_of(one, "T")) for one in given_messages]
+    sizes_of_each = [len(element_of(one, "T").data) for one in given_messages]
     batches = [given_messages[part] for part in split_by_size(sizes_of_each, most)]
     assert [one for batch in batches for one in batch] == given_messages
     sizes = [len(pack_batch(batch, "T", "B").body) for batch in batches]

@@ -14,7 +14,8 @@ import pytest
 
 import mqtool
 from mqtool import MqtoolError, ProducerMessage, ProducerOptions, UnavailableError, UsageError, aio
-from mqtool.engine.client_runtime.auto_batch import AutoBatch, LaneKey, SendFuture, Waiting
+from mqtool.engine.client.outgoing import Element
+from mqtool.engine.client_runtime.auto_batch import AutoBatch, Blank, LaneKey, SendFuture, Waiting
 
 HOUR_MS = 3_600_000
 
@@ -190,8 +191,24 @@ def test_futures_are_waited_for_as_any(broker: mqtool.Broker) -> None:
         assert {*futures.as_completed(begun, 60)} == {*begun}
 
 
-def test_a_future_has_all_that_futures_have() -> None:
-    assert vars(SendFuture(threading.Condition())).keys() == vars(futures.Future()).keys()
+def test_a_future_has_all_that_futures_have_and_shares_only_the_lock() -> None:
+    blank = Blank()
+    one, other = vars(SendFuture(blank)), vars(SendFuture(blank))
+    assert one.keys() == vars(futures.Future()).keys()
+    own = {name for name, value in vars(futures.Future()).items() if isinstance(value, list)}
+    assert own
+    assert all((one[name] is other[name]) == (name not in own) for name in one)
+
+
+def test_whoever_waits_for_a_future_is_told_when_it_is_cancelled() -> None:
+    future = SendFuture(Blank())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(future.exception, 60)
+        while not waiting.running():
+            pass
+        assert future.cancel()
+        with pytest.raises(futures.CancelledError):
+            waiting.result(60)
 
 
 def test_a_message_that_comes_when_all_was_given_up_fails() -> None:
@@ -202,8 +219,7 @@ def test_a_message_that_comes_when_all_was_given_up_fails() -> None:
         batches = AutoBatch(send, 1, 0)
         batches.give_up(UnavailableError("the producer was shut down"))
         future = batches.new_future()
-        message = ProducerMessage("Orders", b"late")
-        batches.post(LaneKey("Orders", None, True), Waiting(message, b"late", 3000, future))
+        batches.post(LaneKey("Orders", None, True), Waiting(Element(b"late", "K"), 3000, future))
         with pytest.raises(UnavailableError, match="shut down"):
             future.result(0)
         assert batches.count == 0
@@ -215,8 +231,8 @@ def test_a_signal_handler_may_send_in_the_middle_of_a_send() -> None:
     sent: list[bytes] = []
 
     async def run() -> None:
-        async def send(batch: Sequence[Waiting], _: Any) -> mqtool.SendResult:
-            sent.extend(one.element for one in batch)
+        async def send(_lane: LaneKey, batch: Sequence[Element], _timeout_ms: int) -> mqtool.SendResult:
+            sent.extend(one.data for one in batch)
             raise UnavailableError("this is enough")
 
         class Interrupted(bytes):
@@ -231,7 +247,7 @@ def test_a_signal_handler_may_send_in_the_middle_of_a_send() -> None:
                 return super().__len__()
 
         def post(element: bytes) -> None:
-            one = Waiting(ProducerMessage("Orders", element), element, 3000, batches.new_future())
+            one = Waiting(Element(element, "K"), 3000, batches.new_future())
             batches.post(LaneKey("Orders", None, True), one)
 
         batches = AutoBatch(send, 10_000, HOUR_MS)

@@ -24,7 +24,6 @@ from mqtool import (
 )
 from mqtool.engine.client_runtime.blocking.background import background
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
-from mqtool.engine.client_runtime.producer import SendCall
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError, UnavailableError, UsageError
 from mqtool.formats.codes import RequestCode, SysFlag
@@ -117,17 +116,55 @@ def test_what_is_wrong_with_a_message_is_raised_though_nobody_looks_at_the_futur
         producer.send_async(ProducerMessage("Orders", b"x"))
 
 
-def test_a_message_that_is_changed_after_the_call_is_sent_as_it_was(broker: mqtool.Broker) -> None:
+class Noted(mqtool.Hook):
+    """Keeps what it is told of each message once that is stored: its body, a property and its unique key."""
+
+    def __init__(self) -> None:
+        self.told: dict[bytes, tuple[str | None, str]] = {}
+
+    def after_send(self, messages: Sequence[ProducerMessage], *_: Any) -> None:
+        for one in messages:
+            self.told[one.encoded_body] = (one.properties.get("number"), one.unique_key)
+
+
+# In one of these batches each message is alone.
+@pytest.mark.parametrize(
+    "options", [{}, {"auto_batch": True}, {"auto_batch": True, "batch_size": 1}], ids=["one by one", "batches", "alone"]
+)
+@pytest.mark.parametrize("has_hook", [False, True], ids=["", "hook"])
+def test_a_message_that_is_changed_after_the_call_is_sent_as_it_was(
+    broker: mqtool.Broker, options: dict[str, Any], has_hook: bool
+) -> None:
     bodies = [b"%d" % number for number in range(100)]
-    with mqtool.Producer("P", broker.name_server_address) as producer:
+    hook = Noted()
+    more = options | ({"hooks": [hook]} if has_hook else {})
+    with mqtool.Producer("P", broker.name_server_address, more) as producer:
         message = ProducerMessage("Orders", b"first")
         begun = [producer.send_async(message)]
         for body in bodies:
             message.body, message.properties["number"] = body, body.decode()
             begun.append(producer.send_async(message))
-    assert len({one.result().message_id for one in begun}) == 101
-    found = {one.body: one.properties.get("number") for one in stored(broker, "Orders")}
-    assert found == {b"first": None, **{body: body.decode() for body in bodies}}
+        message.topic, message.body, message.flag, message.wait_store_ok = "Else", b"changed", 7, False
+    first, *others = (one.result().message_id for one in begun)
+    sent: dict[bytes, tuple[str | None, str]] = {b"first": (None, first)}
+    sent |= {body: (body.decode(), unique_key) for body, unique_key in zip(bodies, others, strict=True)}
+    found = {one.body: one for one in stored(broker, "Orders")}
+    assert {body: one.properties.get("number") for body, one in found.items()} == {b: n for b, (n, _) in sent.items()}
+    assert all(sent[body][1].encode() in one.raw_properties for body, one in found.items())
+    assert hook.told == (sent if has_hook else {})
+    assert not stored(broker, "Else")
+
+
+def test_a_selector_sees_a_message_as_it_was_at_the_call(broker: mqtool.Broker) -> None:
+    def by_body(queues: Sequence[mqtool.MessageQueue], message: ProducerMessage, _: Any) -> mqtool.MessageQueue:
+        return queues[int(message.body) % len(queues)]
+
+    with mqtool.Producer("P", broker.name_server_address) as producer:
+        message = ProducerMessage("Orders", b"")
+        for number in range(40):
+            message.body = b"%d" % number
+            producer.send_async(message, selector=by_body)
+    assert {(int(one.body), one.queue_id) for one in stored(broker, "Orders")} == {(one, one % 4) for one in range(40)}
 
 
 def test_text_is_sent_as_utf8(broker: mqtool.Broker) -> None:
@@ -384,7 +421,7 @@ def send_unreadable(producer: mqtool.Producer, queue: mqtool.MessageQueue) -> No
     """Send a body that is said to be compressed, and is not."""
     message = ProducerMessage(queue.topic, b"unreadable")
     packed = producer._client._packed(message)._replace(sys_flag=int(SysFlag.COMPRESSED))
-    background.run(producer._client._send(packed, SendCall(message, queue)))
+    background.run(producer._client._send(packed, producer._client._way(packed.topic, queue), 3000))
 
 
 @pytest.mark.parametrize("text", ["a\x01b\x02lost", "\x01b\x02a\x01b", "a\x01b\x02c\0\x01d\x02", "a\x01b\0"])
@@ -392,7 +429,7 @@ def test_properties_that_no_reader_finds_are_not_stored(text: str, broker: mqtoo
     with mqtool.Producer("P", broker.name_server_address) as producer:
         message = ProducerMessage("Orders", b"one")
         packed = producer._client._packed(message)._replace(properties=text)
-        background.run(producer._client._send(packed, SendCall(message)))
+        background.run(producer._client._send(packed, producer._client._way(packed.topic, None), 3000))
     [stored] = [one for one in mqtool.open_store(broker.store).messages() if one.topic == "Orders"]
     assert stored.properties["a"] == "b"
     assert are_readable(stored.raw_properties)

@@ -1,0 +1,97 @@
+"""What brokers of RocketMQ that ask who somebody is do to commands on messages: told as with ours."""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.errors import MqtoolError, Status
+from tests.commands.test_shell_refusals import (
+    ACL,
+    ADMINISTRATOR,
+    EVERY,
+    asked,
+    commands,
+    fill,
+    is_one_sentence,
+    process,
+)
+from tests.differential.conftest import jars
+from tests.differential.java_broker import POM, broker_process, free_port, in_a_thread
+from tests.differential.java_store import VERSIONS
+from tests.differential.test_python_clients import until
+
+JAVA = [pytest.param(one, marks=[pytest.mark.java, pytest.mark.xdist_group(f"python-{one}")]) for one in VERSIONS]
+_AUTH = "org.apache.rocketmq.auth"
+_OF_FOUR = "aclEnable=true\n"
+_OF_FIVE = f"""authenticationEnabled=true
+authenticationProvider={_AUTH}.authentication.provider.DefaultAuthenticationProvider
+authenticationMetadataProvider={_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider
+initAuthenticationUser={{"username":"{ADMINISTRATOR["access_key"]}","password":"{ADMINISTRATOR["secret_key"]}"}}
+innerClientAuthenticationCredentials={{"accessKey":"{ADMINISTRATOR["access_key"]}",\
+"secretKey":"{ADMINISTRATOR["secret_key"]}"}}
+authorizationEnabled=true
+authorizationProvider={_AUTH}.authorization.provider.DefaultAuthorizationProvider
+authorizationMetadataProvider={_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider
+"""
+
+
+@contextlib.asynccontextmanager
+async def _guarded(version: str, folder: Path) -> AsyncIterator[str]:
+    (folder / "conf").mkdir(parents=True)
+    (folder / "conf" / "plain_acl.yml").write_text(ACL)
+    settings = _OF_FOUR if version.startswith("4") else _OF_FIVE
+    async with (
+        Cluster(NameServerConfig()) as names,
+        broker_process(version, folder, names.name_server_address, free_port(), settings=settings) as process,
+    ):
+        yield names.name_server_address
+        process.terminate()
+        await process.communicate()
+
+
+@pytest.fixture(scope="module", params=JAVA)
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a name server whose broker asks who somebody is."""
+    jars(request.param, POM)
+
+    def is_filled(address: str) -> bool:
+        with contextlib.suppress(MqtoolError):  # a broker that has just started refuses for a moment
+            fill(address)
+            return True
+        return False
+
+    with in_a_thread(_guarded(request.param, tmp_path_factory.mktemp("java") / "broker")) as address:
+        until(lambda: is_filled(address))
+        yield address
+
+
+def test_who_is_not_let_in_is_told_with_77(guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in EVERY:
+        for secret in (None, "wrongwrong"):
+            monkeypatch.delenv("MQTOOL_ACCESS_KEY", raising=False)
+            if secret:
+                monkeypatch.setenv("MQTOOL_ACCESS_KEY", ADMINISTRATOR["access_key"])
+                monkeypatch.setenv("MQTOOL_SECRET_KEY", secret)
+            ran = asked(commands(tmp_path)[name], guarded)
+
+            assert (ran.status, ran.output) == (Status.NOT_PERMITTED, ""), (name, ran)
+            assert is_one_sentence(ran)
+            assert {one.name for one in tmp_path.iterdir()} <= {"state"}
+
+
+def test_whoever_has_the_keys_is_answered_and_told_of_an_output_that_takes_nothing(
+    guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ADMINISTRATOR.items():
+        monkeypatch.setenv(f"MQTOOL_{name.upper()}", value)
+    for name in EVERY:
+        ran = asked(commands(tmp_path)[name], guarded)
+        assert ran.status == (Status.NO_INPUT if name == "get id" else Status.OK), (name, ran)
+    for name in ("find", "dlq list", "trace", "mirror"):
+        with Path("/dev/full").open("w") as full:
+            ran = process(commands(tmp_path)[name], guarded, full)
+        assert ran.status == Status.IO_ERROR, (name, ran)
+        assert is_one_sentence(ran)
