@@ -186,7 +186,8 @@ def _name_server(
 
 
 def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
-    from mqtool.engine.broker.settings import BrokerSettings, Role, check_role
+    from mqtool.engine.broker.roles import check_roles
+    from mqtool.engine.broker.settings import BrokerSettings
     from mqtool.engine.cluster import BrokerConfig
     from mqtool.engine.doors import DOORS, further_ports, parse_port
     from mqtool.engine.store.paths import STORE_SETTINGS
@@ -197,9 +198,7 @@ def _broker(host: str, port: int | None, store: Path, given: dict[str, str], use
     rules, unknown = BrokerSettings().updated(given)
     used |= given.keys() - unknown
     used |= STORE_SETTINGS | {"storePathRootDir"} | {door.setting for door in DOORS.values()}
-    check_role(given)
-    if given.get("brokerRole") == Role.ASYNC_MASTER:
-        used.add("brokerRole")
+    check_roles(given, rules)
     of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
     return BrokerConfig(store, host, port, rules, of_store, TlsSettings.of(given), further_ports(given))
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mqtool.engine.broker.settings import BrokerSettings, check_role
+from mqtool.engine.broker.roles import check_roles
+from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig, run
 from mqtool.engine.doors import further_ports, further_settings
 from mqtool.engine.name_server.settings import NameServerSettings
@@ -61,8 +62,8 @@ class Broker:
             for name, value in (settings or {}).items()
         }
         tls = TlsSettings.of(given)
-        check_role(given)
         rules, not_of_broker = BrokerSettings().updated(given)
+        check_roles(given, rules)
         names, not_of_name_server = NameServerSettings().updated(given)
         self._name_server = None if name_servers else NameServerConfig(host, name_server_port, names, tls)
         of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}

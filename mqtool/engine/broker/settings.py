@@ -1,10 +1,8 @@
 """The settings of a broker, by RocketMQ's names; most take effect at once when they change while it runs."""
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mqtool.errors import UsageError
 from mqtool.formats.settings import Settings, setting
 
 MASTER_ID = 0
@@ -28,6 +26,26 @@ class BrokerSettings(Settings):
     broker_id: int = setting("brokerId", 0, least=0)  # 0 is a master
     host: str = setting("brokerIP1", "")  # what it tells clients; empty: where it listens
     region: str = setting("regionId", "DefaultRegion")
+
+    # Replication
+    role: str = setting("brokerRole", "ASYNC_MASTER")
+    ha_port: int = setting("haListenPort", 0, least=0)  # 0: the port behind its own
+    ha_host: str = setting("brokerIP2", "")  # where slaves reach it; empty: where it listens
+    ha_allow: str = setting("haAllow", "")  # networks that slaves may come from, with commas between; empty: loopback
+    ha_master_address: str = setting("haMasterAddress", "")  # of a slave; empty: as name servers say
+    ha_heartbeat_ms: int = setting("haSendHeartbeatInterval", 5000)
+    ha_housekeeping_ms: int = setting("haHousekeepingInterval", 20_000)
+    ha_batch_size: int = setting("haTransferBatchSize", 32_768)  # most bytes of a frame
+    ha_max_gap: int = setting("haMaxGapNotInSync", 1 << 28)  # bytes behind which a slave is in sync
+    ha_most_behind: int = setting("haSlaveFallbehindMax", 1 << 28)  # of 4.9: bytes behind which a slave is there
+    ha_flow_control: bool = setting("haFlowControlEnable", False)
+    ha_bytes_per_second: int = setting("maxHaTransferByteInSecond", 100 << 20)  # to each slave
+    ha_dialect: int = setting("haDialect", 5)  # whose answers a SYNC_MASTER gives: 4 or 5
+    slave_timeout_ms: int = setting("slaveTimeout", 3000)
+    in_sync_replicas: int = setting("inSyncReplicas", 1)  # the master is one
+    slave_read_enabled: bool = setting("slaveReadEnable", False)
+    checks_offsets_as_slave: bool = setting("offsetCheckInSlave", False)
+    memory_ratio: int = setting("accessMessageInMemoryMaxRatio", 40, least=0)  # per cent; behind more read at a slave
 
     # Topics
     perm: int = setting("brokerPermission", 6, least=0)  # bits: 2 write, 4 read
@@ -70,25 +88,17 @@ class BrokerSettings(Settings):
     register_interval_ms: int = setting("registerNameServerPeriod", 30_000)
 
 
-def check_role(given: Mapping[str, str]) -> None:
-    """See that settings ask for a master.
-
-    Raises:
-        UsageError: they ask for a slave, or for the id of one.
-    """
-    if given.get("brokerRole", "").strip().upper() == Role.SLAVE:
-        raise UsageError("brokerRole=SLAVE: a broker is a master here")
-    broker_id = given.get("brokerId", "0").strip()
-    if broker_id != str(MASTER_ID):
-        raise UsageError(f"brokerId={broker_id}: a broker is a master here, whose id is 0")
-
-
 AT_START = frozenset(
     (
         "brokerClusterName",
         "brokerName",
         "brokerId",
         "brokerIP1",
+        "brokerRole",
+        "haListenPort",
+        "brokerIP2",
+        "haAllow",
+        "haMasterAddress",
         "clusterTopicEnable",
         "brokerTopicEnable",
         "defaultTopicQueueNums",

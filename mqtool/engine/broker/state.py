@@ -1,5 +1,6 @@
 """What a broker goes by, and what may change while it runs: its settings, its address and its role."""
 
+from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import MASTER_ID, BrokerSettings, Role
 from mqtool.formats.hosts import parse_host
 
@@ -9,7 +10,7 @@ class BrokerState:
 
     def __init__(self, settings: BrokerSettings, address: str) -> None:
         self.settings = settings
-        self.role = Role.ASYNC_MASTER
+        self.role = role_of(settings)
         self.listens_at(address)
 
     @property

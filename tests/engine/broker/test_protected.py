@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 
 import mqtool
+from mqtool.engine.broker.roles import check_roles
+from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import BadDataError, UsageError
 from mqtool.formats.bodies import Heartbeat, build_heartbeat
@@ -195,9 +199,38 @@ def test_a_broker_may_be_closed_to_all() -> None:
 
 def test_a_slave_is_refused_and_not_run_as_a_master() -> None:
     with pytest.raises(UsageError, match="brokerRole=SLAVE: a broker is a master here"):
+        mqtool.Broker(settings={"brokerRole": "SLAVE", "brokerId": 1})
+    with pytest.raises(UsageError, match="brokerRole=SLAVE needs a brokerId above 0"):
         mqtool.Broker(settings={"brokerRole": "SLAVE"})
-    with pytest.raises(UsageError, match="brokerId=1: a broker is a master here, whose id is 0"):
-        mqtool.Broker(settings={"brokerId": 1})
+
+
+@pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER", "async_master"])
+def test_a_master_has_id_0_whatever_its_settings_say(role: str) -> None:
+    settings, unknown = BrokerSettings().updated({"brokerRole": role, "brokerId": "7"})
+
+    check_roles({"brokerRole": role}, settings)
+
+    state = BrokerState(settings, "127.0.0.1:10911")
+    assert (state.broker_id, state.role, unknown) == (0, Role(role.upper()), [])
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"enableControllerMode": "true"}, "enableControllerMode=true: a controller chooses"),
+        ({"enableDLegerCommitLog": "TRUE"}, "enableDLegerCommitLog=true: a log of DLedger can be read here"),
+        ({"duplicationEnable": "true"}, "duplicationEnable=true: "),
+        ({"enableSlaveActingMaster": " true "}, "enableSlaveActingMaster=true: "),
+        ({"brokerRole": "MASTER"}, "brokerRole=MASTER is none of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ({"haDialect": "3"}, "haDialect=3 is neither 4 nor 5"),
+    ],
+)
+def test_other_ways_of_replication_are_refused_with_the_reason(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        mqtool.Broker(settings=given)
+
+    off = {name: "false" for name in given if name.startswith(("enable", "dup"))}
+    check_roles(off, BrokerSettings())
 
 
 def test_what_a_setting_has_for_a_terminal_is_not_written_to_the_log(caplog: pytest.LogCaptureFixture) -> None:

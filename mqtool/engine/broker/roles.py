@@ -1,0 +1,65 @@
+"""What a broker is to others of its name, as its settings say, and the ways of replication that there are not here.
+
+(Rules: ha.md 1, 10. RocketMQ: ``BrokerStartup``, ``BrokerConfig``.)
+"""
+
+from collections.abc import Mapping
+
+from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.errors import UsageError
+
+HA_SETTINGS = frozenset(
+    (
+        "brokerRole",
+        "haListenPort",
+        "haMasterAddress",
+        "haAllow",
+        "brokerIP2",
+        "inSyncReplicas",
+        "haDialect",
+    )
+)
+"""Who gives one of these wants replication: a port for it that is taken is an error then."""
+
+_DIALECTS = (4, 5)
+_REFUSED = {
+    "enableControllerMode": "a controller chooses the master, and slaves speak another protocol",
+    "enableDLegerCommitLog": "a log of DLedger can be read here, and not written",
+    "duplicationEnable": "the log would have to be one that others write",
+    "enableSlaveActingMaster": "a slave would act as its master by way of other masters",
+}
+"""Settings that ask for another way of replication, and why it cannot be served."""
+
+
+def role_of(settings: BrokerSettings) -> Role:
+    """Return the role that settings ask for.
+
+    Raises:
+        UsageError: there is no such role.
+    """
+    try:
+        return Role(settings.role.strip().upper())
+    except ValueError:
+        raise UsageError(f"brokerRole={settings.role} is none of {', '.join(Role)}") from None
+
+
+def check_roles(given: Mapping[str, str], settings: BrokerSettings) -> None:
+    """See that a broker can be what its settings ask for.
+
+    Args:
+        given: all that is set, by RocketMQ's names.
+        settings: what comes of it.
+
+    Raises:
+        UsageError: it cannot be.
+    """
+    for name, reason in _REFUSED.items():
+        if given.get(name, "").strip().lower() == "true":
+            raise UsageError(f"{name}=true: {reason}; the default mode (brokerRole, without {name}) is served")
+    role = role_of(settings)
+    if settings.ha_dialect not in _DIALECTS:
+        raise UsageError(f"haDialect={settings.ha_dialect} is neither 4 nor 5")
+    if role is Role.SLAVE and settings.broker_id <= 0:
+        raise UsageError("brokerRole=SLAVE needs a brokerId above 0: 0 is that of the master")
+    if role is Role.SLAVE:
+        raise UsageError("brokerRole=SLAVE: a broker is a master here")

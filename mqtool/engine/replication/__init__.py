@@ -1,0 +1,1 @@
+"""A master and its slaves: what is sent and what is acknowledged. These rules know neither sockets nor clocks."""

@@ -1,0 +1,173 @@
+"""Both directions of the replication stream, cut into reports and frames.
+
+Bytes may arrive in any pieces. What is no part of such a stream is refused with a sentence that says what it is, where
+that is known. (Rules: ha.md 2.1, 2.2, 10.)
+"""
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+from mqtool.errors import FormatError
+from mqtool.formats.replication import (
+    FRAME_HEAD_SIZE,
+    PACK_FRAME_HEAD,
+    PACK_REPORT,
+    REPORT_SIZE,
+)
+
+MAX_BODY = (4 << 20) - FRAME_HEAD_SIZE
+"""Bytes of a frame's body: a slave of RocketMQ has a buffer of 4 MiB and can never complete a larger frame."""
+_MAX_OFFSET = (1 << 56) - 1
+"""No log is longer; the first byte of a report is therefore 0."""
+_HANDSHAKES = frozenset(1 << 32 | first << 16 | second for first in (0, 1) for second in (0, 1))
+"""What the first 8 bytes of an auto-switch slave are as a report."""
+_BELOW_HANDSHAKE = 1 << 32
+
+AUTO_SWITCH = "the protocol of an auto-switch slave (enableControllerMode), which is not served here"
+
+
+class FrameHead(NamedTuple):
+    """What comes before the body of a frame; a size of 0 is a heartbeat."""
+
+    physical_offset: int
+    size: int
+
+
+class Frame(NamedTuple):
+    """A whole frame."""
+
+    physical_offset: int
+    body: bytes
+
+
+def build_report(max_offset: int) -> bytes:
+    """Return a report of where a slave's log ends.
+
+    >>> build_report(258).hex()
+    '0000000000000102'
+    """
+    return PACK_REPORT.pack(max_offset)
+
+
+def build_frame_head(physical_offset: int, size: int) -> bytes:
+    """Return the head of a frame whose body has ``size`` bytes; 0 makes it a heartbeat.
+
+    >>> build_frame_head(258, 3).hex()
+    '000000000000010200000003'
+    """
+    return PACK_FRAME_HEAD.pack(physical_offset, size)
+
+
+class ReportParser:
+    """What a master gets from one slave: bytes in, reports out.
+
+    Reports are counted from the first byte of the connection. Of those that arrive together only the last counts.
+    """
+
+    __slots__ = ("_data", "_first")
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._first: int | None = None
+
+    @property
+    def pending(self) -> bytes:
+        """What has come and is no report yet, or no report at all."""
+        return self._data
+
+    @property
+    def pending_size(self) -> int:
+        """How many bytes that is."""
+        return len(self._data)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes off the wire."""
+        self._data = self._data + data if self._data else bytes(data)
+
+    def commands(self) -> Generator[int, None, None]:
+        """Yield the last report that is complete, if there is a new one.
+
+        Raises:
+            FormatError: what has come is no report: the connection is to be closed.
+        """
+        data, whole = self._data, len(self._data) // REPORT_SIZE * REPORT_SIZE
+        if not whole:
+            return
+        report = 0
+        for (report,) in PACK_REPORT.iter_unpack(data[:whole]):
+            if not 0 <= report <= _MAX_OFFSET:
+                raise FormatError(f"{report:,} is no offset of a log", 0)
+            if self._first in _HANDSHAKES and report < _BELOW_HANDSHAKE:
+                raise FormatError(AUTO_SWITCH, 0)
+            self._first = report if self._first is None else -1  # only the second is looked at together with the first
+        self._data = data[whole:]
+        yield report
+
+
+class FrameParser:
+    """What a slave gets from its master: bytes in, heads and frames out.
+
+    A head comes out as soon as its 12 bytes are there, so that it can be checked before its body has come; the frame
+    follows when it is whole. What is kept between two pieces is less than a frame.
+    """
+
+    __slots__ = ("_data", "_head")
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._head: FrameHead | None = None
+
+    @property
+    def pending_size(self) -> int:
+        """How many bytes have come of which no frame was made yet, without those of a head."""
+        return len(self._data)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes off the wire."""
+        self._data += data
+
+    def commands(self) -> Iterator[FrameHead | Frame]:
+        """Yield what is complete, each once: a head, then its frame. Who stops in between goes on later.
+
+        Raises:
+            FormatError: no frame has such a head: the connection is to be closed.
+        """
+        at = 0
+        try:
+            while True:
+                if self._head is None:
+                    if len(self._data) - at < FRAME_HEAD_SIZE:
+                        return
+                    head = FrameHead(*PACK_FRAME_HEAD.unpack_from(self._data, at))
+                    if not (0 <= head.physical_offset <= _MAX_OFFSET and 0 <= head.size <= MAX_BODY):
+                        raise FormatError(f"a frame of {head.size:,} bytes for {head.physical_offset:,}", at)
+                    self._head = head
+                    at += FRAME_HEAD_SIZE
+                    yield head
+                else:
+                    offset, size = self._head
+                    if len(self._data) - at < size:
+                        return
+                    body = bytes(memoryview(self._data)[at : at + size])
+                    at += size
+                    self._head = None
+                    yield Frame(offset, body)
+        finally:
+            del self._data[:at]
+
+
+def other_protocol(data: bytes | bytearray) -> str | None:
+    """Return what a connection speaks that began with these bytes, which are no report; None where that is not known.
+
+    >>> other_protocol(b"GET / HTTP/1.1")
+    'HTTP'
+    """
+    if data.startswith((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"CONN", b"DELE", b"PRI ")):
+        return "HTTP"
+    if data.startswith(b"\x16\x03"):
+        return "TLS, which the replication stream does not have"
+    if data[8:16].startswith(b'{"'):
+        return "the remoting protocol: clients are served on listenPort"
+    if data[:8] in {PACK_REPORT.pack(one) for one in _HANDSHAKES}:
+        return AUTO_SWITCH
+    return None
