@@ -38,7 +38,9 @@ ROOMS = {
     "mqtool.engine.__init__": Row(),
     "mqtool.engine.store": Row(("mqtool.formats",)),
     "mqtool.engine.repair": Row(("mqtool.engine.store", "mqtool.formats")),
-    "mqtool.engine.broker": Row(("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats")),
+    "mqtool.engine.broker": Row(
+        ("mqtool.engine.repair", "mqtool.engine.store", "mqtool.formats"), when_called=("mqtool.engine.replication",)
+    ),
     "mqtool.engine.replication": Row(("mqtool.engine.store", "mqtool.formats")),
     "mqtool.engine.name_server": Row(("mqtool.formats",)),
     "mqtool.engine.client": Row(("mqtool.formats",)),
@@ -47,6 +49,7 @@ ROOMS = {
     "mqtool.engine.virtual_clock": Row(("mqtool.engine.remoting",)),
     "mqtool.engine.embedded": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.doors": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.engine.replication_server": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.registrar": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.metrics": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats", "mqtool.processes")),
@@ -110,6 +113,7 @@ OUTSIDE = {
     "mqtool.engine.streams": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.streams.tls": ("socket", "asyncio", *_CLOCK),
     "mqtool.engine.streams.server": (),
+    "mqtool.engine.streams.ports": (),
 }
 
 ENDS_THE_PROGRAM = "mqtool.cli"

@@ -68,6 +68,12 @@ _FEW_CONNECTIONS = 1000
     help="Serve only who has an account in this plain_acl.yml; made, with accounts, if it is not there.",
 )
 @click.option(
+    "--ha-allow",
+    multiple=True,
+    metavar="CIDR",
+    help="A network that slaves may come from, such as 10.0.0.0/8; repeats. Default: this machine.",
+)
+@click.option(
     "-c", "--config", type=click.Path(path_type=Path, readable=False), help="A broker.conf, or a namesrv.conf."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of either; repeats.")
@@ -81,6 +87,7 @@ def command(
     store: Path | None,
     metrics: int | None,
     acl: Path | None,
+    ha_allow: tuple[str, ...],
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -101,10 +108,15 @@ def command(
     if acl is not None and no_broker:
         raise click.UsageError("--acl is for a broker: a name server knows no accounts")
     from mqtool.engine.cluster import run
+    from mqtool.engine.streams.ports import is_loopback
     from mqtool.engine.streams.tls import OF_REGISTRATION
 
     metrics_of = _metrics(host, metrics) if metrics is not None else None
     given = _given(config, settings)
+    if ha_allow:
+        if no_broker:
+            raise click.UsageError("--ha-allow is for a broker: a name server has no slaves")
+        given["haAllow"] = ",".join(ha_allow)
     if acl is not None:
         given |= {"aclEnable": "true", "rocketmq.acl.plain.file": str(acl)}
         if not acl.exists():
@@ -120,21 +132,12 @@ def command(
         name_server = _name_server(host, namesrv_port, given, used, alone=no_broker)
     if not no_broker:
         broker = _broker(host, port, store or Path(given.get("storePathRootDir") or "store"), given, used)
-    if broker and not broker.settings.acl_enabled and not _is_loopback(host):
+    if broker and not broker.settings.acl_enabled and not is_loopback(host):
         click.echo(f"mqtool: whoever reaches {host} may do everything here: --acl FILE lets in only accounts", err=True)
     if unused := sorted(given.keys() - used):
         click.echo(f"mqtool: these settings have no effect here: {', '.join(unused)}", err=True)
     _prepare_process()
     return run(_serve(name_server, broker, (names or "") if no_namesrv else "", metrics_of))
-
-
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _make_accounts(path: Path) -> None:
@@ -186,7 +189,7 @@ def _name_server(
 
 
 def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
-    from mqtool.engine.broker.roles import check_roles
+    from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
     from mqtool.engine.broker.settings import BrokerSettings
     from mqtool.engine.cluster import BrokerConfig
     from mqtool.engine.doors import DOORS, further_ports, parse_port
@@ -200,7 +203,16 @@ def _broker(host: str, port: int | None, store: Path, given: dict[str, str], use
     used |= STORE_SETTINGS | {"storePathRootDir"} | {door.setting for door in DOORS.values()}
     check_roles(given, rules)
     of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
-    return BrokerConfig(store, host, port, rules, of_store, TlsSettings.of(given), further_ports(given))
+    return BrokerConfig(
+        store,
+        host,
+        port,
+        rules,
+        of_store,
+        TlsSettings.of(given),
+        further_ports(given),
+        is_replicated=not HA_SETTINGS.isdisjoint(given),
+    )
 
 
 def _prepare_process() -> None:
@@ -248,6 +260,8 @@ async def _serve(
         ready = [f"name server {cluster.name_server_address}"] if name_server else []
         for doors in cluster.door_addresses:
             ready += [f"{door} {address}" for door, address in doors.items()]
+        if broker and broker.is_replicated:
+            ready += [f"replication {address}" for address in cluster.replication_addresses]
         async with contextlib.AsyncExitStack() as stack:
             if metrics_of:
                 address = await stack.enter_async_context(metrics_of(cluster.brokers))

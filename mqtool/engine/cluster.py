@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from mqtool.engine.broker.roles import remarks
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.doors import DOORS, REMOTING
 from mqtool.engine.name_server.kv_configs import write_kv
@@ -29,10 +30,11 @@ from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient, own_address
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.server import RemotingServer
+from mqtool.engine.streams.ports import free_port, is_loopback
 from mqtool.engine.streams.server import Limits, StreamServer, most_connections
 from mqtool.engine.streams.tls import TlsSettings
 from mqtool.engine.virtual_clock import VirtualClock
-from mqtool.errors import MqtoolError, RecoveryNeededError, Status, WriteError
+from mqtool.errors import MqtoolError, RecoveryNeededError, Status, UnavailableError, WriteError
 from mqtool.formats.peer import Peer
 from mqtool.processes import die_with
 
@@ -48,7 +50,9 @@ Clock = Callable[[], int]
 _FLUSH_LOOK_SECONDS = 0.1
 """How often the flusher looks whether something is due that nobody waits for."""
 _VIP_DISTANCE = 2
-"""How far below its own the port lies on which a broker listens for clients that use the VIP channel."""
+"""How far below its own the port lies on which a broker listens for slaves' questions, and for clients that use it."""
+_MAX_SLAVES = 64
+_LOOPBACK = "127.0.0.1"
 _SOCKETS_AT_A_TIME = 16
 """A request takes some 50 µs or more."""
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
@@ -75,6 +79,7 @@ class BrokerConfig:
     store_settings: Mapping[str, str] = field(default_factory=dict)  # by RocketMQ's names
     tls: TlsSettings = field(default_factory=TlsSettings)
     further_ports: Mapping[str, int] = field(default_factory=dict)  # of other doors, by name: see ``doors.DOORS``
+    is_replicated: bool = False  # slaves are wanted: their ports must be free
 
 
 class Cluster:
@@ -102,6 +107,8 @@ class Cluster:
         """The servers of each broker, by the names of its doors."""
         self.door_addresses: list[dict[str, str]] = []
         """Where they listen."""
+        self.replication_addresses: list[str] = []
+        """Where slaves reach each broker; empty for one whose port for them was taken."""
 
     async def __aenter__(self) -> Self:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -127,6 +134,7 @@ class Cluster:
                 self.brokers.append(broker.rules)
                 self.doors.append(broker.servers)
                 self.door_addresses.append(broker.addresses)
+                self.replication_addresses.append(broker.rules.state.ha_address)
                 self._catching_up.append(broker.catch_up)
             if isinstance(self._clock, VirtualClock):
                 self._clock.on_advance.append(self._follow)
@@ -215,18 +223,27 @@ class _RunningBroker:
         """
         # With a store numpy comes in, which a name server alone does not need.
         from mqtool.engine.broker.broker import Broker
+        from mqtool.engine.replication_server import ReplicationServer
 
         config = self._config
         self.store = await self._open_store()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self.store.close)
             self.rules: Broker = Broker(self.store, self._clock(), config.settings)
+            for remark in remarks(config.settings):
+                log.warning("%s", remark)
+            limits = Limits(connections=_MAX_SLAVES, idle_seconds=float("inf"))  # the rules look after idle slaves
+            self.replication = ReplicationServer(self.rules, limits, self._clock)
+            stack.push_async_callback(self.replication.stop)
+            self.replication.master.on_confirmed = self._turn
             host = config.settings.host or _address_of(config.host)
-            self.rules.listens_at(f"{host}:{config.port}")
-            await self._open_doors(stack, host)
+            wanted = config.port or free_port(config.host, (1, -_VIP_DISTANCE))
+            self.rules.listens_at(f"{host}:{wanted}")
+            await self._open_doors(stack, host, wanted)
             _, _, port = self.addresses[REMOTING].rpartition(":")
             self.rules.listens_at(f"{host}:{port}")
-            await self._listen_for_vips(int(port))
+            await self._listen_beside(self._listen_for_vips, int(port))
+            await self._listen_beside(self._listen_for_slaves, int(port))
             stack.pop_all()
         self.rules.awaited_flushes.on_wanted = self._flush_wanted.set
         self.rules.saves.on_wanted = self._saves_wanted.set
@@ -241,9 +258,9 @@ class _RunningBroker:
         self._registrar = Registrar(self.rules, self._name_server, peer, self._elsewhere, self._clock)
         await self._registrar.start()
 
-    async def _open_doors(self, stack: contextlib.AsyncExitStack, host: str) -> None:
+    async def _open_doors(self, stack: contextlib.AsyncExitStack, host: str, port: int) -> None:
         config = self._config
-        ports = {REMOTING: config.port, **config.further_ports}
+        ports = {REMOTING: port, **config.further_ports}
         limits = Limits(connections=most_connections(1 + len(ports)))
         for name, port in ports.items():
             server = DOORS[name].make(self.rules, config.tls, limits, self._clock)
@@ -251,15 +268,41 @@ class _RunningBroker:
             stack.push_async_callback(server.stop)
             self.servers[name], self.addresses[name] = server, f"{host}:{at}"
 
+    async def _listen_beside(self, listen: Callable[[int], Coroutine[Any, Any, None]], port: int) -> None:
+        """Listen on a port beside that of the broker, which is there without it where nobody has asked for slaves.
+
+        Raises:
+            UnavailableError: the port is taken, and slaves are wanted.
+        """
+        try:
+            await listen(port)
+        except MqtoolError as error:
+            if self._config.is_replicated:
+                raise
+            level = logging.WARNING if self._config.port else logging.INFO  # nobody relies on one that was chosen
+            log.log(level, "%s", error)
+
     async def _listen_for_vips(self, port: int) -> None:
-        """Listen where clients send to whose ``vipChannelEnabled`` is true; a broker without that serves all others."""
+        """Listen where slaves ask for tables, and clients send to whose ``vipChannelEnabled`` is true."""
         vip_port = port - _VIP_DISTANCE
         try:
             if vip_port > 0:
                 await self.servers[REMOTING].listen(self._config.host, vip_port)
         except MqtoolError as error:
-            level = logging.WARNING if self._config.port else logging.INFO  # a port that was chosen is nobody's VIP
-            log.log(level, "no VIP channel: %s", error)
+            text = f"no fast port (listenPort - {_VIP_DISTANCE}) for slaves and clients with VIP channels: {error}"
+            raise UnavailableError(text) from error
+
+    async def _listen_for_slaves(self, port: int) -> None:
+        """Listen for slaves, on this machine's own address where they may not come from elsewhere."""
+        config, settings = self._config, self._config.settings
+        host = _LOOPBACK if self.replication.is_of_loopback and not is_loopback(config.host) else config.host
+        try:
+            at = await self.replication.listen(host, settings.ha_port or port + 1)
+        except MqtoolError as error:
+            raise UnavailableError(f"no port for slaves (haListenPort, else listenPort + 1): {error}") from error
+        self.rules.state.ha_address = f"{settings.ha_host or _address_of(config.host)}:{at}"
+        if host != config.host and config.is_replicated:
+            log.warning("slaves are served on %s:%d only: --ha-allow CIDR lets others in", host, at)
 
     async def stop(self) -> None:
         """Tell name servers and clients, write everything down and close the store.
@@ -277,7 +320,7 @@ class _RunningBroker:
         await self._making
         self.rules.tick(self._clock())
         await self._saver
-        await asyncio.gather(*(server.stop() for server in self.servers.values()))
+        await asyncio.gather(self.replication.stop(), *(server.stop() for server in self.servers.values()))
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -302,7 +345,7 @@ class _RunningBroker:
         self._registrar.register_soon()
 
     def _catch_up_servers(self, now: int) -> None:
-        for server in self.servers.values():
+        for server in (*self.servers.values(), self.replication):
             server.catch_up(now)
 
     def _turn(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mqtool.engine.broker.roles import check_roles
+from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig, run
 from mqtool.engine.doors import further_ports, further_settings
@@ -67,7 +67,8 @@ class Broker:
         names, not_of_name_server = NameServerSettings().updated(given)
         self._name_server = None if name_servers else NameServerConfig(host, name_server_port, names, tls)
         of_store = {name: value for name, value in given.items() if name in STORE_SETTINGS}
-        self._config = (host, port, rules, of_store, tls, further_ports(given))
+        is_replicated = not HA_SETTINGS.isdisjoint(given)
+        self._config = (host, port, rules, of_store, tls, further_ports(given), is_replicated)
         self._name_servers = name_servers
         self._given_store = store
         self._clock = clock

@@ -88,7 +88,14 @@ class Registrar:
         if self._clients:
             body = build_registration(registration)
             name, address, cluster, broker_id = self._identity()
-            header = RegisterBroker(name, address, cluster, "", broker_id, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
+            header = RegisterBroker(
+                name,
+                address,
+                cluster,
+                self._broker.state.ha_address,
+                broker_id,
+                body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+            )
             command = RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(header), body=body)
             await asyncio.gather(*(self._tell(client, command) for client in self._clients))
 
@@ -101,7 +108,7 @@ class Registrar:
     def _register_here(self, registration: Registration) -> None:
         if self._name_server is not None:
             name, address, cluster, broker_id = self._identity()
-            broker = Registering(name, address, cluster, broker_id)
+            broker = Registering(name, address, cluster, broker_id, self._broker.state.ha_address)
             with contextlib.suppress(RefusedError):  # it does not count: the next one may
                 self._name_server.register(broker, registration, self._peer, self._clock(), is_own=True)
 

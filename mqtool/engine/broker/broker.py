@@ -50,6 +50,7 @@ from mqtool.formats.stored_message import parse_stored
 from mqtool.formats.topics import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
+    from mqtool.engine.replication.master import Master
     from mqtool.engine.store.message_store import MessageStore
 
 _REAL_TOPIC = probe_of("REAL_TOPIC")
@@ -90,6 +91,8 @@ class Broker:
         self.store = store
         self.state = state = BrokerState(settings or BrokerSettings(), "127.0.0.1:10911")
         settings = state.settings
+        self.on_configure: list[Callable[[BrokerSettings], None]] = []
+        """Who is told of new settings."""
         self._next_store_tick = now
 
         config = store.root / "config"
@@ -119,6 +122,7 @@ class Broker:
         self.setting_requests = SettingRequests(store, state, self.configure)
         self.statistics = Statistics(store, topics, groups, offsets, self.clients, self.figures)
         self.awaited_flushes = AwaitedFlushes(store, state, room)
+        self.slaves: Master | None = None
         self.delayed = DelayedMessages(store, state, saves, config, now)
         self.timers = Timers(store, state, saves, config, now)
         revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
@@ -192,6 +196,12 @@ class Broker:
         """Go by these settings from now on; those of ``AT_START`` stay without effect."""
         self.state.settings = self.topics.settings = settings
         self.groups.creates = settings.auto_create_groups
+        for tell in self.on_configure:
+            tell(settings)
+
+    def has_slaves(self, master: "Master") -> None:
+        """Have sends wait for slaves from now on, where they are to, and tell of them."""
+        self.slaves = self.awaited_flushes.slaves = master
 
     def closed(self, session: Session, now: int) -> None:
         """Let go of all that belongs to a session that has ended."""

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.operations.administration import runtime_info
 from mqtool.engine.broker.operations.queues import store_timestamp
+from mqtool.engine.broker.settings import Role
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.replication.master import SlaveStatus
 
 Row = tuple[tuple[str, ...], float]
 """The values of the labels, and the gauge's own."""
@@ -183,6 +185,27 @@ def _given_rate(view: _View) -> Iterator[Row]:
     yield _broker_labels(view.broker), view.broker.figures.given_rates(view.now)[1]
 
 
+# Replication
+
+
+def _of_slaves(value: Callable[["SlaveStatus"], float | None]) -> Callable[[_View], Iterable[Row]]:
+    """Return rows with a figure of each slave that has it."""
+
+    def rows(view: _View) -> Iterator[Row]:
+        slaves = view.broker.slaves
+        for one in slaves.statuses(view.now) if slaves else ():
+            if (figure := value(one)) is not None:
+                yield (*_place(view.broker), one.address), figure
+
+    return rows
+
+
+def _replicas_in_sync(view: _View) -> Iterator[Row]:
+    if view.broker.slaves and view.broker.state.role is not Role.SLAVE:
+        yield _place(view.broker), 1 + view.broker.slaves.in_sync_count()
+
+
+_OF_SLAVE = ("cluster", "broker", "slave")
 _OF_TOPIC = ("cluster", "broker", "topic")
 _OF_GROUP = ("cluster", "broker", "topic", "group")
 _OF_DIFFERENCE = ("group", "topic", "countOfOnlineConsumers", "msgModel")
@@ -225,6 +248,23 @@ _KINDS = {
         "messages that a group sent back in the last minute",
         _OF_GROUP,
         _shares_of_groups("sent_back", as_rate=False),
+    ),
+}
+
+_KINDS |= {  # which the exporter does not have
+    "mqtool_replication_in_sync_count": _Kind(
+        "brokers that have the log of this master, itself included", ("cluster", "broker"), _replicas_in_sync
+    ),
+    "mqtool_replication_lag_bytes": _Kind(
+        "bytes of the log that a slave has not acknowledged", _OF_SLAVE, _of_slaves(lambda one: one.lag)
+    ),
+    "mqtool_replication_lag_seconds": _Kind(
+        "how long a slave has been without what it lacks",
+        _OF_SLAVE,
+        _of_slaves(lambda one: None if one.lag_ms is None else one.lag_ms / 1000),
+    ),
+    "mqtool_replication_bytes_per_second": _Kind(
+        "bytes of the log sent to a slave in the last second", _OF_SLAVE, _of_slaves(lambda one: one.bytes_per_second)
     ),
 }
 

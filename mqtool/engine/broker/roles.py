@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 
-from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.broker.settings import MASTER_ID, BrokerSettings, Role
 from mqtool.errors import UsageError
 
 HA_SETTINGS = frozenset(
@@ -22,6 +22,8 @@ HA_SETTINGS = frozenset(
 """Who gives one of these wants replication: a port for it that is taken is an error then."""
 
 _DIALECTS = (4, 5)
+_WITHOUT_REPLICAS = 4
+"""The dialect that knows no inSyncReplicas: a SYNC_MASTER waits for one slave."""
 _REFUSED = {
     "enableControllerMode": "a controller chooses the master, and slaves speak another protocol",
     "enableDLegerCommitLog": "a log of DLedger can be read here, and not written",
@@ -41,6 +43,24 @@ def role_of(settings: BrokerSettings) -> Role:
         return Role(settings.role.strip().upper())
     except ValueError:
         raise UsageError(f"brokerRole={settings.role} is none of {', '.join(Role)}") from None
+
+
+def remarks(settings: BrokerSettings) -> list[str]:
+    """Return what to say when a broker starts: which settings do less than they seem to."""
+    role, said = role_of(settings), []
+    if role is Role.SYNC_MASTER and settings.ha_dialect != _WITHOUT_REPLICAS and settings.in_sync_replicas == 1:
+        said.append(
+            "brokerRole=SYNC_MASTER with inSyncReplicas=1, the default, waits for nobody: with inSyncReplicas=2 each "
+            "send waits for one slave"
+        )
+    if role is Role.ASYNC_MASTER and settings.in_sync_replicas > 1:
+        said.append(
+            f"inSyncReplicas={settings.in_sync_replicas} has no effect: a broker with brokerRole=ASYNC_MASTER waits "
+            "for no slave"
+        )
+    if role is not Role.SLAVE and settings.broker_id != MASTER_ID:
+        said.append(f"brokerId={settings.broker_id} has no effect: the id of a master is {MASTER_ID}")
+    return said
 
 
 def check_roles(given: Mapping[str, str], settings: BrokerSettings) -> None:

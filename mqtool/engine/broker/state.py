@@ -13,6 +13,9 @@ class BrokerState:
         self.role = role_of(settings)
         self.listens_at(address)
 
+        self.ha_address = ""
+        """Where slaves reach it, ``host:port``; empty where it does not listen for them."""
+
     @property
     def broker_id(self) -> int:
         """By which others of its name tell it from them: a master has one whatever its settings say."""

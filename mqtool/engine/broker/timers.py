@@ -308,6 +308,10 @@ class Timers:
                 is_recall = _DELETE in pairs
                 yield Timed(out, stored.physical_offset, stored.size, topic, is_recall)
 
+    def check_point(self) -> bytes:
+        """Return how far delivery has come, as slaves are told it: the first numbers of the file that keeps it."""
+        return self._page()[: -len(_REST)]
+
     def _page(self) -> bytes:
         queue = self._store.queue(TIMER_TOPIC, 0)
         first = min((offset for _, offset in self._waiting), default=queue.next_offset if queue else 0)

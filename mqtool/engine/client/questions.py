@@ -430,6 +430,42 @@ def runtime_info() -> Question[dict[str, str]]:
     )
 
 
+class SlaveProgress(NamedTuple):
+    """How far a slave is, as its master sees it."""
+
+    host: str
+    acknowledged_offset: int
+    lag_ms: int | None  # told by masters of mqtool only
+
+
+class HaStatus(NamedTuple):
+    """What a broker of 5.x tells of replication."""
+
+    in_sync_slaves: int
+    slaves: list[SlaveProgress]  # by connections; a slave has none
+
+
+def ha_status() -> Question[HaStatus | None]:
+    """How far the slaves of a broker are; None of one that cannot tell, as those of 4.9."""
+
+    def read(answer: RemotingCommand) -> HaStatus | None:
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        body = parse_body(answer.body)
+        slaves = [
+            SlaveProgress(
+                str(_object(one).get("addr") or "").rpartition(":")[0],
+                _number(one, "slaveAckOffset"),
+                _number(one, "lagMillis") if _object(one).get("lagMillis") is not None else None,
+            )
+            for one in _list(body, "haConnectionInfo")
+        ]
+        return HaStatus(_number(body, "inSyncSlaveNums"), slaves)
+
+    codes = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    return _ask(RequestCode.GET_BROKER_HA_STATUS, read, codes=codes)
+
+
 def broker_settings() -> Question[dict[str, str]]:
     """The settings of a broker, by RocketMQ's names."""
     return _ask(RequestCode.GET_BROKER_CONFIG, lambda answer: parse_settings(answer.body.decode("utf-8", "replace")))

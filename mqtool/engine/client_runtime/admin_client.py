@@ -43,6 +43,19 @@ class BrokerFigures(NamedTuple):
     error: MqtoolError | None = None
 
 
+class Replication(NamedTuple):
+    """How a broker takes part in replication."""
+
+    broker: BrokerPlace
+    role: str  # ASYNC_MASTER, SYNC_MASTER, SLAVE; MASTER of one that does not say which
+    lag_bytes: int | None  # of a slave: what its log lacks of its master's; None where one of them does not answer
+    lag_seconds: (
+        float | None
+    )  # since when it lacks that; known where the master is one of mqtool, or nothing is lacking
+    in_sync_count: int | None  # of a master: how many have its log, itself included; brokers of 4.9 do not tell
+    fault: str  # why a slave does not follow its master
+
+
 class TopicOnBroker(NamedTuple):
     """The settings that a broker has for a topic."""
 
@@ -209,6 +222,46 @@ class AdminClient(Running):
                 return BrokerFigures(broker, {}, error)
 
         return await together(told(broker) for broker in (await self.brokers() if brokers is None else brokers))
+
+    async def replication(self, told: Iterable[BrokerFigures] | None = None) -> list[Replication]:
+        """Return how brokers take part in replication: all, or those of ``told``, whose figures are taken from there.
+
+        How far a slave is behind is what its own figures and those of its master say, which are asked for one after the
+        other: of a busy master it is some messages off.
+        """
+        figures = list(await self.broker_figures() if told is None else told)
+        places = {
+            (one.broker.cluster, one.broker.broker_name): one for one in figures if one.broker.broker_id == MASTER
+        }
+        statuses = await together(self._ha_status(one) for one in places.values())
+        status_of = dict(zip(places, statuses, strict=True))
+        found = []
+        for one, role in zip(figures, await together(self._role(one) for one in figures), strict=True):
+            place = one.broker
+            key = (place.cluster, place.broker_name)
+            status = status_of.get(key)
+            if place.broker_id == MASTER:
+                count = None if status is None else 1 + status.in_sync_slaves
+                found.append(Replication(place, role, None, None, count, ""))
+                continue
+            end, own_end = _log_end(places.get(key)), _log_end(one)
+            lag = None if end is None or own_end is None else max(end - own_end, 0)
+            fault = one.figures.get("replicationReason", "")  # of a slave of mqtool
+            found.append(Replication(place, role, lag, _lag_seconds(lag, own_end, place, status), None, fault))
+        return found
+
+    async def _role(self, told: BrokerFigures) -> str:
+        try:
+            settings = {} if told.error else await self.ask(told.broker.address, questions.broker_settings())
+        except MqtoolError:
+            settings = {}
+        return settings.get("brokerRole") or ("MASTER" if told.broker.broker_id == MASTER else "SLAVE")
+
+    async def _ha_status(self, told: BrokerFigures) -> "questions.HaStatus | None":
+        try:
+            return None if told.error else await self.ask(told.broker.address, questions.ha_status())
+        except MqtoolError:
+            return None
 
     # Topics
 
@@ -545,3 +598,21 @@ def group_offsets(
         lag = None if high is None else max(high - ((low or 0) if offset is None else offset), 0)
         rows.append(GroupOffset(group, topic, broker_name, queue_id, low, offset, high, lag))
     return rows
+
+
+def _log_end(told: BrokerFigures | None) -> int | None:
+    """Return where the log of a broker ends, None where that is not known."""
+    text = told.figures.get("commitLogMaxOffset", "") if told else ""
+    return int(text) if text.isdecimal() else None
+
+
+def _lag_seconds(
+    lag: int | None, end: int | None, place: BrokerPlace, status: "questions.HaStatus | None"
+) -> float | None:
+    """Return since when a slave lacks what it lacks: of the connections from its host that nearest to its end tells."""
+    if not lag or end is None:
+        return None if lag is None else 0.0
+    host = place.address.rpartition(":")[0]
+    near = [one for one in (status.slaves if status else ()) if one.host == host and one.lag_ms is not None]
+    lags = [one.lag_ms for one in sorted(near, key=lambda one: abs(one.acknowledged_offset - end))]
+    return None if not lags or lags[0] is None else lags[0] / 1000

@@ -103,7 +103,8 @@ class LiveLog:
         self._written: Segment | None = None  # the last segment
         self._ahead: Segment | None = None  # the next one, if it is there already
         self._making = threading.Lock()
-        self._half_at = 0  # when the log has come to here there may be little room
+        self._look_at = 0  # when the log has come to here there may be little room, or somebody to be told
+        self._told_of_growth: Callable[[], None] | None = None
         self._open: collections.OrderedDict[int, Segment] = collections.OrderedDict()  # for readers
 
     def take_up(self, end_offset: int, last_start: int, flushed_offset: int, flushed_start: int) -> None:
@@ -156,8 +157,8 @@ class LiveLog:
         self.last_timestamp = timestamp
         self.last_start = last_start
         self.end_offset += len(records)  # last: who flushes in another thread takes it first
-        if self.end_offset >= self._half_at:
-            self._look_for_room()
+        if self.end_offset >= self._look_at:
+            self._look()
 
     def write_at(self, at: int, data: bytes) -> None:
         """Write bytes of the log of another broker, whose segments are as long, to where they lie there.
@@ -186,8 +187,8 @@ class LiveLog:
             self._write(position, part)
             self.end_offset += len(part)
             data = data[len(part) :]
-            if self.end_offset >= self._half_at:
-                self._look_for_room()
+            if self.end_offset >= self._look_at:
+                self._look()
 
     def cut(self, end: int) -> None:
         """Have the log end before a record that is there by half.
@@ -232,12 +233,20 @@ class LiveLog:
         self._disk.create(segment.path, self.file_size)
         return segment
 
-    def _look_for_room(self) -> None:
+    def tell_of_growth(self, told: Callable[[], None]) -> None:
+        """Have somebody told of the next write, once, in its thread; other writes cost nothing for that."""
+        self._told_of_growth = told
+        self._look_at = 0
+
+    def _look(self) -> None:
         """Say so where there is little room, and look again when the log has come to the half of a segment."""
+        if self._told_of_growth is not None:
+            told, self._told_of_growth = self._told_of_growth, None
+            told()
         if self.has_little_room and self.on_little_room is not None:
             self.on_little_room()
         size = self.file_size
-        self._half_at = (self.end_offset + size // 2) // size * size + (size + 1) // 2
+        self._look_at = (self.end_offset + size // 2) // size * size + (size + 1) // 2
 
     @property
     def has_little_room(self) -> bool:

@@ -9,14 +9,21 @@ if TYPE_CHECKING:
 
 
 class LogReader:
-    """Reads on where it has ended; what it has not read yet may hold retention back (``retentionWaitsForReaders``)."""
+    """Reads on where it has ended; what it may still want holds retention back, if ``retentionWaitsForReaders``."""
 
     def __init__(self, log: "LiveLog", offset: int) -> None:
         """Begin at an address."""
         self.offset = offset
         """Address of the next byte."""
+        self.held_offset: int | None = None
+        """From where on bytes may be wanted once more; None: what is read is never wanted again."""
         self._log = log
         log.readers.add(self)
+
+    @property
+    def wanted_offset(self) -> int:
+        """Address of the first byte that it may still want."""
+        return self.offset if self.held_offset is None else self.held_offset
 
     def read(self, most: int) -> memoryview:
         """Return the next bytes, up to ``most`` and not beyond the end of a segment; none at the end of the log.

@@ -105,7 +105,7 @@ class Retention:
             return False
         if self._waits_for_readers and not self._is_forced:
             end = segment.start_offset + log.file_size
-            if any(reader.offset < end for reader in log.readers):
+            if any(reader.wanted_offset < end for reader in log.readers):
                 return False
         self._left -= 1
         self._next_deletion = now + self._delete_interval

@@ -123,6 +123,9 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     may begin with that byte has to be served with TLS only, or without.
     """
 
+    reads_on = False
+    """Whether a peer is read from that does not read what it is sent: for protocols in which it asks for nothing."""
+
     def __init__(
         self,
         rules: Rules[Sent],
@@ -168,6 +171,9 @@ class StreamServer(ABC, Generic[Taken, Sent]):
     def stranger(self, data: bytes | bytearray) -> str | None:  # noqa: ARG002
         """Return which protocol a connection speaks that began with bytes of another, None where that is not known."""
         return None
+
+    def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
+        """Take note that much of what a peer was sent waits to be read, or that it does no longer."""
 
     # What owns it calls
 
@@ -234,6 +240,11 @@ class StreamServer(ABC, Generic[Taken, Sent]):
         for peer, command in outgoing:
             if connection := self._connections.get(peer):
                 connection.put(self.encode(command))
+
+    def end(self, peer: Peer, reason: str) -> None:
+        """End a connection; what it has not been sent yet is dropped."""
+        if connection := self._connections.get(peer):
+            connection.end(reason)
 
     # What its connections call
 
@@ -481,11 +492,14 @@ class _ServerConnection(asyncio.Protocol, Generic[Taken, Sent]):
 
     def pause_writing(self) -> None:
         # Who does not read answers may not ask on.
-        self._is_deaf = True
-        self._pause()
+        self._is_deaf = not self._server.reads_on
+        if self._is_deaf:
+            self._pause()
+        self._server.backed_up(self.peer, True)
 
     def resume_writing(self) -> None:
         self._is_deaf = False
+        self._server.backed_up(self.peer, False)
         self._server.loop.call_soon(self._go_on)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mqtool.engine.broker.metrics import Gauge, gauges
+from mqtool.engine.replication.master import Master, MasterSettings
 from mqtool.formats.bodies import ConsumerData, Subscription
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.peer import Peer
@@ -64,7 +65,7 @@ def test_names_and_labels_are_those_of_the_exporter(tmp_path: Path) -> None:
         ours = _at_work(asking)
 
     for name, gauge in ours.items():
-        assert " ".join(gauge.labels) == theirs[name]
+        assert name.startswith("mqtool_") or " ".join(gauge.labels) == theirs[name]
         assert all(len(values) == len(gauge.labels) for values, _ in gauge.rows)
     assert len(ours) > 45
 
@@ -94,3 +95,24 @@ def test_values_are_those_of_the_store_and_the_groups(tmp_path: Path) -> None:
     assert told["rocketmq_producer_count"] == {(*place, "P"): 1}
     assert [*told["rocketmq_brokeruntime_commitlog_maxoffset"].values()] == [end]
     assert [*told["rocketmq_broker_qps"].values()] == [2 / 60]
+
+
+def test_of_each_slave_it_is_told_how_far_it_is_behind(tmp_path: Path) -> None:
+    with broker_at_work(tmp_path) as asking:
+        assert [gauge.rows for gauge in gauges(asking.broker, NOW) if "mqtool_replication" in gauge.name] == [[]] * 4
+        master = Master(asking.store.log, MasterSettings())
+        asking.broker.has_slaves(master)
+        asking.append(new_message("T"))
+        end = asking.store.log.end_offset
+        for number, offset in ((1, end), (2, end - 30)):
+            peer = Peer(number, "192.0.2.1", number)
+            master.opened(peer, NOW)
+            master.reported(peer, offset, NOW)
+        [*master.tick(NOW)]
+        told = {gauge.name: dict(gauge.rows) for gauge in gauges(asking.broker, NOW + 2500)}
+
+    place = "DefaultCluster", "broker-a"
+    first, second = (*place, "192.0.2.1:1"), (*place, "192.0.2.1:2")
+    assert told["mqtool_replication_lag_bytes"] == {first: 0, second: 30}
+    assert told["mqtool_replication_lag_seconds"] == {first: 0, second: 2.5}
+    assert told["mqtool_replication_in_sync_count"] == {place: 3}

@@ -71,7 +71,8 @@ def test_what_is_built_is_what_real_brokers_sent(name: str) -> None:
 def test_a_head_is_known_before_its_body_has_come(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
     data = b"".join(build_frame_head(offset, len(body)) + body for offset, body in frames)
     parser, come = FrameParser(), 0
-    heads, bodies = [], []
+    heads: list[FrameHead] = []
+    bodies: list[Frame] = []
     ends = list(itertools.accumulate(12 + len(body) for _, body in frames))
     head_ends = [end - len(body) for end, (_, body) in zip(ends, frames, strict=True)]
 
@@ -79,7 +80,10 @@ def test_a_head_is_known_before_its_body_has_come(frames: list[tuple[int, bytes]
         parser.receive(piece)
         come += len(piece)
         for one in parser.commands():
-            (heads if isinstance(one, FrameHead) else bodies).append(one)
+            if isinstance(one, FrameHead):
+                heads.append(one)
+            else:
+                bodies.append(one)
         assert len(heads) == sum(end <= come for end in head_ends)
         assert len(bodies) == sum(end <= come for end in ends)
 
@@ -105,7 +109,7 @@ def test_of_reports_that_arrive_together_the_last_counts(given_reports: list[int
 def test_a_head_that_no_frame_has_is_refused(offset: int, size: int) -> None:
     parser = FrameParser()
     parser.receive(build_frame_head(10, 2) + b"ab" + build_frame_head(offset, size))
-    got = []
+    got: list[FrameHead | Frame] = []
 
     with pytest.raises(FormatError, match=r"a frame of .* bytes for"):
         got.extend(parser.commands())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _CODES = {
     Safety.NOT_ON_DISK: ResponseCode.FLUSH_DISK_TIMEOUT,
     Safety.NOT_WITH_OTHERS: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    Safety.NO_OTHERS: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
 
 

@@ -256,6 +256,8 @@ NEEDS: Mapping[int, Row] = {
             RequestCode.QUERY_CORRECTION_OFFSET,
             RequestCode.GET_ALL_CONSUMER_OFFSET,
             RequestCode.GET_ALL_DELAY_OFFSET,
+            RequestCode.GET_TIMER_CHECK_POINT,
+            RequestCode.GET_TIMER_METRICS,
             RequestCode.GET_BROKER_CONSUME_STATS,
             RequestCode.GET_PRODUCER_CONNECTION_LIST,
             RequestCode.GET_ALL_PRODUCER_INFO,

@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
 _OF_NAME_SERVERS = Refusal("name servers serve this, brokers do not")
 _OF_CLIENTS = Refusal("brokers ask this of clients")
 _RETIRED = Refusal("no release since 4.0 serves this")
-_NO_SLAVES = Refusal("this broker has no slaves")
+_NO_ACTING_MASTER = Refusal("no slave acts as its master here (enableSlaveActingMaster)")
 _NO_CONTROLLER = Refusal("there is no controller here")
 _NO_CONTAINER = Refusal("this broker runs in no container")
 _NO_ROCKSDB = Refusal("this broker keeps nothing in RocksDB")
@@ -88,9 +88,7 @@ REFUSED: Mapping[int, Refusal] = {
         RequestCode.WHO_CONSUME_THE_MESSAGE,
     ),
     **_each(
-        _NO_SLAVES,
-        RequestCode.GET_TIMER_CHECK_POINT,
-        RequestCode.GET_TIMER_METRICS,
+        _NO_ACTING_MASTER,
         RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
         RequestCode.EXCHANGE_BROKER_HA_INFO,
     ),

@@ -1,4 +1,4 @@
-"""What slaves, and those who look after them, ask a master that has none.
+"""What slaves, and those who look after them, ask a master.
 
 (Rules: remoting.md 3.8. RocketMQ: ``AdminBrokerProcessor``, ``HAService``.)
 """
@@ -6,8 +6,9 @@
 from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.settings import Role
-from mqtool.formats.bodies import build_body
-from mqtool.formats.codes import RequestCode
+from mqtool.formats.bodies import build_body, version_members
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.config_tables import DataVersion
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -23,15 +24,44 @@ _NO_CLIENT = {
 
 
 def ha_status(broker: "Broker", request: "Request") -> "Answer":
-    """Tell how far the slaves are: there are none."""
+    """Tell how far the slaves are."""
+    slaves = broker.slaves
+    connections = [
+        {
+            "addr": one.address,
+            "diff": one.lag,
+            "inSync": one.is_in_sync,
+            "slaveAckOffset": one.acknowledged_offset,
+            "transferFromWhere": one.next_offset,
+            "transferredByteInSecond": one.bytes_per_second,
+            "lagMillis": one.lag_ms,  # ours: RocketMQ tells bytes only, and its tools pass over what they do not know
+            "fault": one.fault,  # ours
+        }
+        for one in (slaves.statuses(request.now) if slaves else ())
+    ]
     body = {
         "haClientRuntimeInfo": _NO_CLIENT,  # what a slave would tell of its own connection
-        "haConnectionInfo": [],
-        "inSyncSlaveNums": 0,
+        "haConnectionInfo": connections,
+        "inSyncSlaveNums": slaves.in_sync_count() if slaves else 0,
         "master": broker.state.role is not Role.SLAVE,
         "masterCommitLogMaxOffset": broker.store.log.end_offset,
     }
     return request.command.answer(body=build_body(body))
+
+
+def timer_check_point(broker: "Broker", request: "Request") -> "Answer":
+    """Tell how far the delivery of timer messages has come."""
+    if not broker.settings.timer_enabled:
+        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="The checkpoint is null")
+    return request.command.answer(body=broker.timers.check_point())
+
+
+def timer_metrics(broker: "Broker", request: "Request") -> "Answer":
+    """Tell how many timer messages wait for each topic: that is counted by who delivers them, and not kept here."""
+    if not broker.settings.timer_enabled:
+        return request.command.answer(ResponseCode.SYSTEM_ERROR, remark="The timer message store is null")
+    version = version_members(DataVersion(0, broker.figures.started, 0))
+    return request.command.answer(body=build_body({"dataVersion": version, "timingCount": {}}))
 
 
 def reset_flush_offset(broker: "Broker", request: "Request") -> "Answer":  # noqa: ARG001
@@ -41,5 +71,7 @@ def reset_flush_offset(broker: "Broker", request: "Request") -> "Answer":  # noq
 
 PROCESSORS: "dict[int, Processor]" = {
     RequestCode.GET_BROKER_HA_STATUS: ha_status,
+    RequestCode.GET_TIMER_CHECK_POINT: timer_check_point,
+    RequestCode.GET_TIMER_METRICS: timer_metrics,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: reset_flush_offset,
 }

@@ -19,6 +19,7 @@ class AdminClient(BlockingClient["aio.AdminClient"]):
 
     brokers = blocking(lambda: aio.AdminClient.brokers)
     broker_figures = blocking(lambda: aio.AdminClient.broker_figures)
+    replication = blocking(lambda: aio.AdminClient.replication)
     topics = blocking(lambda: aio.AdminClient.topics)
     topic_queues = blocking(lambda: aio.AdminClient.topic_queues)
     create_topic = blocking(lambda: aio.AdminClient.create_topic)

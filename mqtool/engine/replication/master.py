@@ -1,0 +1,339 @@
+"""The rules of a master: what it sends to each slave and when, and how far the slaves are.
+
+Whoever owns the sockets says which connections come, go and are backed up, and gives the reports that arrive; ``tick``
+returns what to send. Bytes of the log leave as they lie there, as soon as they are written, flushed or not.
+
+RocketMQ believes whatever a slave reports. Here a report counts as an acknowledgement only of bytes that were sent on
+its connection, and a slave whose log is longer than the master's gets heartbeats and no data: what it would be sent
+does not go on where its log ends. (Rules: ha.md 2.2 to 2.4, 4. RocketMQ: ``DefaultHAService``, ``DefaultHAConnection``,
+``GroupTransferService``.)
+
+Cost: linear in the slaves for each tick; of the log only what is sent is read.
+"""
+
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.replication.frames import build_frame_head
+from mqtool.engine.store.log_reader import LogReader
+from mqtool.errors import MqtoolError
+from mqtool.formats.peer import Buffer, Peer
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.live_log import LiveLog
+
+log = logging.getLogger(__name__)
+
+_SENT_AT_ONCE = 1 << 18
+"""Bytes for one slave in one tick: others have their turn in between."""
+_SECOND_MS = 1000
+_MAX_SAMPLES = 3600
+_READ_AGAIN_MS = 1000
+"""How long to wait where the log could not be read."""
+_WARNED_MS = 60_000
+"""A slave that cannot be served comes back every few seconds."""
+_MAX_STRAYS = 1000
+
+
+class MasterSettings(NamedTuple):
+    """What a master goes by."""
+
+    heartbeat_ms: int = 5000  # nothing sent for so long: a heartbeat
+    housekeeping_ms: int = 20_000  # no report for so long: the connection is closed
+    batch_size: int = 32_768  # most bytes of a frame's body
+    bytes_per_second: int | None = None  # to each slave; None: as many as it takes
+    required_slaves: int = 0  # how many must have what is acknowledged; 0: nobody waits for slaves
+    counts_whatever_was_acknowledged: bool = False  # as 4.9: also by slaves that have gone
+    max_gap: int = 1 << 28  # a slave that lacks less is in sync
+    most_behind: int = 1 << 28  # as 4.9: a slave that lacks less is there to be waited for
+
+
+class SlaveStatus(NamedTuple):
+    """How a slave is doing."""
+
+    address: str
+    acknowledged_offset: int  # -1 before its first report
+    next_offset: int  # the next byte that it is sent
+    lag: int  # bytes
+    lag_ms: int | None  # how long ago the log ended where the slave's does; None: not known
+    is_in_sync: bool
+    bytes_per_second: int
+    fault: str  # why it is sent nothing
+
+
+class _Slave:
+    """One connection."""
+
+    __slots__ = (
+        "acknowledged",
+        "bytes_in_second",
+        "fault",
+        "is_backed_up",
+        "last_report",
+        "last_sent",
+        "next_read",
+        "peer",
+        "position",
+        "rate",
+        "reader",
+        "second",
+    )
+
+    def __init__(self, peer: Peer, now: int) -> None:
+        self.peer = peer
+        self.position = -1  # the next byte to be sent; -1 before the first report
+        self.reader: LogReader | None = None
+        self.acknowledged = -1
+        self.last_report = self.last_sent = self.second = now
+        self.bytes_in_second = self.rate = 0
+        self.next_read = 0  # not before this time
+        self.is_backed_up = False
+        self.fault = ""
+
+
+class Master:
+    """All slaves of a master; times are in ms.
+
+    ``on_news`` is called when ``tick`` has something to send, ``on_confirmed`` when slaves have acknowledged more.
+    ``hang_up`` ends a connection, given the reason.
+    """
+
+    def __init__(self, log_: "LiveLog", settings: MasterSettings) -> None:
+        self.on_news: Callable[[], None] = lambda: None
+        self.on_confirmed: Callable[[], None] = lambda: None
+        self.hang_up: Callable[[Peer, str], None] = lambda peer, reason: None  # noqa: ARG005
+        self._log = log_
+        self._slaves: dict[Peer, _Slave] = {}
+        self._highest = 0  # that any slave has ever acknowledged
+        self._strays: dict[tuple[str, int], None] = {}  # hosts, and ends of logs there that were longer than this one
+        self._next_warning: dict[str, int] = {}  # by host
+        self._sample_times: deque[int] = deque(maxlen=_MAX_SAMPLES)
+        self._sample_ends: deque[int] = deque(maxlen=_MAX_SAMPLES)
+        self.configure(settings)
+
+    def configure(self, settings: MasterSettings) -> None:
+        """Go by other settings from now on."""
+        self._settings = settings
+        self._confirm()
+
+    # What the connections do
+
+    def opened(self, peer: Peer, now: int) -> None:
+        """Take note of a connection; it is sent nothing before its first report."""
+        self._slaves[peer] = _Slave(peer, now)
+
+    def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, list[Buffer]]]:  # noqa: ARG002
+        """Take note that a connection has ended."""
+        self._forget(peer)
+        return ()
+
+    def _forget(self, peer: Peer) -> None:
+        slave = self._slaves.pop(peer, None)
+        if slave is not None:
+            self._stop_reading(slave)
+            self._confirm()
+
+    def _end(self, slave: _Slave, reason: str) -> None:
+        self._forget(slave.peer)
+        self.hang_up(slave.peer, reason)
+
+    def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
+        """Take note that what was sent waits to be read, or that it has been."""
+        if slave := self._slaves.get(peer):
+            slave.is_backed_up = is_backed_up
+            if not is_backed_up:
+                self.on_news()
+
+    def reported(self, peer: Peer, offset: int, now: int) -> None:
+        """Take a report: the first says where to begin, each that the slave has all below it."""
+        slave = self._slaves.get(peer)
+        if slave is None:
+            return
+        slave.last_report = now
+        if slave.position < 0:
+            self._begin(slave, offset, now)
+        elif slave.reader is None:  # what it has is not known to be ours
+            slave.position = offset
+        elif offset > slave.position:
+            reason = f"it reports {offset:,}, where {slave.position:,} is all that it was sent"
+            if self._settings.counts_whatever_was_acknowledged:
+                self._end(slave, reason)
+            else:
+                self._note_fault(slave, f"{reason}: that is not counted", now)
+        else:
+            slave.acknowledged = slave.reader.held_offset = offset
+            slave.fault = ""
+        self._confirm()
+
+    def _begin(self, slave: _Slave, offset: int, now: int) -> None:
+        """Begin where a first report says: 0 is the beginning of the last segment."""
+        log_ = self._log
+        end, stray = log_.end_offset, (slave.peer.host, offset)
+        slave.position = offset or max(end - end % log_.file_size, log_.min_offset)
+        if offset > end or stray in self._strays:
+            # Once this log is longer, too, nothing else tells that other bytes lie below that offset.
+            self._strays[stray] = None
+            if len(self._strays) > _MAX_STRAYS:
+                del self._strays[next(iter(self._strays))]
+            text = f"its log ends at {offset:,}, where this one ended at {end:,} or before: it is sent nothing"
+            self._note_fault(slave, f"{text}; start it again on an empty store or on a copy of this one", now)
+        elif slave.position < log_.min_offset:
+            self._note_missing(slave, now)
+        else:
+            slave.reader = LogReader(log_, slave.position)
+            slave.acknowledged, slave.reader.held_offset = offset, slave.position
+        self.on_news()
+
+    def _note_missing(self, slave: _Slave, now: int) -> None:
+        text = f"it needs {slave.position:,}, and this log begins at {self._log.min_offset:,}: it is sent nothing"
+        self._note_fault(slave, f"{text}; start it again on an empty store or on a copy of this one", now)
+
+    def _note_fault(self, slave: _Slave, fault: str, now: int) -> None:
+        host = slave.peer.host
+        if fault != slave.fault and now >= self._next_warning.get(host, now):
+            if len(self._next_warning) >= _MAX_STRAYS:
+                self._next_warning.clear()
+            self._next_warning[host] = now + _WARNED_MS
+            log.warning("slave %s: %s", slave.peer.address, fault)
+        slave.fault = fault
+
+    def _stop_reading(self, slave: _Slave) -> None:
+        if slave.reader is not None:
+            slave.reader.close()
+            slave.reader = None
+
+    # What is sent
+
+    def tick(self, now: int) -> Iterator[tuple[Peer, list[Buffer]]]:
+        """Yield what to send to whom, and hang up on those who have said nothing for too long."""
+        settings = self._settings
+        is_at_end = False
+        for slave in [*self._slaves.values()]:
+            if now - slave.last_report >= settings.housekeeping_ms:
+                self._end(slave, f"no report for {(now - slave.last_report) / 1000:.1f} s")
+                continue
+            if slave.reader is not None and slave.position < self._log.min_offset:  # retention does not wait
+                self._note_missing(slave, now)
+                self._stop_reading(slave)
+            if slave.position < 0 or slave.is_backed_up:
+                continue
+            if out := self._next_frames(slave, now):
+                yield slave.peer, out
+            elif now - slave.last_sent >= settings.heartbeat_ms:
+                slave.last_sent = now
+                yield slave.peer, [build_frame_head(slave.position, 0)]
+            is_at_end |= slave.position == self._log.end_offset and slave.reader is not None
+        if is_at_end:
+            self._log.tell_of_growth(self.on_news)
+        self._sample(now)
+
+    def _next_frames(self, slave: _Slave, now: int) -> list[Buffer]:
+        """Return the next frames of the log for a slave, none where there are no bytes or no more are allowed."""
+        if now - slave.second >= _SECOND_MS:
+            slave.rate = slave.bytes_in_second * _SECOND_MS // (now - slave.second)
+            slave.second, slave.bytes_in_second = now, 0
+        if slave.reader is None or now < slave.next_read:
+            return []
+        most = _SENT_AT_ONCE
+        if (allowed := self._settings.bytes_per_second) is not None:
+            most = min(most, allowed - slave.bytes_in_second)
+        try:
+            data = slave.reader.read(most)
+        except MqtoolError as error:
+            self._note_fault(slave, f"the log cannot be read: {error}; it is tried again", now)
+            slave.next_read = now + _READ_AGAIN_MS
+            return []
+        if not data:
+            return []
+        at, size, frames = slave.position, self._settings.batch_size, list[Buffer]()
+        for start in range(0, len(data), size):
+            body = data[start : start + size]
+            frames += build_frame_head(at + start, len(body)), body
+        slave.position += len(data)
+        slave.bytes_in_second += len(data)
+        slave.last_sent = now
+        return frames
+
+    def next_tick(self, now: int) -> int | None:
+        """Return when something is due: at once where there are bytes to be sent."""
+        settings, end = self._settings, self._log.end_offset
+        soonest: int | None = None
+        for slave in self._slaves.values():
+            due = slave.last_report + settings.housekeeping_ms
+            if slave.position >= 0 and not slave.is_backed_up:
+                due = min(due, slave.last_sent + settings.heartbeat_ms)
+                if slave.reader is not None and slave.position < end:
+                    due = min(due, self._next_read(slave, now))
+            soonest = due if soonest is None else min(soonest, due)
+        return soonest
+
+    def _next_read(self, slave: _Slave, now: int) -> int:
+        allowed = self._settings.bytes_per_second
+        is_over = allowed is not None and slave.bytes_in_second >= allowed
+        return max(now, slave.next_read, slave.second + _SECOND_MS if is_over else 0)
+
+    # How far the slaves are
+
+    def _confirm(self) -> None:
+        """Say up to where as many slaves have the log as have to."""
+        offsets = sorted((slave.acknowledged for slave in self._slaves.values()), reverse=True)
+        self._highest = max(self._highest, *offsets[:1]) if offsets else self._highest
+        settings, log_ = self._settings, self._log
+        required, before = settings.required_slaves, log_.confirmed_offset
+        if not required:
+            log_.confirmed_offset = None
+        elif settings.counts_whatever_was_acknowledged:
+            log_.confirmed_offset = self._highest
+        else:
+            log_.confirmed_offset = max(offsets[required - 1], 0) if len(offsets) >= required else 0
+        if log_.confirmed_offset != before:
+            self.on_confirmed()
+
+    def may_get(self, offset: int) -> bool:
+        """Tell whether to wait until slaves have the log up to an address: 4.9 does only where one is near."""
+        settings = self._settings
+        if not settings.counts_whatever_was_acknowledged:
+            return True
+        return bool(self._slaves) and offset - self._highest < settings.most_behind
+
+    def in_sync_count(self) -> int:
+        """Return how many slaves are in sync."""
+        return sum(map(self._is_in_sync, self._slaves.values()))
+
+    def _is_in_sync(self, slave: _Slave) -> bool:
+        lag = self._log.end_offset - slave.acknowledged
+        return slave.reader is not None and lag < self._settings.max_gap
+
+    def statuses(self, now: int) -> list[SlaveStatus]:
+        """Return how each slave is doing."""
+        end = self._log.end_offset
+        return [
+            SlaveStatus(
+                slave.peer.address,
+                slave.acknowledged,
+                max(slave.position, 0),
+                end - max(slave.acknowledged, 0),
+                self._lag_ms(slave.acknowledged, now),
+                self._is_in_sync(slave),
+                slave.rate if now - slave.second < 2 * _SECOND_MS else 0,
+                slave.fault,
+            )
+            for slave in self._slaves.values()
+        ]
+
+    def _sample(self, now: int) -> None:
+        """Note where the log ends, once a second: by this it is told how long ago it ended where a slave's does."""
+        if not self._sample_times or now - self._sample_times[-1] >= _SECOND_MS:
+            self._sample_times.append(now)
+            self._sample_ends.append(self._log.end_offset)
+
+    def _lag_ms(self, acknowledged: int, now: int) -> int | None:
+        if acknowledged < 0:
+            return None
+        behind = bisect_right(self._sample_ends, acknowledged)
+        if behind == len(self._sample_ends):
+            return 0
+        return now - self._sample_times[behind]

@@ -1,0 +1,119 @@
+"""The port of a broker for its slaves: where the rules of a master meet their connections.
+
+The stream has no authentication and no TLS: who may connect is decided by address.
+"""
+
+import ipaddress
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.replication.frames import ReportParser, other_protocol
+from mqtool.engine.replication.master import Master, MasterSettings
+from mqtool.engine.streams.server import Limits, StreamServer
+from mqtool.errors import UsageError
+from mqtool.formats.peer import Buffer, Peer
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_LOOPBACK = ("127.0.0.0/8", "::1/128")
+_DIALECT_4 = 4
+
+
+def allowed_networks(text: str) -> tuple[Network, ...]:
+    """Return the networks that slaves may come from, of a list with commas between; empty: this machine's loopback.
+
+    >>> [str(one) for one in allowed_networks("10.0.0.0/8, 192.168.1.7")]
+    ['10.0.0.0/8', '192.168.1.7/32']
+
+    Raises:
+        UsageError: one is none.
+    """
+    try:
+        return tuple(ipaddress.ip_network(one.strip()) for one in text.split(",") if one.strip()) or tuple(
+            map(ipaddress.ip_network, _LOOPBACK)
+        )
+    except ValueError as error:
+        raise UsageError(f"{error}: give networks like 10.0.0.0/8, with commas between (haAllow, --ha-allow)") from None
+
+
+def master_settings(settings: BrokerSettings, role: Role) -> MasterSettings:
+    """Return what a master goes by, of the settings of a broker."""
+    is_dialect_4 = settings.ha_dialect == _DIALECT_4
+    required = 0
+    if role is Role.SYNC_MASTER:
+        required = 1 if is_dialect_4 else settings.in_sync_replicas - 1
+    return MasterSettings(
+        settings.ha_heartbeat_ms,
+        settings.ha_housekeeping_ms,
+        settings.ha_batch_size,
+        settings.ha_bytes_per_second if settings.ha_flow_control else None,
+        required,
+        is_dialect_4,
+        settings.ha_max_gap,
+        settings.ha_most_behind,
+    )
+
+
+class ReplicationServer(StreamServer[int, list[Buffer]]):
+    """Listens for slaves, and stands between them and the rules of their master."""
+
+    new_frames = staticmethod(ReportParser)
+    stranger = staticmethod(other_protocol)
+    reads_on = True
+
+    def __init__(self, broker: "Broker", limits: Limits, clock: Callable[[], int]) -> None:
+        """Make the server of a broker, which has its slaves waited for and told of from now on.
+
+        Raises:
+            UsageError: its settings name a network that is none.
+        """
+        state = broker.state
+        self.networks = allowed_networks(state.settings.ha_allow)
+        self.master = master = Master(broker.store.log, master_settings(state.settings, state.role))
+        super().__init__(master, limits=limits, clock=clock)
+        master.on_news = self.turn_soon
+        master.hang_up = self.end
+        broker.has_slaves(master)
+        broker.on_configure.append(lambda settings: master.configure(master_settings(settings, state.role)))
+
+    @property
+    def is_of_loopback(self) -> bool:
+        """Whether slaves may come from this machine only."""
+        return all(network.is_loopback for network in self.networks)
+
+    def check_room(self, connection: Any) -> None:
+        """Take in a connection that is new; one from elsewhere than slaves may come from is ended."""
+        super().check_room(connection)
+        peer = connection.peer
+        if self._is_allowed(peer.host):
+            self.master.opened(peer, self.clock())
+            self.turn(self.clock())
+        else:
+            networks = ", ".join(map(str, self.networks))
+            self.say_of_stranger(f"the protocol of slaves, which may come from {networks} (--ha-allow)", peer)
+            self.end(peer, "it may not be a slave")
+
+    def _is_allowed(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:  # it has gone already
+            return False
+        return any(address in network for network in self.networks)
+
+    def dispatch(self, command: int, peer: Peer, now: int) -> None:
+        """Give a report to the rules."""
+        self.master.reported(peer, command, now)
+
+    def encode(self, command: list[Buffer]) -> list[Buffer]:
+        """Return what is written."""
+        return command
+
+    def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
+        """Have nothing more made for a slave that does not read what it was sent."""
+        self.master.backed_up(peer, is_backed_up)

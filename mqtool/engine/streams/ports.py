@@ -1,0 +1,46 @@
+"""Where to listen: ports that are free together, addresses that only this machine reaches."""
+
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+from mqtool.errors import UnavailableError
+
+_ATTEMPTS = 100
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether nobody but this machine reaches who listens on a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def free_port(host: str, distances: Iterable[int]) -> int:
+    """Return a port that nobody listens on, nor on those at some distances from it; 0 where none is found.
+
+    They are free when this returns, and anybody may take them then.
+
+    Raises:
+        UnavailableError: the host has no such address.
+    """
+    for _ in range(_ATTEMPTS):
+        with contextlib.ExitStack() as stack:
+            try:
+                family, kind, protocol, _, address = socket.getaddrinfo(
+                    host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )[0]
+                first = stack.enter_context(socket.socket(family, kind, protocol))
+                first.bind(address)
+            except OSError as error:
+                raise UnavailableError(f"cannot listen on {host}: {error.strerror or error}") from error
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError, OverflowError):
+                for distance in distances:
+                    other = stack.enter_context(socket.socket(family, kind, protocol))
+                    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    other.bind((address[0], port + distance, *address[2:]))
+                return port
+    return 0
