@@ -1,7 +1,7 @@
 """The replication stream between a master and its slaves: a report goes up, a frame comes down.
 
 A frame is its head and as many bytes of the commit log as that says; one without any is a heartbeat. Nothing else is
-ever sent: there is no handshake, no version and no checksum. (Rules: ha.md 2.)
+ever sent: there is no handshake, no version and no checksum. (Rules: replication.md 2.)
 """
 
 from construct import Int32sb, Int64sb, Struct

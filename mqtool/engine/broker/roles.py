@@ -1,6 +1,6 @@
 """What a broker is to others of its name, as its settings say, and the ways of replication that there are not here.
 
-(Rules: ha.md 1, 10. RocketMQ: ``BrokerStartup``, ``BrokerConfig``.)
+(Rules: replication.md 1, 10. RocketMQ: ``BrokerStartup``, ``BrokerConfig``.)
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Both directions of the replication stream, cut into reports and frames.
 
 Bytes may arrive in any pieces. What is no part of such a stream is refused with a sentence that says what it is, where
-that is known. (Rules: ha.md 2.1, 2.2, 10.)
+that is known. (Rules: replication.md 2.1, 2.2, 10.)
 """
 
 from collections.abc import Generator, Iterator
