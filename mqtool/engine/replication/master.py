@@ -5,8 +5,8 @@ returns what to send. Bytes of the log leave as they lie there, as soon as they 
 
 RocketMQ believes whatever a slave reports. Here a report counts as an acknowledgement only of bytes that were sent on
 its connection, and a slave whose log is longer than the master's gets heartbeats and no data: what it would be sent
-does not go on where its log ends. (Rules: replication.md 2.2 to 2.4, 4. RocketMQ: ``DefaultHAService``, ``DefaultHAConnection``,
-``GroupTransferService``.)
+does not go on where its log ends. (Rules: replication.md 2.2 to 2.4, 4. RocketMQ: ``DefaultHAService``,
+``DefaultHAConnection``, ``GroupTransferService``.)
 
 Cost: linear in the slaves for each tick; of the log only what is sent is read.
 """
