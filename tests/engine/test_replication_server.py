@@ -130,7 +130,7 @@ def test_a_slave_gets_the_log_byte_for_byte_and_messages_as_they_come(tmp_path: 
         last.report(0)
         end = await end_of(client)
         await last.read_to(end)
-        assert (last.start, last.data) == (end - end % (1 << 14), log_of(broker)[end - end % (1 << 14) : end])
+        assert (last.start, bytes(last.data)) == (end - end % (1 << 14), log_of(broker)[end - end % (1 << 14) : end])
         for one in (slave, last):
             one.writer.close()
 

@@ -290,7 +290,10 @@ def test_retention_may_wait_for_what_a_slave_has_not_acknowledged(tmp_path: Path
         [reader] = log.readers
         assert (slave.bodies, reader.wanted_offset) == ([], 2 * SEGMENT)
         other = line.connect(10)
-        wanted = lambda: sorted(reader.wanted_offset for reader in log.readers)  # noqa: E731
+
+        def wanted() -> list[int]:
+            return sorted(reader.wanted_offset for reader in log.readers)
+
         assert wanted() == [10, 2 * SEGMENT]
         line.report(other, SEGMENT)
         assert wanted() == [SEGMENT, 2 * SEGMENT]
