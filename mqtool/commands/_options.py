@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -99,23 +99,30 @@ class Offset(click.ParamType):  # type: ignore[type-arg]
 
 
 class BrokerLine(click.ParamType):  # type: ignore[type-arg]
-    """A line of brokers whose start is known here: ``5.3``, or any release of it, like ``5.3.3``."""
+    """A line of brokers whose start is known here: ``5.3``, or any release of it, like ``5.3.3``.
+
+    One release of each line was started to learn what it does; of another one it is said that it is taken for that.
+    """
 
     name = "version"
-    known = ("4.9", "5.3", "5.5")
+    tried: ClassVar = {"4.9": "4.9.7", "5.3": "5.3.3", "5.5": "5.5.0"}
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
         """Return what help shows."""
-        return f"[{'|'.join(self.known)}]"
+        return f"[{'|'.join(self.tried)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the line."""
         line = re.fullmatch(r"(\d+\.\d+)(?:\.\d+)*", value)
-        if line is None or line[1] not in self.known:
-            known = f"{', '.join(self.known[:-1])} and {self.known[-1]}"
+        if line is None or line[1] not in self.tried:
+            *others, last = self.tried
+            known = f"{', '.join(others)} and {last}"
             self.fail(
                 f"what a broker {value} does is not known here: give one of {known}, or a release of these", param, ctx
             )
+        release = self.tried[line[1]]
+        if value not in (line[1], release):
+            Output("jsonl").remark(f"{value} is taken for {release}, the release of {line[1]} whose starts were tried")
         return line[1]
 
 
@@ -440,6 +447,21 @@ def check_has_log(store: "StoreReader") -> None:
             f"{store.paths.single} is no segment of a commit log: its name is no address of 20 digits; "
             f"give the store that it belongs to"
         )
+
+
+def require_log(store: "StoreReader") -> None:
+    """Refuse a store that held messages and whose log is gone, or lies elsewhere, where messages are asked for.
+
+    Raises:
+        NotFoundError: it is such a store, or a single file that is no part of a log.
+    """
+    check_has_log(store)
+    if store.commit_log.total_size:
+        return
+    from mqtool.engine.repair.missing_log import log_elsewhere
+
+    if gone := log_elsewhere(store):
+        raise NotFoundError(f"{store.root}: {gone.sentence}")
 
 
 def matching(patterns: Iterable[str], names: Iterable[str], what: str) -> set[str]:

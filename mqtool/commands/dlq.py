@@ -13,7 +13,6 @@ from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._completion import GROUP_NAME
 from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import (
-    check_has_log,
     export_rows,
     key_filter,
     limit_option,
@@ -21,6 +20,7 @@ from mqtool.commands._options import (
     message_options,
     open_store,
     output_option,
+    require_log,
     store_names,
     tag_filter,
     time_options,
@@ -239,7 +239,7 @@ def _stored_letters(store: "StoreReader", chosen: Chosen) -> "list[Message]":
     from mqtool.engine.store.queue_view import queue_keys
     from mqtool.engine.store.search import Search
 
-    check_has_log(store)
+    require_log(store)
     keys = queue_keys(store)
     if chosen.topic not in {name for name, _ in keys} | stored_topics(store).keys():
         raise _no_letters(chosen.group, {name for name, _ in keys})

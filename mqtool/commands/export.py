@@ -16,6 +16,7 @@ from mqtool.commands._options import (
     live_option,
     queue_filter,
     range_options,
+    require_log,
     store_options,
     tag_filter,
     tell_may_be_live,
@@ -77,6 +78,7 @@ def command(
     from mqtool.engine.repair.transfer import export, format_of
     from mqtool.engine.store.search import Query, Search
 
+    require_log(store)
     form = format_of(form, into)
     output = Output("jsonl")
     query = Query(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from mqtool.commands._options import (
-    check_has_log,
     key_filter,
     limit_option,
     live_option,
@@ -20,6 +19,7 @@ from mqtool.commands._options import (
     output_option,
     queue_filter,
     range_options,
+    require_log,
     tag_filter,
     tell_may_be_live,
     time_options,
@@ -160,7 +160,7 @@ def command(
     if broker_name is not None:
         raise UsageError("--broker names one of several brokers: a store is of one")
     store = source
-    check_has_log(store)
+    require_log(store)
     query = dataclasses.replace(query, topics=topics_of(store, conditions["topics"]))
     search = Search(store, query, use_index=not scan)
     output.tell_compiling(search.scan_size)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._message_page import hex_lines, hex_rows, message_page, messages_in
-from mqtool.commands._options import check_has_log, matching, message_options, output_option
+from mqtool.commands._options import matching, message_options, output_option, require_log
 from mqtool.commands._output import Output, progress
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.commands._wire import Brokers, source_options
@@ -93,7 +93,7 @@ def command(
         return _show_all(None, found, as_hex, body, output)
     if broker_name is not None:
         raise UsageError("--broker names one of several brokers: a store is of one")
-    check_has_log(source)
+    require_log(source)
     status = _show_all(source, _locate(source, ids, output), as_hex, body, output)
     for remark in source.remarks:
         output.remark(remark)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._options import (
-    check_has_log,
     jobs_option,
     live_option,
     matching,
@@ -13,6 +12,7 @@ from mqtool.commands._options import (
     packed_store_options,
     queue_filter,
     range_options,
+    require_log,
     tag_filter,
     tell_may_be_live,
     time_options,
@@ -76,7 +76,7 @@ def command(
     """  # noqa: D301
     from mqtool.engine.store.stats import By, Selection, count_messages
 
-    check_has_log(store)
+    require_log(store)
     first, last = store.range_of_time(since, until)
     first, last = max(first, start or 0), last if stop is None else min(last, stop)
     total = sum(

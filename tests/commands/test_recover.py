@@ -114,6 +114,17 @@ def test_as_broker_abnormal_is_what_it_does_where_the_abort_file_lies(version: s
     assert all((store / name).read_bytes() == (crashed / name).read_bytes() for name in names)
 
 
+@pytest.mark.parametrize("command", ["doctor --for", "recover --dry-run --as-broker"])
+def test_a_release_that_was_not_tried_is_said_to_be_taken_for_one_that_was(command: str, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+
+    other, tried, line = (run(*command.split(), version, "-s", store) for version in ("5.3.99", "5.3.3", "5.3"))
+
+    assert "5.3.99 is taken for 5.3.3" in other.remarks
+    assert (other.status, other.output) == (tried.status, tried.output) == (line.status, line.output)
+    assert "taken for" not in tried.remarks + line.remarks
+
+
 @pytest.mark.parametrize("command", ["doctor --for", "recover --as-broker"])
 @pytest.mark.parametrize("version", ["5.4", "5.4.0", "6.0", "five", "5.3.x", "5"])
 def test_a_version_whose_start_is_not_known_is_refused_with_those_that_are(version: str, command: str) -> None:

@@ -176,6 +176,19 @@ def test_messages_of_a_segment_whose_name_puts_it_over_another_are_counted_once(
     assert sum(row["message_count"] for row in counted) == len(manifest(STORE)["messages"])
 
 
+@pytest.mark.parametrize(
+    "command", ["stats", "find --topic OrderEvents", "export", f"get {'0' * 32}", "dump commitlog", "dlq show --group g"]
+)
+def test_a_store_whose_log_is_gone_is_not_taken_for_one_without_messages(command: str, tmp_path: Path) -> None:
+    store = copy_of("mixed-533-clean", tmp_path)
+    (store / "commitlog").rename(tmp_path / "moved")
+
+    ran = run(*command.split(), "-s", store)
+
+    assert (ran.status, ran.output) == (Status.NO_INPUT, "")
+    assert str(tmp_path / "moved") in ran.remarks
+
+
 def test_a_log_without_a_message_gives_no_row(tmp_path: Path) -> None:
     store = copy_of("txn-533-kill", tmp_path)
     for segment in (store / "commitlog").iterdir():

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.commands._dump.request import Patterns, Request, between
-from mqtool.commands._options import check_has_log, matching
+from mqtool.commands._options import matching, require_log
 from mqtool.commands._output import Row
 from mqtool.commands._rows import message_columns, message_row
 from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
@@ -70,7 +70,7 @@ def open_log(store: StoreReader) -> CommitLog:
     """
     log = store.commit_log
     if not log.segments:
-        check_has_log(store)
+        require_log(store)
         raise NotFoundError(f"{store.root} has no commit log")
     return log
 

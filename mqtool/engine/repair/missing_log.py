@@ -15,6 +15,7 @@ from mqtool.engine.store.disk import LOST_AND_FOUND
 from mqtool.engine.store.file_queue import is_segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.remote import is_remote
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError
 from mqtool.formats import consume_queue
 
@@ -135,7 +136,12 @@ def _missing(reader: StoreReader) -> Iterator[tuple[int, int]]:
 
 
 def _folders_near(reader: StoreReader) -> list[Path]:
-    """Return the folders below a store, and right beside it, whose segments are where their records say."""
+    """Return the folders below a store, and right beside it, whose segments are where their records say.
+
+    Of a store at a URL none is looked for.
+    """
+    if is_remote(reader.root):
+        return []
     known = {folder.resolve() for folder in reader.paths.commit_log}
     root = reader.root.resolve()
     folders = itertools.islice(itertools.chain(_below(root), _beside(root)), _MOST_FOLDERS)
