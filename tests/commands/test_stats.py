@@ -177,7 +177,8 @@ def test_messages_of_a_segment_whose_name_puts_it_over_another_are_counted_once(
 
 
 @pytest.mark.parametrize(
-    "command", ["stats", "find --topic OrderEvents", "export", f"get {'0' * 32}", "dump commitlog", "dlq show --group g"]
+    "command",
+    ["stats", "find --topic OrderEvents", "export", f"get {'0' * 32}", "dump commitlog", "dlq show --group g"],
 )
 def test_a_store_whose_log_is_gone_is_not_taken_for_one_without_messages(command: str, tmp_path: Path) -> None:
     store = copy_of("mixed-533-clean", tmp_path)

@@ -1,9 +1,10 @@
 """``salvage --merge``: one new store of two copies of a log; what is damaged in one is taken from the other.
 
-Each is looked at by itself first, as ``plan_salvage`` does: records whose places in queues or system flags cannot be
-right get those that ``recover`` would write. Then the logs are held against each other (``compare_logs``), which tells
-whether they are copies of one log and which is the base. Then both are walked again side by side: of each address the
-sound record is taken, the base's where both are, the one that is as it was where the other is written anew, and the
+Each is looked at by itself first, as ``plan_salvage`` does: records that lie elsewhere than they say are put back, and
+those whose places in queues or system flags cannot be right get those that ``recover`` would write. Then the logs are
+held against each other (``compare_logs``), which tells whether they are copies of one log and which is the base. Then
+both are walked again side by side: of each address the sound record is taken, the base's where both are, the one that
+is as it was where the other is put back or written anew, and the
 result goes the way of every salvage. Cost: as that of ``compare_logs`` and ``plan_salvage``.
 
 What counts as copies of one log: some records are the same byte for byte at the same address. Before the last of these
@@ -24,10 +25,10 @@ import numpy as np
 
 from mqtool.engine.repair.aligned import NO_END, SIDES, Bools, Records, Slice, Step, aligned, doubts
 from mqtool.engine.repair.compare import Logs, better_base, compare_logs
-from mqtool.engine.repair.displaced import Unsound, put_back, stands, with_edits
+from mqtool.engine.repair.displaced import Found, PutBack, stands
 from mqtool.engine.repair.log_plan import Rules, judge_records
 from mqtool.engine.repair.parts import Progress, spans_of
-from mqtool.engine.repair.placement import first_addresses, place
+from mqtool.engine.repair.placement import Placement, first_addresses, place
 from mqtool.engine.repair.queue_order import Order
 from mqtool.engine.repair.rebuild import batch_topics_of
 from mqtool.engine.repair.salvage import (
@@ -35,11 +36,11 @@ from mqtool.engine.repair.salvage import (
     Salvage,
     Source,
     Survey,
-    edits_of,
-    look_at,
     named_otherwise,
     read_tables,
     refuse_live_or_empty,
+    repaired,
+    told_back,
     told_by_units,
 )
 from mqtool.engine.store.commit_log import Gap
@@ -67,9 +68,9 @@ class Merge(NamedTuple):
 class _Looked(NamedTuple):
     """One store by itself."""
 
-    reader: StoreReader  # with the log as ``edits`` make it
+    reader: StoreReader  # with the log as ``back`` and ``edits`` make it
     edits: dict[int, Edit]  # by address
-    unsound: Unsound
+    back: PutBack
 
 
 def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: Progress = lambda _: None) -> Merge:
@@ -99,8 +100,8 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
         raise UsageError("both stores have the same commit log: give two copies of it")
     size, total = left.commit_log.total_size, left.commit_log.total_size + right.commit_log.total_size
     looked = (
-        _look_at(left, jobs, progress),
-        _look_at(right, jobs, lambda done: progress(size + done)),
+        _look_at(left, placements[0], jobs, progress),
+        _look_at(right, placements[1], jobs, lambda done: progress(size + done)),
     )
     logs = Logs()
     for _ in compare_logs(left, right, logs, jobs, lambda done: progress(total + done)):
@@ -111,25 +112,33 @@ def plan_merge(left: StoreReader, right: StoreReader, jobs: int = 1, progress: P
     look = _Merged(looked, base, logs)
     for step in aligned(looked[0].reader, looked[1].reader, jobs, lambda done: progress(2 * total + done)):
         look.take_step(step)
-    for reader, one, placement, side in zip(readers, looked, placements, logs.sides, strict=True):
-        if side.unreadable_count or placement.too_long or placement.is_whole_in_doubt:
-            left_over = put_back(reader, placement, one.unsound).left
-            look.skip_left(found for found in left_over if not any(stands(two.commit_log, found) for two in readers))
+    look.skip_left(_left_in_both(looked))
     plan = look.finish()
     remarks = [
         f"{reader.root}: {remark}"
-        for reader, placement in zip(readers, placements, strict=True)
-        for remark in named_otherwise(reader, placement)
+        for reader, placement, one in zip(readers, placements, looked, strict=True)
+        for remark in (*named_otherwise(reader, placement), *told_back(one.back))
     ]
     return Merge(dataclasses.replace(plan, remarks=[*plan.remarks, *remarks]), logs, base, reason)
 
 
-def _look_at(reader: StoreReader, jobs: int, progress: Progress) -> _Looked:
-    _, unsound, patches = look_at(reader, jobs, progress)
-    edits = {edit.patch.position: edit for edit in edits_of(reader.commit_log, patches)}
-    if edits:
-        reader = reader.with_log(with_edits(reader.commit_log, (edit.patch for edit in edits.values())))
-    return _Looked(reader, edits, unsound)
+def _look_at(reader: StoreReader, placement: Placement, jobs: int, progress: Progress) -> _Looked:
+    found = repaired(reader, placement, jobs, progress)
+    return _Looked(reader.with_log(found.log), {edit.patch.position: edit for edit in found.edits}, found.back)
+
+
+def _left_in_both(looked: tuple[_Looked, _Looked]) -> Iterator[Found]:
+    """Yield the sound records that lie elsewhere than they say, and that neither store has where they say.
+
+    Those that both have in one place are told once.
+    """
+    told = set()
+    for one in looked:
+        for found in one.back.left:
+            place = found.source.file.start_offset, int(found.table.starts[0]), found.start
+            if place not in told and not any(stands(two.reader.commit_log, found) for two in looked):
+                yield found
+                told.add(place)
 
 
 def _refuse_others(readers: tuple[StoreReader, StoreReader], logs: Logs) -> None:
@@ -161,6 +170,9 @@ class _Merged(Survey):
         self.readers = readers
         self.looked = looked
         self._edited: list[Ints] = [np.array(sorted(one.edits), np.int64) for one in looked]
+        self._put_back = [
+            _joined([(one.position, one.position + len(one.data)) for one in each.back.patches]) for each in looked
+        ]
         self._taken_edits: tuple[set[int], set[int]] = set(), set()
         self.base = base
         self.batch_topics |= batch_topics_of(readers[1 - base])
@@ -233,6 +245,7 @@ class _Merged(Survey):
         self._set_aside(slices[other], np.flatnonzero(behind & slices[other].sound))
         ours[other] = ~behind
         taken[other] &= ours[other]
+        self._prefer_in_place(slices, taken)
         self._choose(slices, taken)
         self._drop_inner(slices, taken)
         for one, mask, edited, noted in zip(slices, taken, self._edited, self._taken_edits, strict=True):
@@ -253,6 +266,24 @@ class _Merged(Survey):
         self._at = max(self._at, stop)
         if intervals:
             self._reach = max(self._reach, intervals[-1][1])
+
+    def _prefer_in_place(self, slices: tuple[Slice, Slice], taken: list[Bools]) -> None:
+        """Leave out what was put back in one store where the other has a sound record in its place."""
+        is_back = [_lies_in(one.positions, back) for one, back in zip(slices, self._put_back, strict=True)]
+        for side in (0, 1):
+            one, other = slices[side], slices[1 - side]
+            in_place = np.flatnonzero(taken[1 - side] & ~is_back[1 - side])
+            rows = np.flatnonzero(taken[side] & is_back[side])
+            if not len(in_place) or not len(rows):
+                continue
+            starts, ends = other.positions[in_place], (other.positions + other.sizes)[in_place]
+            number = np.minimum(np.searchsorted(ends, one.positions[rows], "right"), len(in_place) - 1)
+            meets = (starts[number] < (one.positions + one.sizes)[rows]) & (ends[number] > one.positions[rows])
+            for row, theirs in zip(rows[meets].tolist(), in_place[number[meets]].tolist(), strict=True):
+                taken[side][row] = False
+                if (one.positions[row], one.crcs[row]) != (other.positions[theirs], other.crcs[theirs]):
+                    both = [next(each.tables(np.array([at]))) for each, at in ((one, row), (other, theirs))]
+                    self._leave_out(both if side == 0 else both[::-1], 1 - side, was_there=True)
 
     def _choose(self, slices: tuple[Slice, Slice], taken: list[Bools]) -> None:
         """Of each address at which both have a sound record, take one."""
@@ -473,6 +504,16 @@ def _stretches(slices: tuple[Slice, Slice], taken: list[Bools]) -> list[Interval
 def _intervals(log: FileQueue) -> list[Interval]:
     """Return the addresses that files have."""
     return _joined([(segment.start_offset, segment.end_offset) for segment in log.segments])
+
+
+def _lies_in(positions: Ints, intervals: list[Interval]) -> Bools:
+    """Tell which addresses lie in intervals, which are in order and without overlaps."""
+    if not intervals:
+        return np.zeros(len(positions), np.bool_)
+    starts, ends = np.array(intervals, np.int64).T
+    number = np.maximum(np.searchsorted(starts, positions, "right") - 1, 0)
+    inside: Bools = (starts[number] <= positions) & (positions < ends[number])
+    return inside
 
 
 def _joined(intervals: list[Interval]) -> list[Interval]:

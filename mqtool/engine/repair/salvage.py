@@ -152,15 +152,9 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     reader = reader.with_log(placement.log)
     if not reader.commit_log.segments:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
-    look, unsound, patches = look_at(reader, jobs, progress)
-    back = PutBack(reader.commit_log)
-    if placement.too_long or placement.is_whole_in_doubt or look.is_damaged():
-        back = put_back(reader, placement, unsound)
-        if back.patches:
-            look, _, patches = look_at(reader.with_log(back.log), jobs, progress)
-    edits = [*edits_of(back.log, patches)]
+    look, back, log, edits = repaired(reader, placement, jobs, progress)
     if edits:
-        look, *_ = look_at(reader.with_log(with_edits(back.log, (edit.patch for edit in edits))), jobs, progress)
+        look, *_ = _look_at(reader.with_log(log), jobs, progress)
         look.edits = edits
     if not look.kept:
         raise NotFoundError(f"no message in {reader.root} can be read: there is nothing to salvage")
@@ -168,13 +162,39 @@ def plan_salvage(reader: StoreReader, jobs: int = 1, progress: Progress = lambda
     plan = look.finish()
     if not plan.kept.total():
         raise NotFoundError(f"no message in {reader.root} has a queue: there is nothing to salvage")
-    remarks = [*named_otherwise(reader, placement)]
-    if count := sum(count for *_, count in back.told):
-        remarks.append(f"{count:,} record{'s' if count > 1 else ''} that lie elsewhere are taken to be in their places")
+    remarks = [*named_otherwise(reader, placement), *told_back(back)]
     return dataclasses.replace(plan, remarks=[*plan.remarks, *remarks])
 
 
-def look_at(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound, list[Patch]]":
+class Repaired(NamedTuple):
+    """A log as it is copied."""
+
+    look: "Survey"  # at the log before ``edits``
+    back: PutBack
+    log: CommitLog  # with all that is put back and edited, in memory
+    edits: list[Edit]
+
+
+def repaired(reader: StoreReader, placement: Placement, jobs: int, progress: Progress) -> Repaired:
+    """Look at every record, and put those right that `recover` would.
+
+    Args:
+        reader: of the store, with the log of ``placement``.
+        placement: by ``place``.
+        jobs: threads.
+        progress: is told how many bytes of the log are done.
+    """
+    look, unsound, patches = _look_at(reader, jobs, progress)
+    back = PutBack(reader.commit_log)
+    if placement.too_long or placement.is_whole_in_doubt or look.is_damaged():
+        back = put_back(reader, placement, unsound)
+        if back.patches:
+            look, _, patches = _look_at(reader.with_log(back.log), jobs, progress)
+    edits = [*_edits_of(back.log, patches)]
+    return Repaired(look, back, with_edits(back.log, (edit.patch for edit in edits)) if edits else back.log, edits)
+
+
+def _look_at(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey, Unsound, list[Patch]]":
     """Look at every record; return what is to be copied, where none is sound, and those that `recover` writes anew."""
     start = reader.commit_log.min_offset
     look, unsound = Survey(reader), Unsound(reader.commit_log, start)
@@ -186,7 +206,7 @@ def look_at(reader: StoreReader, jobs: int, progress: Progress) -> "tuple[Survey
     return look, unsound, []
 
 
-def edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
+def _edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
     """Yield the records that get other places in queues, or flags; what else cannot be right the new store sees to."""
     for patch in patches:
         tables = (
@@ -197,6 +217,12 @@ def edits_of(log: CommitLog, patches: Iterable[Patch]) -> Iterator[Edit]:
         fields = [(known, message.sys_flag, message.queue_offset) for known, message in (old, new)]
         if fields[0] != fields[1]:
             yield Edit(patch, old[0], new[0], patch.reason + made_room(old[1], new[1]))
+
+
+def told_back(back: PutBack) -> Iterator[str]:
+    """Yield a remark on the records that were put back, where there are some."""
+    if count := sum(count for *_, count in back.told):
+        yield f"{count:,} record{'s' if count > 1 else ''} that lie elsewhere are taken to be in their places"
 
 
 def named_otherwise(reader: StoreReader, placement: Placement) -> Iterator[str]:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from mqtool.engine.repair.merge import Merge, plan_merge
-from mqtool.engine.repair.salvage import MANIFEST, salvage
+from mqtool.engine.repair.salvage import MANIFEST, plan_salvage, salvage
 from mqtool.engine.repair.verify import verify_store
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, NotFoundError, UsageError
 from tests import builders
-from tests.damage import apply_ops, snapshot
+from tests.damage import Operation, apply_ops, snapshot
 from tests.golden import copy_of, golden_store, manifest
 from tests.judge.store import JudgedStore, Key
 from tests.laws.damages import base_of, draw
@@ -185,6 +185,49 @@ def test_messages_of_another_log_that_lie_in_one_copy_are_told(pair: Pair, tmp_p
         ("Foreign", first.queue_offset),
         ("Foreign", last.queue_offset),
     }
+    assert merge.plan.lost == {"Foreign": 2}
+
+
+FIRST, SECOND = (f"commitlog/{start:020}" for start in (0, 4096))
+BOTH_DAMAGED = {
+    "swapped": {"op": "swap bytes", "file": FIRST, "at": 512, "len": 1024, "to": SECOND, "to_at": 512},
+    "written over": {"op": "copy", "file": FIRST, "at": 0, "len": 4096, "to": SECOND, "to_at": 0},
+    "shifted": {"op": "insert", "file": FIRST, "at": 600, "hex": "00" * 64, "keep": True},
+}
+
+
+@pytest.mark.parametrize("op", BOTH_DAMAGED.values(), ids=list(BOTH_DAMAGED))
+def test_what_lies_elsewhere_in_both_copies_goes_back_as_it_does_where_there_is_one(
+    op: Operation, pair: Pair, tmp_path: Path
+) -> None:
+    left, right, _ = pair
+    for store in (left, right):
+        apply_ops(store, [op])
+
+    plan = plan_salvage(StoreReader(left))
+    salvage(plan, tmp_path / "one", Disk())
+    merge = merged(left, right, tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == bodies(tmp_path / "one")
+    assert (merge.plan.lost, merge.plan.placeholders) == (plan.lost, plan.placeholders)
+    told = [one for one in plan.remarks if "lie elsewhere" in one]
+    assert [one for one in merge.plan.remarks if "lie elsewhere" in one] == [
+        f"{store}: {one}" for store in (left, right) for one in told
+    ]
+
+
+def test_what_is_put_back_in_one_copy_gives_way_to_what_the_other_has_there(pair: Pair, tmp_path: Path) -> None:
+    left, right, stored = pair
+    at = stored[5].physical_offset
+    foreign = builders.write_store(tmp_path / "c", [builders.Draft(topic="Foreign", body=b"f" * 9)] * 20)
+    there = [one.record for one in foreign if at <= one.physical_offset < at + 400][:2]
+    zeroed(left, at, 800)
+    with (left / "commitlog" / f"{8192:020}").open("r+b") as file:
+        file.write(b"".join(there))
+
+    merge = merged(left, right, tmp_path / "new")
+
+    assert bodies(tmp_path / "new") == [draft.body for draft in DRAFTS]
     assert merge.plan.lost == {"Foreign": 2}
 
 
