@@ -394,6 +394,8 @@ def subscription_groups(table: Table) -> dict[str, SubscriptionGroup]:
             sys_flag=_integer(settings, "groupSysFlag", 0, path),
             attributes=_attributes(settings, path),
         )
+        _check_retry_policy(settings.get("groupRetryPolicy"), f"{path}.groupRetryPolicy")
+        _check_subscriptions(settings.get("subscriptionDataSet"), f"{path}.subscriptionDataSet")
     return found
 
 
@@ -517,6 +519,37 @@ def _boolean(settings: Table, name: str, default: bool, path: str) -> bool:
     if value is None or isinstance(value, bool):
         return default if value is None else value
     raise _unfit(f"{path}.{name}", "is neither true nor false")
+
+
+def _check_retry_policy(value: Any, path: str) -> None:
+    """Raise ``FormatError`` for a policy that brokers cannot read; those before 5.0 read none."""
+    policy = _settings(value, path)
+    kind = policy.get("type")
+    if not (kind is None or isinstance(kind, str) or (type(kind) is int and kind in (0, 1))):
+        raise _unfit(f"{path}.type", "is no text")
+    exponential = _settings(policy.get("exponentialRetryPolicy"), f"{path}.exponentialRetryPolicy")
+    for name in ("initial", "max", "multiplier"):
+        _number(exponential.get(name), f"{path}.exponentialRetryPolicy.{name}", 64)
+    delays = _settings(policy.get("customizedRetryPolicy"), f"{path}.customizedRetryPolicy").get("next")
+    for delay in _items(delays, f"{path}.customizedRetryPolicy.next") if delays != "" else ():
+        _number(delay, f"{path}.customizedRetryPolicy.next", 64)
+
+
+def _check_subscriptions(value: Any, path: str) -> None:
+    """Raise ``FormatError`` for subscriptions of a group that brokers cannot read; those before 5.0 read none."""
+    for item in _items(value, path) if not isinstance(value, dict) else ():
+        _number(_settings(item, path).get("version"), f"{path}.version", 64)
+
+
+def _settings(value: Any, path: str) -> Table:
+    """Return an object in others, empty where there is none."""
+    return {} if value is None or value in ("", []) else _object(value, path)
+
+
+def _items(value: Any, path: str) -> list[Any]:
+    if value is None or isinstance(value, list):
+        return value or []
+    raise _unfit(path, "is no list")
 
 
 def _filter_type(settings: Table, path: str) -> str:
