@@ -28,6 +28,8 @@ _OTHERS = {
     "compaction", LOST_AND_FOUND,
 }  # fmt: skip
 """Folders of a store that hold no log."""
+_OF_STORE = ("consumequeue", "config", "checkpoint")
+"""What shows that a folder is a store."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _missing(reader: StoreReader) -> Iterator[tuple[int, int]]:
 
 
 def _folders_near(reader: StoreReader) -> list[Path]:
-    """Return the folders below a store, and right beside it, whose segments are where their records say.
+    """Return the folders below a store, and up to two levels beside it, whose segments are where their records say.
 
     Of a store at a URL none is looked for.
     """
@@ -158,11 +160,21 @@ def _below(root: Path) -> Iterator[Path]:
 
 
 def _beside(root: Path) -> Iterator[Path]:
+    """Yield the folders beside a store, and those in them but for other stores: these have logs of their own."""
+    for folder in _folders_in(root.parent):
+        if folder != root:
+            yield folder
+            if not any((folder / name).exists() for name in _OF_STORE):
+                yield from _folders_in(folder)
+
+
+def _folders_in(folder: Path) -> list[Path]:
     try:
-        entries = sorted(root.parent.iterdir())
+        with os.scandir(folder) as entries:
+            some = itertools.islice(entries, _MOST_FOLDERS)
+            return sorted(Path(one.path).resolve() for one in some if one.is_dir())
     except OSError:
-        return
-    yield from (one.resolve() for one in entries if one.is_dir() and one.resolve() != root)
+        return []
 
 
 def _holds_log(folder: Path) -> bool:

@@ -32,6 +32,10 @@ MOVED: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         moved("commitlog-a", "commitlog-b", to=".."),
         ["../commitlog-a", "../commitlog-b"],
     ),
+    "both folders lie deeper beside the store": (
+        moved("commitlog-a", "commitlog-b", to="../log"),
+        ["../log/commitlog-a", "../log/commitlog-b"],
+    ),
     "both folders lie deeper": (moved("commitlog-a", "commitlog-b", to="log"), ["log/commitlog-a", "log/commitlog-b"]),
     "the first folder lies beside the store": (moved("commitlog-a", to=".."), ["commitlog-b", "../commitlog-a"]),
     "the second folder lies beside the store": (moved("commitlog-b", to=".."), ["commitlog-a", "../commitlog-b"]),
@@ -118,6 +122,16 @@ def test_who_names_the_folders_may_do_without_others(tmp_path: Path) -> None:
 
     assert log_elsewhere(StoreReader(store)) is not None
     assert log_elsewhere(StoreReader(store, config)) is None
+
+
+def test_the_log_of_another_store_is_not_offered(tmp_path: Path) -> None:
+    store, _ = copy_of("mixed-533-clean", tmp_path), copy_of("mixed-533-kill", tmp_path)
+    shutil.rmtree(store / "commitlog")
+
+    found = log_elsewhere(StoreReader(store))
+
+    assert found is not None
+    assert found.found == ()
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
