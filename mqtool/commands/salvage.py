@@ -105,7 +105,7 @@ def _tell_merge(merged: "Merge", roots: tuple[Path, Path], output: Output) -> No
 
 
 def _tell(plan: "Salvage", output: Output) -> None:
-    from mqtool.engine.repair.salvage import NO_SUCH_QUEUE
+    from mqtool.engine.repair.salvage import why_left_out
 
     relative = plan.reader.paths.relative
     for one in plan.skipped[:_LISTED]:
@@ -117,7 +117,7 @@ def _tell(plan: "Salvage", output: Output) -> None:
     for (topic, queue_id), run in plan.order.left_out[:_LISTED]:
         many = f"{run.length:,} messages" if run.length > 1 else "the message"
         place = f"{many} at {run.position:,}, {topic} {queue_id} {run.start:,}"
-        output.remark(f"{place}: left out: {NO_SUCH_QUEUE}")
+        output.remark(f"{place}: left out: {why_left_out(topic)}")
     for (topic, queue_id), run, target, offset in plan.order.moved[:_LISTED]:
         many = f"{run.length:,} messages" if run.length > 1 else "the message"
         goes = f"{target[0]} {target[1]} {offset:,}"

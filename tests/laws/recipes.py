@@ -1378,6 +1378,42 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000000000", "at": 5391, "hex": "0000010000000000"},
         ],
     ),
+    "batches that get no unit have none in a queue that is made again": (
+        "batchcq-533-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 10584, "hex": "00000001"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 10592, "hex": "000000000000000a"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 9434, "hex": "0000010000000000"},
+        ],
+    ),
+    "batches whose places cannot be right get others in a new store": (
+        "batchcq-533-clean",
+        "salvage",
+        [
+            {"op": "delete", "path": "batchconsumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 10584, "hex": "00000001"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 10592, "hex": "000000000000000a"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 9434, "hex": "0000010000000000"},
+        ],
+    ),
+    "a message whose place in a light queue is damaged gets that again and keeps its own": (
+        "special-497-clean",
+        "recover --abnormal",
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 536, "hex": "31"},
+        ],
+    ),
+    "a message whose place in a light queue is damaged gets that again and keeps its own, in a new store": (
+        "special-497-clean",
+        "salvage",
+        [
+            {"op": "delete", "path": "consumequeue"},
+            {"op": "write", "file": "commitlog/00000000000000000000", "at": 536, "hex": "31"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

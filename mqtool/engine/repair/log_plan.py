@@ -811,7 +811,7 @@ class _Builder:
         alone = list(self.alone.values())
         open_ends = [*self._fronts(lost.gaps), *self._ends(led_to)]
         lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, open_ends, self.rivals)
-        plan.odd = frozenset(span.physical_offset for span in self.odd) - editor.placed - editor.fitting
+        plan.odd = frozenset(editor.unfit)
         self._mend_times(editor)
         editor.mend_crcs(self.doubtful)
         return editor, lost
@@ -834,16 +834,22 @@ class _Builder:
             )
         for gap in (*placed, *plan.unplaced):
             plan.losses.add(gap.queue, gap.start, gap.stop, 0, GIVEN_UP)
-        self._note_unfit()
+        self._note_unfit(editor.dropped)
         for hole in plan.holes:
             if not hole.lost and not hole.is_end and not hole.own:
                 plan.losses.add_elsewhere(None, 0, hole.size, UNKNOWN)
         return plan
 
-    def _note_unfit(self) -> None:
-        """Tell of messages that get no unit, at offsets that no other message of their queue has."""
+    def _note_unfit(self, dropped: set[Span]) -> None:
+        """Tell of messages that get no unit, at offsets that no other message of their queue has.
+
+        And of those that say a place in a light queue no more.
+        """
         for span in self.odd:
-            if span.physical_offset not in self.plan.odd:
+            if span in dropped and not self._is_absurd(span):
+                self.plan.losses.add(span.queue, span.start, span.stop, 0, UNFIT)
+                continue
+            if span.physical_offset not in self.plan.odd and span not in dropped:
                 continue
             first = self.order.first.get(span.queue, (span.stop, -1))[0]
             after = self.order.next.get(span.queue, (span.stop, -1))[0]

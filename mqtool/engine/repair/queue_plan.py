@@ -7,7 +7,7 @@ differ: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
 import collections
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -66,7 +66,7 @@ class QueueMender:
 
     def take(self, units: Units) -> None:
         """Hold units against the files."""
-        for stretch in map(functools.partial(self._with_place, units), self._without_odd(units)):
+        for stretch in map(functools.partial(self._with_place, units), units.without(self.odd)):
             if stretch.first < stretch.last:
                 compare = self._compare_batch if stretch.queue[0] in self.batch_topics else self._compare
                 compare(units, stretch)
@@ -91,21 +91,6 @@ class QueueMender:
             differs[row] = not self._says_the_same(stretch.queue, stored[row], units, stretch.first + row)
         for first, last in stretches(differs):
             self.sink.write(stretch.queue, start + first, wanted[first:last].tobytes())
-
-    def _without_odd(self, units: Units) -> Iterator[Stretch]:
-        """Yield what is left of stretches without the messages that get no unit."""
-        addresses = units.physical_offset
-        low, high = self.odd.searchsorted((addresses.min(), addresses.max() + 1)) if len(units) else (0, 0)
-        if low == high:
-            yield from units.stretches
-            return
-        is_odd = np.isin(addresses, self.odd[low:high])
-        for stretch in units.stretches:
-            start = stretch.first
-            for row in (stretch.first + np.flatnonzero(is_odd[stretch.first : stretch.last])).tolist():
-                yield stretch._replace(first=start, last=row)
-                start = row + 1
-            yield stretch._replace(first=start)
 
     def _with_place(self, units: Units, stretch: Stretch) -> Stretch:
         """Return the part of a stretch whose messages can have the queue offsets that they say.

@@ -57,7 +57,7 @@ from mqtool.engine.store.mapped_file import MappedFile, read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError, UsageError
 from mqtool.formats import checkpoint, config_tables, scan
-from mqtool.formats.scan import MessageTable
+from mqtool.formats.scan import Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
 
 PART = 32 << 20
@@ -146,6 +146,8 @@ class Rules:
     batch_topics: Collection[str]
     with_times: bool
     with_tags: bool
+    odd: Ints = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+    """Addresses, in order, of messages that get no unit."""
 
 
 def build_queues(
@@ -155,6 +157,7 @@ def build_queues(
     topics: Collection[str] | None = None,
     jobs: int = 1,
     progress: Progress = lambda _: None,
+    odd: Collection[int] = (),
 ) -> Built:
     """Make the queues of a store again below ``into``: consumequeue/, batchconsumequeue/, consumequeue_ext/.
 
@@ -165,11 +168,12 @@ def build_queues(
         topics: only these; None for all.
         jobs: how many threads share the work.
         progress: is told how many bytes of the log are done.
+        odd: addresses of messages that get no unit.
 
     Raises:
         WriteError: the disk is full, or fails.
     """
-    return build(reader, into, disk, index=False, topics=topics, jobs=jobs, progress=progress)
+    return build(reader, into, disk, index=False, topics=topics, jobs=jobs, progress=progress, odd=odd)
 
 
 def build_index(
@@ -194,6 +198,7 @@ def build(
     version: str | None = None,
     jobs: int = 1,
     progress: Progress = lambda _: None,
+    odd: Collection[int] = (),
 ) -> Built:
     """Make queues, index or both again below ``into``, in one walk over the log.
 
@@ -207,11 +212,13 @@ def build(
         version: of ``VERSIONS``: whose broker will use the index; None for the one that the store shows.
         jobs: how many threads share the work.
         progress: is told how many bytes of the log are done.
+        odd: addresses of messages that get no unit.
 
     Raises:
         WriteError: the disk is full, or fails.
     """
     rules = rules_of(reader, queues, index, topics, version)
+    rules = dataclasses.replace(rules, odd=np.array(sorted(odd), np.int64))
     known = set(rules.batch_topics)
     made = make_folders(disk, into)
     built, shown = _build(rules, into, disk, jobs, progress)
@@ -375,7 +382,7 @@ def _express_run(rules: Rules, segment: MappedFile, found: Express) -> Derived:
 
 
 def _pieces(rules: Rules, units: Units) -> list[Piece]:
-    return pieces_of(units, rules.batch_topics, rules.with_times, rules.topics) if rules.queues else []
+    return pieces_of(units, rules.batch_topics, rules.with_times, rules.topics, rules.odd) if rules.queues else []
 
 
 def _has_more(entries: IndexEntries, count: int) -> bool:

@@ -21,6 +21,7 @@ from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext
 from mqtool.formats import commit_log as log_layout
+from mqtool.formats.scan import Ints
 from mqtool.formats.topics import is_possible
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _common_size(queues: Iterable[FileQueue]) -> int:
 
 
 def pieces_of(
-    units: Units, batch_topics: Collection[str], with_times: bool, topics: Collection[str] | None
+    units: Units, batch_topics: Collection[str], with_times: bool, topics: Collection[str] | None, odd: Ints
 ) -> list[Piece]:
     """Pack the units of one table, queue by queue.
 
@@ -115,9 +116,10 @@ def pieces_of(
         batch_topics: whose queues keep several messages in a unit.
         with_times: for an extension.
         topics: leave out all others; None for all.
+        odd: addresses, in order, of messages that get no unit.
     """
     pieces = []
-    for queue, first, last in units.stretches:
+    for queue, first, last in units.without(odd):
         if topics is not None and queue[0] not in topics:
             continue
         rows = slice(first, last)

@@ -27,6 +27,7 @@ from mqtool.formats import record_edits, scan
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import (
     CRC_NAME,
+    NAME_SEPARATOR,
     PAIR_SEPARATOR,
     build_properties,
     parse_properties,
@@ -75,6 +76,10 @@ class RecordEditor:
         """Addresses of the records that got a place in a queue."""
         self.fitting: set[int] = set()
         """Addresses of those that keep the place they say, as another that said the same got its own."""
+        self.unfit: set[int] = set()
+        """Addresses of messages whose place cannot be right, and that got none."""
+        self.dropped: set[Span] = set()
+        """Places in light queues that messages said, cannot have, and say no more."""
 
     def patches(self) -> list[Patch]:
         """Return the records in the order of the log."""
@@ -127,15 +132,17 @@ class RecordEditor:
         candidates = [span for span in (*odd, *alone) if span.is_one_record]
         open_ends = list(open_ends)
         for _ in range(_ROUNDS):
-            before = len(self.placed)
-            self._fill(candidates, list(_without([*open_ends, *gaps], fixed)), fixed)
-            if len(self.placed) == before:
+            if not self._fill(candidates, list(_without([*open_ends, *gaps], fixed)), fixed):
                 break
         others = {one.physical_offset: other for one, other in rivals if one.physical_offset not in self.placed}
         fronts = [gap for gap in open_ends if not gap.start]
         self._fill(others.values(), list(_without([*fronts, *gaps], fixed)), fixed)
         self.fitting |= {position for position, other in others.items() if other.physical_offset in self.placed}
-        unfit = [span.physical_offset for span in odd if span.physical_offset not in self.placed | self.fitting]
+        light = {span for span in odd if self._is_light(span)}
+        self.dropped = {span for span in odd if span in light and self._drop_light(span)}
+        settled = self.placed | self.fitting
+        unfit = [span.physical_offset for span in odd if span not in light and span.physical_offset not in settled]
+        self.unfit = set(unfit)
         text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
         for position in unfit:
             self._tell(
@@ -144,16 +151,26 @@ class RecordEditor:
             )
         return list(_without(gaps, fixed))
 
-    def _fill(self, spans: Iterable[Span], gaps: list[QueueGap], fixed: "_Fixed") -> None:
-        """Give messages the places that only they can have had, each place once; notes these as ``fixed``."""
+    def _fill(self, spans: Iterable[Span], gaps: list[QueueGap], fixed: "_Fixed") -> int:
+        """Give messages the places that only they can have had, each place once; notes these as ``fixed``.
+
+        Returns how many places were filled.
+        """
+        count = 0
         for span, gap in _fits(spans, gaps):
             position = span.physical_offset
-            if position >= self.end_offset or position in self.placed or gap.start in fixed[gap.queue]:
+            if position >= self.end_offset or gap.start in fixed[gap.queue]:
                 continue
-            record = self._record(position)
-            if record is not None and self._place(record, gap.queue, gap.start):
-                fixed[gap.queue][gap.start] = gap.messages, position
+            if self._is_light(span):
+                is_filled = self._move_light(span, gap)
+            elif position in self.placed:
+                continue
+            elif is_filled := self._put(position, gap):
                 self.placed.add(position)
+            if is_filled:
+                fixed[gap.queue][gap.start] = gap.messages, position
+                count += 1
+        return count
 
     def led_to(
         self, positions: Collection[int], ends: Mapping[QueueKey, tuple[int, int]]
@@ -240,6 +257,10 @@ class RecordEditor:
             return False
         return int(queue.units(offset, offset + 1)["physical_offset"][0]) == message.position
 
+    def _put(self, position: int, gap: QueueGap) -> bool:
+        record = self._record(position)
+        return record is not None and self._place(record, gap.queue, gap.start)
+
     def _place(self, record: _Record, queue: QueueKey, queue_offset: int) -> bool:
         """Write topic, queue and offset into a record that is whole but for these; tell whether they fit."""
         message, (topic, queue_id) = record.message, queue
@@ -262,12 +283,34 @@ class RecordEditor:
 
     # Properties
 
+    def _is_light(self, span: Span) -> bool:
+        """Tell whether a place is one in a light queue, which a property of the message names beside its own."""
+        name = span.queue[0]
+        record = self._record(span.physical_offset) if name.startswith(LIGHT_QUEUE_PREFIX) else None
+        return record is not None and record.message.topic != name
+
+    def _move_light(self, span: Span, gap: QueueGap) -> bool:
+        """Write another place in a light queue into a message that says one; tell whether it still did."""
+        return gap.queue[0].startswith(LIGHT_QUEUE_PREFIX) and self._change_light(
+            span, [(gap.queue[0], str(gap.start))]
+        )
+
+    def _drop_light(self, span: Span) -> bool:
+        """Have a message say a place in a light queue no more; tell whether it still did."""
+        return span.physical_offset not in self.fitting and self._change_light(span, [])
+
+    def _change_light(self, span: Span, instead: list[tuple[str, str]]) -> bool:
+        record = self._record(span.physical_offset)
+        said = _light_of(record.message) if record is not None else []
+        for number, (name, offset) in enumerate(said):
+            if record is not None and name == span.queue[0] and offset.isdecimal() and int(offset) == span.start:
+                return self._write_light(record, [*said[:number], *instead, *said[number + 1 :]])
+        return False
+
     def _add_light(self, position: int, light: dict[str, int]) -> bool:
         record = self._record(position)
         assert record is not None
-        names = record.message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
-        offsets = record.message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-        said = [one for one in itertools.zip_longest(names, offsets, fillvalue="") if one[0]]
+        said = _light_of(record.message)
         for name, offset in light.items():
             if (name, str(offset)) in said:
                 continue
@@ -278,6 +321,10 @@ class RecordEditor:
                 said[at] = name, str(offset)
             else:
                 said.append((name, str(offset)))
+        return self._write_light(record, said)
+
+    def _write_light(self, record: _Record, said: list[tuple[str, str]]) -> bool:
+        """Write the light queues of a message, and its places in them; tell whether there is room."""
         said = [(name, offset) for name, offset in said if offset.isdecimal()]
         pairs = {
             "INNER_MULTI_DISPATCH": ",".join(name for name, _ in said),
@@ -413,7 +460,8 @@ def made_room(before: Message, after: Message) -> str:
 def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes | None:
     """Return the properties of a message with pairs in place of damaged ones, None where there is no room for them.
 
-    Only what little is damaged is changed; where more is, as many of the others stay that are whole as leave room.
+    Pairs without a value are taken away. Only what little is damaged is changed; where more is, as many of
+    the others stay that are whole as leave room.
     """
     raw = message.raw_properties
     text: bytes | None = raw
@@ -425,20 +473,27 @@ def with_pairs(message: Message, pairs: dict[str, str], has_crc: bool) -> bytes 
     if text is not None and (record_edits.ends_in_crc(text) or not has_crc):
         found = parse_properties(text)
         is_there = all(found.get(name) == value for name, value in pairs.items())
-        # The rest of a name that was written over is a new one.
-        is_torn = found.keys() - message.properties.keys() - pairs.keys() and left.keys() - found.keys()
+        # The rest of a name that was written over is a new one, that of a value has no name.
+        is_torn = bool(found.keys() - message.properties.keys() - pairs.keys() and left.keys() - found.keys())
+        is_torn |= bool(_nameless(text) - _nameless(raw))
         if is_there and not is_torn and all(found.get(name, value) == value for name, value in left.items()):
             return text
     crc = build_properties({CRC_NAME: "0" * 10}) if has_crc else b""
     for name in ("", *_LEAST, *reversed([*left])):
         left.pop(name, None)
-        text = build_properties({**left, **pairs})
+        text = build_properties({**left, **{name: value for name, value in pairs.items() if value}})
         if not crc and len(text) == len(raw) + 1:
             return text.removesuffix(PAIR_SEPARATOR.encode())
         room = len(raw) - len(text) - len(crc)
         if room >= 0:
             return text + PAIR_SEPARATOR.encode() * room + crc
     return None
+
+
+def _nameless(properties: bytes) -> set[bytes]:
+    """Return what stands between the separators of pairs and is none."""
+    parts = properties.split(PAIR_SEPARATOR.encode())
+    return {part for part in parts if part and NAME_SEPARATOR.encode() not in part}
 
 
 def _whole(message: Message) -> dict[str, str]:
@@ -453,6 +508,13 @@ def _differing(text: str, wanted: str) -> int:
 
 def _is_whole(text: str) -> bool:
     return not any(letter < " " or letter == "\ufffd" for letter in text)
+
+
+def _light_of(message: Message) -> list[tuple[str, str]]:
+    """Return the light queues that properties name, and the offsets that they say."""
+    names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    return [one for one in itertools.zip_longest(names, offsets, fillvalue="") if one[0]]
 
 
 _Fixed = dict[QueueKey, dict[int, tuple[int, int]]]

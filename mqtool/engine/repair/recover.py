@@ -256,7 +256,7 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
             if not found.queues.tell(writer):
                 log = dataclasses.replace(found.log, holes=[], patches=[], bridges=None)
                 _Follower(reader, writer, None, found.batch_topics).walk(log, found.start_offset)
-        _apply_batch_queues(reader, found.batch_queues, journal, jobs)
+        _apply_batch_queues(reader, found.batch_queues, found.log.odd, journal, jobs)
     if found.index:
         _apply_index(reader, found.keys, journal, jobs)
     _apply_rest(found, reader, journal)
@@ -805,11 +805,13 @@ def _apply_sizes(queue: FileQueue, size: int, journal: Journal) -> None:
             journal.truncate(segment.path, size)
 
 
-def _apply_batch_queues(reader: StoreReader, keys: list[tuple[str, int]], journal: Journal, jobs: int) -> None:
+def _apply_batch_queues(
+    reader: StoreReader, keys: list[tuple[str, int]], odd: Collection[int], journal: Journal, jobs: int
+) -> None:
     if not keys:
         return
     into = journal.workspace / "batch"
-    build_queues(reader, into, journal.disk, {topic for topic, _ in keys}, jobs)
+    build_queues(reader, into, journal.disk, {topic for topic, _ in keys}, jobs, odd=odd)
     for topic, queue_id in keys:
         made = into / "batchconsumequeue" / topic / str(queue_id)
         target = reader.paths.batch_consume_queue / topic / str(queue_id)

@@ -27,7 +27,7 @@ from mqtool.engine.repair.rebuild import VERSIONS, batch_topics_of, has_tags
 from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.repair.rebuild_queues import Sizes, has_ext
 from mqtool.engine.repair.record_editor import Patch, few_of, made_room, of_batch
-from mqtool.engine.repair.torn_batches import with_records
+from mqtool.engine.repair.torn_batches import renumbered, with_records
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.disk import Disk
@@ -46,7 +46,6 @@ MANIFEST = "salvage.jsonl"
 _HEX_SIZE = 64
 _STEP = 16 << 20
 _UNITS_AT_ONCE = 1 << 18
-NO_SUCH_QUEUE = "no broker has such a queue, and no queue of its topic lacks that place"
 _LEFT_OVER = "left over from an earlier life of the log: its queue has other messages at these offsets"
 
 
@@ -467,8 +466,8 @@ class Survey:
         return told_by_units(self.reader, order)
 
     def _is_fixed(self, queue: QueueKey) -> bool:
-        """Tell whether the queue offsets stand in properties too: those of inner batches and of light queues."""
-        return queue[0] in self.batch_topics or queue[0].startswith(LIGHT_QUEUE_PREFIX)
+        """Tell whether the queue offsets stand in a list of the properties: those of light queues."""
+        return queue[0].startswith(LIGHT_QUEUE_PREFIX)
 
     def take_end(self) -> None:
         """List what lies behind the last message, unless it is the unused end of the log, and what is cut off."""
@@ -549,6 +548,13 @@ def _tell_of_edits(edits: Sequence[Edit], order: Order) -> Iterator[str]:
         if places[0] != places[1]:
             run = Run(said.position, said.queue_offset, said.queue_offset + said.batch_size)
             order.moved.append(((said.topic, said.queue_id), run, (now.topic, now.queue_id), now.queue_offset))
+        targets = dict(now.light)
+        for name, offset in dict.fromkeys(said.light):
+            run = Run(said.position, offset, offset + 1)
+            if (name, offset) not in now.light and name in targets:
+                order.moved.append(((name, 0), run, (name, 0), targets[name]))
+            elif (name, offset) not in now.light:
+                order.left_out.append(((name, 0), run))
     for sentences in told.values():
         yield from few_of(sentences)
 
@@ -680,6 +686,7 @@ class _Copier:
             is_late, is_kept, queue_ids, queue_offsets = self._moved(table)
             rows = np.flatnonzero(is_kept & (is_late == late))
             table, queue_ids, queue_offsets = table.where(rows), queue_ids[rows], queue_offsets[rows]
+            table = renumbered(table, queue_offsets) if len(table) else table
         if len(table):
             missing = [] if late else list(self._missing(table))
             self.new.put(table, missing, queue_ids, queue_offsets)
@@ -738,6 +745,13 @@ class _Copier:
 # The manifest
 
 
+def why_left_out(topic: str) -> str:
+    """Return why messages of a topic, or a light queue, are in no queue of the new store."""
+    if topic.startswith(LIGHT_QUEUE_PREFIX):
+        return "that place in a light queue cannot be right, and the message lies in its other queues"
+    return "no broker has such a queue, and no queue of its topic lacks that place"
+
+
 def manifest(plan: Salvage) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``salvage.jsonl``: what was skipped, missing, moved, left out, and the counts by topic."""
     relative = plan.reader.paths.relative
@@ -761,7 +775,7 @@ def manifest(plan: Salvage) -> Iterator[dict[str, Any]]:
         yield row | {"new_queue_id": target[1], "new_queue_offset": offset}
     for (topic, queue_id), run in plan.order.left_out:
         row = {"kind": "left out", "physical_offset": run.position, "topic": topic, "queue_id": queue_id}
-        row |= {"queue_offset": run.start, "count": run.length, "reason": NO_SUCH_QUEUE}
+        row |= {"queue_offset": run.start, "count": run.length, "reason": why_left_out(topic)}
         yield row
     for edit in plan.edits:
         row = {"kind": "edited", "physical_offset": edit.now.position, "topic": edit.now.topic}

@@ -19,7 +19,7 @@ from mqtool.formats import record_edits, scan
 from mqtool.formats.inner_batch import count_elements
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import PAIR_SEPARATOR
-from mqtool.formats.scan import MessageTable
+from mqtool.formats.scan import Ints, MessageTable
 
 _DIGITS = 19
 """Numbers of fewer fit into 8 bytes."""
@@ -84,6 +84,22 @@ def _told_by_unit(reader: StoreReader, message: Message) -> int | None:
     """Return the queue offset of the unit that leads to a record, None without one."""
     queue = reader.batch_consume_queues.get((message.topic, message.queue_id))
     return queue.offset_at(message.position, message.size) if queue else None
+
+
+def renumbered(table: MessageTable, queue_offsets: Ints) -> MessageTable:
+    """Return a table whose inner batches say the queue offsets that they get, where these are others than they said.
+
+    Those of which the properties have no room for it stay as they are.
+    """
+    is_batch = table.column("sys_flag") & layout.INNER_BATCH != 0
+    records = {}
+    for row in np.flatnonzero(is_batch & (queue_offsets != table.column("queue_offset"))).tolist():
+        message, offset = message_at(table, row), int(queue_offsets[row])
+        properties = with_pairs(message, {"INNER_BASE": str(offset)}, CRC_PROPERTY in message.properties)
+        if "INNER_BASE" in message.properties and properties is not None:
+            record = record_edits.with_queue_offset(table.record(row), offset)
+            records[row] = record_edits.with_properties(record, len(properties), properties)
+    return with_records(table, records) if records else table
 
 
 def with_records(table: MessageTable, records: dict[int, bytes]) -> MessageTable:

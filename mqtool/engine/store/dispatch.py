@@ -8,6 +8,7 @@ offsets as it holds messages; a message for several light queues gets a unit in 
 import dataclasses
 import functools
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +81,26 @@ class Units:
         for queue, first, last in self.stretches:
             kept[first:last] = queue[0] in possible
         return self.where(kept)
+
+    def without(self, addresses: Ints) -> Iterator[Stretch]:
+        """Yield what is left of the stretches without the messages at some addresses, which are in order."""
+        if not len(self) or not len(addresses):
+            yield from self.stretches
+            return
+        found = self.physical_offset
+        low, high = addresses.searchsorted((found.min(), found.max() + 1))
+        if low == high:
+            yield from self.stretches
+            return
+        is_out = np.isin(found, addresses[low:high])
+        for stretch in self.stretches:
+            start = stretch.first
+            for row in (stretch.first + np.flatnonzero(is_out[stretch.first : stretch.last])).tolist():
+                if start < row:
+                    yield stretch._replace(first=start, last=row)
+                start = row + 1
+            if start < stretch.last:
+                yield stretch._replace(first=start)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "Units":
         """Return the units that a mask selects, which takes none from the middle of a stretch."""
