@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import resource
 import shutil
 import signal
 import tempfile
@@ -39,6 +40,8 @@ from tests.laws.mends import IN_PLACE, Direct, Told, config_of
 
 _MOST_NAMED = 4
 _SPARSE = 1 << 18
+_STANDSTILL = 60
+"""So many times the seconds that a case may work pass at most by the clock."""
 
 _NORMAL_SEGMENTS = 3
 _UNREAD = re.compile(r"the log before ([\d,]+) was not looked at: --abnormal")
@@ -78,7 +81,7 @@ def check(case: Case, scratch: Path | None = None, runner: Direct | None = None)
         with _time_limit(runner.seconds):
             return _Check(case, folder, runner).run()
     except SlowError:
-        return Result("slow", [Violation("cost", "slow", f"not done after {runner.seconds} s")])
+        return Result("slow", [Violation("cost", "slow", f"not done after {runner.seconds} s of processor")])
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}:{where.name}"
@@ -89,17 +92,33 @@ def check(case: Case, scratch: Path | None = None, runner: Direct | None = None)
 
 
 @contextlib.contextmanager
-def _time_limit(seconds: int) -> Iterator[None]:
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise ``SlowError`` when so many seconds of processor are used, those of commands that were run included.
+
+    The clock tells only of a standstill: beside other work a case may wait long for its turns.
+    """
+
     def stop(*_: object) -> None:
         raise SlowError
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = [signal.signal(number, stop) for number in (signal.SIGPROF, signal.SIGALRM)]
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, _STANDSTILL * seconds)
+    used = _used_by_commands()
     try:
         yield
+        if _used_by_commands() - used > seconds:
+            raise SlowError
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
+        for number, handler in zip((signal.SIGPROF, signal.SIGALRM), before, strict=True):
+            signal.signal(number, handler)
+
+
+def _used_by_commands() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 class _Check:

@@ -94,8 +94,8 @@ def config_of(base: str, store: Path, is_told: bool) -> StoreConfig:
 class Direct:
     """Mends by calls, in this process."""
 
-    seconds = 20
-    """How long a case may take at most."""
+    seconds: float = 20
+    """How many seconds of processor a case may take at most."""
 
     def plan(self, store: Path, config: StoreConfig, mend: str) -> Plan:
         name, options = IN_PLACE[mend]
@@ -138,7 +138,7 @@ class RefusedError(MqtoolError):
 class CommandLine(Direct):
     """Mends by the real command line, a process each; what is told are its rows, remarks and statuses."""
 
-    seconds = 200  # ten processes, on a machine that may have other work
+    seconds = 60  # ten processes
 
     def plan(self, store: Path, config: StoreConfig, mend: str) -> Plan:
         file = store.with_name("plan.json")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from mqtool.engine.repair.plan import Loss, Plan
+from mqtool.engine.store.paths import StoreConfig
 from tests.laws.cases import WITH_PROPERTIES_FROM, Case, Damage, case_of
 from tests.laws.damages import BASES, KINDS, base_of
 from tests.laws.laws import Result, Violation, check, existed, state_of
@@ -34,6 +35,17 @@ def test_delay_levels_are_not_taken_from_a_record_that_ends_in_the_properties_of
     case = Case("txn-533-clean", [Damage("by hand", [cut])], "recover --abnormal", settings=False)
 
     assert check(case, tmp_path).violations == []
+
+
+def test_a_case_that_works_without_end_is_slow(tmp_path: Path) -> None:
+    class Endless(Direct):
+        seconds = 0.1
+
+        def plan(self, store: Path, config: StoreConfig, mend: str) -> Plan:  # noqa: ARG002  as that of others
+            while True:
+                pass
+
+    assert [one.cause for one in check(Case("txn-533-kill", [], "recover"), tmp_path, Endless()).violations] == ["slow"]
 
 
 def test_a_seed_makes_the_same_case_again_and_its_text_tells_all_of_it() -> None:
