@@ -51,6 +51,7 @@ ROOMS = {
     "mqtool.engine.doors": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.replication_server": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.registrar": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.engine.slave": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.metrics": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.cluster": Row(("mqtool.engine", "mqtool.formats", "mqtool.processes")),
     "mqtool.engine.client_runtime": Row(("mqtool.engine", "mqtool.formats")),

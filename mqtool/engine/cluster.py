@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mqtool.engine.broker.roles import remarks
-from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.doors import DOORS, REMOTING
 from mqtool.engine.name_server.kv_configs import write_kv
 from mqtool.engine.name_server.name_server import NameServer
@@ -41,6 +41,7 @@ from mqtool.processes import die_with
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.saves import Save
+    from mqtool.engine.slave import Slave
     from mqtool.engine.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -214,6 +215,7 @@ class _RunningBroker:
         self.servers: dict[str, StreamServer[Any, Any]] = {}
         """By the names of their doors."""
         self.addresses: dict[str, str] = {}
+        self._slave: Slave | None = None
 
     async def start(self) -> None:
         """Open the store, recovered if need be, listen, and register.
@@ -224,6 +226,7 @@ class _RunningBroker:
         # With a store numpy comes in, which a name server alone does not need.
         from mqtool.engine.broker.broker import Broker
         from mqtool.engine.replication_server import ReplicationServer
+        from mqtool.engine.slave import Slave
 
         config = self._config
         self.store = await self._open_store()
@@ -257,6 +260,9 @@ class _RunningBroker:
         peer = Peer(0, config.host, config.port)  # the broker, as the name server in here sees it
         self._registrar = Registrar(self.rules, self._name_server, peer, self._elsewhere, self._clock)
         await self._registrar.start()
+        if self.rules.state.role is Role.SLAVE:
+            self._slave = Slave(self.rules, self._registrar, self._clock)
+            self._slave.start()
 
     async def _open_doors(self, stack: contextlib.AsyncExitStack, host: str, port: int) -> None:
         config = self._config
@@ -310,6 +316,8 @@ class _RunningBroker:
         Raises:
             MqtoolError: the disk failed, now or before.
         """
+        if self._slave:
+            await self._slave.stop()
         await self._registrar.stop()
         self._is_stopping = True
         self.store.log.on_little_room = None

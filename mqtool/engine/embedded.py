@@ -12,14 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from mqtool.engine.broker.following import Following
 from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
-from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig, run
 from mqtool.engine.doors import further_ports, further_settings
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.store.paths import STORE_SETTINGS
 from mqtool.engine.streams.tls import OF_REGISTRATION, TlsSettings
+from mqtool.errors import UsageError
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class Broker:
         self,
         store: "str | PathLike[str] | None" = None,
         *,
+        role: str = "",
         host: str = "127.0.0.1",
         port: int = 0,
         name_server_port: int = 0,
@@ -47,6 +50,8 @@ class Broker:
         Args:
             store: its folder, made if it is not there; without one it keeps its messages in a temporary folder, which
                 is gone when it ends.
+            role: ``master``, ``sync_master`` or ``slave``, else what the settings say. A slave has the id 1, if no
+                setting says otherwise, and finds the master of its ``brokerName`` by ``name_servers``.
             host: where it listens.
             port: of the broker, 0 for one that is free.
             name_server_port: of its name server, 0 for one that is free.
@@ -61,6 +66,8 @@ class Broker:
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in (settings or {}).items()
         }
+        if role:
+            given |= _settings_of_role(role, given)
         tls = TlsSettings.of(given)
         rules, not_of_broker = BrokerSettings().updated(given)
         check_roles(given, rules)
@@ -82,6 +89,8 @@ class Broker:
         """Where it listens, ``host:port``."""
         self.door_addresses: Mapping[str, str] = {}
         """Where each of its doors listens, by name."""
+        self.following: Following | None = None
+        """Of a slave, known while it runs: of which master, how far, and why it has stopped."""
         self.name_server_address = ";".join(name_servers)
         """What clients are given: its name server, ``host:port``, or those that were named."""
 
@@ -102,6 +111,8 @@ class Broker:
             await stack.enter_async_context(cluster)
             [self.address] = cluster.broker_addresses
             [self.door_addresses] = cluster.door_addresses
+            [rules] = cluster.brokers
+            self.following = rules.following if rules.state.role is Role.SLAVE else None
             self.name_server_address = cluster.name_server_address or self.name_server_address
             self._stack = stack.pop_all()
         return self
@@ -138,3 +149,13 @@ class Broker:
         async with self:
             started.set_result(None)
             await self._told.wait()
+
+
+def _settings_of_role(role: str, given: Mapping[str, str]) -> dict[str, str]:
+    roles = {"master": Role.ASYNC_MASTER, "sync_master": Role.SYNC_MASTER, "slave": Role.SLAVE}
+    if role not in roles:
+        raise UsageError(f"role={role} is none of {', '.join(roles)}")
+    settings = {"brokerRole": str(roles[role])}
+    if role == "slave":
+        settings["brokerId"] = given.get("brokerId", "1")
+    return settings

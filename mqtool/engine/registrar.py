@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mqtool.engine.name_server.name_server import NameServer, Registering
+from mqtool.engine.broker.settings import Role
+from mqtool.engine.name_server.name_server import Master, NameServer, Registering
 from mqtool.engine.name_server.refusal import RefusedError
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import Registration, build_registration
 from mqtool.formats.codes import Perm, RequestCode
-from mqtool.formats.headers import BrokerIdentity, RegisterBroker, build_header
+from mqtool.formats.headers import BrokerIdentity, RegisterBroker, RegisterBrokerResponse, build_header, parse_header
 from mqtool.formats.peer import Peer
 from mqtool.formats.remoting import RemotingCommand
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from mqtool.formats.config_tables import TopicConfig
 
 log = logging.getLogger(__name__)
+
+_SEARCH_MS = 3000
+"""How often a slave asks who its master is, while it does not know."""
 
 
 class Registrar:
@@ -52,6 +56,13 @@ class Registrar:
         self._failing: set[str] = set()  # name servers
         self._clock = clock
         self._wanted = asyncio.Event()
+        self.master: Master | None = None
+        """Of a slave: where its master is, as far as name servers know; the last answer counts."""
+        self._master_changed = asyncio.Event()
+
+    async def master_changed(self) -> None:
+        """Wait until name servers name another master than before, or none."""
+        await self._master_changed.wait()
 
     async def start(self) -> None:
         """Register, and go on with that."""
@@ -78,9 +89,15 @@ class Registrar:
         while True:
             self._wanted.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._broker.settings.register_interval_ms / 1000):
+                async with asyncio.timeout(self._interval_ms / 1000):
                     await self._wanted.wait()
             await self._register()
+
+    @property
+    def _interval_ms(self) -> int:
+        interval_ms = self._broker.settings.register_interval_ms
+        is_searching = self._broker.state.role is Role.SLAVE and self.master is None
+        return min(interval_ms, _SEARCH_MS) if is_searching else interval_ms
 
     async def _register(self) -> None:
         registration = self._registration(self._broker.topics.configs.values())
@@ -97,7 +114,23 @@ class Registrar:
                 body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
             )
             command = RemotingCommand(RequestCode.REGISTER_BROKER, ext_fields=build_header(header), body=body)
-            await asyncio.gather(*(self._tell(client, command) for client in self._clients))
+            answers = await asyncio.gather(*(self._tell(client, command) for client in self._clients))
+            self._note_masters([answer for answer in answers if answer is not None])
+
+    def _note_masters(self, answers: Sequence[RemotingCommand]) -> None:
+        """Take the master that the first of the name servers names which knows one."""
+        if self._broker.state.role is not Role.SLAVE or not answers:
+            return
+        found = [parse_header(RegisterBrokerResponse, answer.ext_fields) for answer in answers]
+        self._note_master(
+            next((Master(one.master_addr, one.ha_server_addr or "") for one in found if one.master_addr), None)
+        )
+
+    def _note_master(self, master: Master | None) -> None:
+        if master != self.master:
+            self.master = master
+            self._master_changed.set()
+            self._master_changed = asyncio.Event()
 
     def _register_topics(self, configs: "Iterable[TopicConfig]") -> None:
         """Tell of topics: the name server in here at once, before who has made them can ask for a route."""
@@ -110,7 +143,9 @@ class Registrar:
             name, address, cluster, broker_id = self._identity()
             broker = Registering(name, address, cluster, broker_id, self._broker.state.ha_address)
             with contextlib.suppress(RefusedError):  # it does not count: the next one may
-                self._name_server.register(broker, registration, self._peer, self._clock(), is_own=True)
+                registered = self._name_server.register(broker, registration, self._peer, self._clock(), is_own=True)
+                if not self._clients and self._broker.state.role is Role.SLAVE:
+                    self._note_master(registered.master)
 
     def _registration(self, configs: "Iterable[TopicConfig]") -> Registration:
         perm = self._broker.settings.perm | ~(Perm.READ | Perm.WRITE)
@@ -124,7 +159,9 @@ class Registrar:
         settings, state = self._broker.settings, self._broker.state
         return BrokerIdentity(settings.broker_name, state.address, settings.cluster_name, state.broker_id)
 
-    async def _tell(self, client: RemotingClient, command: RemotingCommand) -> None:
+    async def _tell(self, client: RemotingClient, command: RemotingCommand) -> RemotingCommand | None:
+        """Return the answer of a name server, None where it takes nothing."""
+        answer = None
         try:
             answer = await client.invoke(replace(command))
             fault = f"it refuses: {answer.remark}" if answer.code else ""
@@ -137,3 +174,4 @@ class Registrar:
         elif not fault and name_server in self._failing:
             log.warning("name server %s: it answers again", name_server)
             self._failing.remove(name_server)
+        return None if fault else answer

@@ -215,7 +215,6 @@ def test_what_it_loads_is_small() -> None:
         (["--no-namesrv"], Status.USAGE, "needs -n"),
         (["--no-broker", "--metrics", "0"], Status.USAGE, "those of a broker"),
         (["-n", "127.0.0.1:9876"], Status.USAGE, "-n is for --no-namesrv"),
-        (["--set", "brokerRole=SLAVE", "--set", "brokerId=1"], Status.USAGE, "a master here"),
         (["--set", "brokerRole=SLAVE"], Status.USAGE, "needs a brokerId above 0"),
         (["--set", "enableControllerMode=true"], Status.USAGE, "a controller chooses the master"),
         (["--namesrv-port", "0", "--set", "enableDLegerCommitLog=true"], Status.USAGE, "and not written"),

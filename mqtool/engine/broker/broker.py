@@ -11,8 +11,10 @@ from mqtool.engine.broker.acl import AccessControl
 from mqtool.engine.broker.awaited_flushes import AwaitedFlushes
 from mqtool.engine.broker.clients import Clients
 from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
+from mqtool.engine.broker.copied_tables import CopiedTables
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.figures import Figures
+from mqtool.engine.broker.following import Following
 from mqtool.engine.broker.intake import Intake
 from mqtool.engine.broker.operations.acknowledge import Acknowledgements
 from mqtool.engine.broker.operations.administration import SettingRequests
@@ -35,7 +37,7 @@ from mqtool.engine.broker.request_modes import RequestModes
 from mqtool.engine.broker.revive_log import ReviveLog
 from mqtool.engine.broker.saves import Saves
 from mqtool.engine.broker.sessions import Session
-from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
 from mqtool.engine.broker.timers import NAMES as TIMER_NAMES
@@ -93,6 +95,11 @@ class Broker:
         settings = state.settings
         self.on_configure: list[Callable[[BrokerSettings], None]] = []
         """Who is told of new settings."""
+        is_slave = state.role is Role.SLAVE
+        if is_slave:  # nothing comes of its messages but what comes from its master
+            store.take_only_copies()
+            store.was_recovered = store.was_mended = False
+        self.following = Following()
         self._next_store_tick = now
 
         config = store.root / "config"
@@ -124,6 +131,7 @@ class Broker:
         self.awaited_flushes = AwaitedFlushes(store, state, room)
         self.slaves: Master | None = None
         self.delayed = DelayedMessages(store, state, saves, config, now)
+        self.copied_tables = CopiedTables(topics, groups, offsets, self.delayed, self.request_modes)
         self.timers = Timers(store, state, saves, config, now)
         revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
         self.pops = pops = Pops(
@@ -150,16 +158,21 @@ class Broker:
             *([self.access] if self.access else ()),
             room,  # last: what the others have brought is given out in the same tick
         ]
+        if is_slave:
+            of_masters = (self.delayed, self.timers, revive_log, pops.orders, self.transactions)
+            self._clockworks = [one for one in self._clockworks if one not in of_masters]
         self._on_arrival: tuple[Arrival, ...] = (
             room.arrived,
             self.figures.arrived,
         )
-        self._on_arrival_at: dict[str, Arrival] = {
-            SCHEDULE_TOPIC: self.delayed.arrived,
-            TIMER_TOPIC: self.timers.arrived,
-            revive_log.topic: revive_log.arrived,
-            HALF_TOPIC: self.transactions.arrived,
-        }
+        self._on_arrival_at: dict[str, Arrival] = {}
+        if not is_slave:
+            self._on_arrival_at = {
+                SCHEDULE_TOPIC: self.delayed.arrived,
+                TIMER_TOPIC: self.timers.arrived,
+                revive_log.topic: revive_log.arrived,
+                HALF_TOPIC: self.transactions.arrived,
+            }
         # This one first: a half message is delayed once it is committed.
         intake.add_detour([b"TRAN_MSG"], self.transactions.detour)
         intake.add_detour([b"DELAY"], self.delayed.detour)
@@ -258,16 +271,20 @@ class Broker:
         Raises:
             WriteError: the disk is full, or fails.
         """
-        self.timers.finish(now)
+        is_slave = self.state.role is Role.SLAVE  # whose tables are those of its master
+        if not is_slave:
+            self.timers.finish(now)
         if self.store.failure is None:
             self.store.flush()  # no table is ahead of the log
         self.store.write_units()
         self.saves.finish()
-        self.transactions.note_progress()  # which are consumer offsets
-        self.delayed.save(now)
+        if not is_slave:
+            self.transactions.note_progress()  # which are consumer offsets
+            self.delayed.save(now)
         self.offsets.keep(now)
-        self.timers.stop(now)
-        self.pops.orders.keep(now)
+        if not is_slave:
+            self.timers.stop(now)
+            self.pops.orders.keep(now)
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:
         """Tell whom it concerns that a message can be read; the store calls this for each."""

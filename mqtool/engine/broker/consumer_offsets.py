@@ -136,6 +136,22 @@ class ConsumerOffsets:
             self._offsets[topic, target] = dict(offsets)
             self._is_changed = True
 
+    def merge(self, table: Table) -> None:
+        """Take over the offsets of a master: of each topic and group that it knows, all queues are as there.
+
+        Raises:
+            FormatError: it is no table of offsets.
+        """
+        given: dict[Key, dict[int, int]] = {}
+        for (topic, group, queue_id), offset in _parse(table).items():
+            given.setdefault((topic, group), {})[queue_id] = offset
+        for key, queues in given.items():
+            before = self._offsets.get(key)
+            if before != queues:
+                self._count += len(queues) - len(before or ())
+                self._offsets[key] = queues
+                self._is_changed = True
+
     def limit(self, store: "MessageStore") -> None:
         """Set offsets beyond the end of their queue to that: messages that a loss of power took are not read yet."""
         for (topic, _), queues in self._offsets.items():

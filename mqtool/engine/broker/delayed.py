@@ -18,7 +18,7 @@ from mqtool.engine.broker.state import BrokerState
 from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats.bodies import version_members
-from mqtool.formats.config_tables import DataVersion, Dialect, build_table, data_version, delay_offsets
+from mqtool.formats.config_tables import DataVersion, Dialect, Table, build_table, data_version, delay_offsets
 from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import add_property, build_properties, parse_properties
 from mqtool.formats.stored_message import parse_stored
@@ -95,6 +95,17 @@ class DelayedMessages:
     def version(self) -> DataVersion:
         """How new the offsets are that were saved last."""
         return self._version
+
+    def replace(self, table: Table, text: bytes) -> None:
+        """Take over how far the levels of a master are done, and keep its text as it is.
+
+        Raises:
+            FormatError: the table is none of delay offsets.
+        """
+        offsets, version = delay_offsets(table), data_version(table)
+        if (offsets, version) != (self._offsets, self._version):
+            self._offsets, self._saved, self._version = offsets, dict(offsets), version
+            self._saves.want(self._path, lambda: (text,))
 
     def detour(self, message: NewMessage, now: int) -> AppendResult | None:  # noqa: ARG002
         """Send a message that asks for a delay level into the queue of that level."""

@@ -27,6 +27,7 @@ from mqtool.engine.broker.processors.protocol_texts import ACL_EXCEPTION
 from mqtool.engine.broker.processors.refusals import refusal
 from mqtool.engine.broker.processors.request import Answer, Processor, Request
 from mqtool.engine.broker.processors.session import RemotingOutbox, RemotingSession
+from mqtool.engine.broker.processors.slave_refusals import refusal_by_slave
 from mqtool.formats.codes import ResponseCode
 from mqtool.formats.peer import Peer
 from mqtool.formats.remoting import RESPONSE, Outgoing, RemotingCommand
@@ -75,6 +76,8 @@ class RemotingDoor(Door[RemotingCommand, RemotingSession]):
             return self.outbox.take()
         if broker.access and (fault := access_fault(broker.access, command, peer.host)):
             return ((peer, command.answer(ResponseCode.SYSTEM_ERROR, remark=ACL_EXCEPTION + fault)),)
+        if no := refusal_by_slave(command.code, broker.state):
+            return ((peer, command.answer(no.code, remark=no.reason)),)
         if len(command.body) > MOST_OF_BODY and command.code not in send.PROCESSORS:
             remark = f"a request that carries no messages has at most {MOST_OF_BODY:,} bytes of body"
             return ((peer, command.answer(ResponseCode.INVALID_PARAMETER, remark=remark)),)

@@ -53,6 +53,13 @@ class RequestModes:
         self._modes.setdefault(topic, {})[group] = mode
         self._saves.want(self._path, self._pieces)
 
+    def replace(self, table: Table) -> None:
+        """Take over the table of a master; raises ``FormatError`` where it is none."""
+        modes = _parse(table)
+        if modes != self._modes:
+            self._modes = modes
+            self._saves.want(self._path, self._pieces)
+
     def delete_topic(self, topic: str, now: int) -> None:  # noqa: ARG002
         """Forget the modes of a topic."""
         if self._modes.pop(topic, None):

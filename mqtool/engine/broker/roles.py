@@ -81,5 +81,3 @@ def check_roles(given: Mapping[str, str], settings: BrokerSettings) -> None:
         raise UsageError(f"haDialect={settings.ha_dialect} is neither 4 nor 5")
     if role is Role.SLAVE and settings.broker_id <= 0:
         raise UsageError("brokerRole=SLAVE needs a brokerId above 0: 0 is that of the master")
-    if role is Role.SLAVE:
-        raise UsageError("brokerRole=SLAVE: a broker is a master here")

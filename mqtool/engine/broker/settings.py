@@ -43,6 +43,9 @@ class BrokerSettings(Settings):
     ha_dialect: int = setting("haDialect", 5)  # whose answers a SYNC_MASTER gives: 4 or 5
     slave_timeout_ms: int = setting("slaveTimeout", 3000)
     in_sync_replicas: int = setting("inSyncReplicas", 1)  # the master is one
+    starts_at_first_byte: bool = setting("haStartAtFirstByte", False)  # an empty slave: else at the last segment
+    copy_interval_ms: int = setting("haCopyInterval", 10_000, least=100)  # of the master's tables, by a slave
+    inner_credentials: str = setting("innerClientAuthenticationCredentials", "")  # of a slave's requests, as JSON
     slave_read_enabled: bool = setting("slaveReadEnable", False)
     checks_offsets_as_slave: bool = setting("offsetCheckInSlave", False)
     memory_ratio: int = setting("accessMessageInMemoryMaxRatio", 40, least=0)  # per cent; behind more read at a slave
@@ -99,6 +102,7 @@ AT_START = frozenset(
         "brokerIP2",
         "haAllow",
         "haMasterAddress",
+        "innerClientAuthenticationCredentials",
         "clusterTopicEnable",
         "brokerTopicEnable",
         "defaultTopicQueueNums",

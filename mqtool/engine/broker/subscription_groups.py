@@ -131,6 +131,19 @@ class SubscriptionGroups:
             self._changed(now)
         return self._groups[group]
 
+    def replace(self, table: Table) -> None:
+        """Take over the table of a master, its version included.
+
+        Raises:
+            FormatError: it is none.
+        """
+        groups, forbidden = _parse(table)
+        members, version = dict(table.get("subscriptionGroupTable") or {}), data_version(table)
+        if (members, forbidden, version) == (self._members, self._forbidden, self.version):
+            return
+        self._groups, self._forbidden, self._members, self.version = groups, forbidden, members, version
+        self._saves.want(self._path, self._pieces)
+
     def delete(self, group: str, now: int) -> bool:
         """Forget a group; tell whether there was one."""
         self._forbidden.pop(group, None)

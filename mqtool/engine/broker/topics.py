@@ -15,7 +15,7 @@ from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.errors import LimitError
 from mqtool.formats.bodies import topic_members, version_members
 from mqtool.formats.codes import Perm, TopicSysFlag
-from mqtool.formats.config_tables import DataVersion, TopicConfig, build_table_in_pieces, data_version
+from mqtool.formats.config_tables import DataVersion, Table, TopicConfig, build_table_in_pieces, data_version
 from mqtool.formats.config_tables import topics as parse_topics
 from mqtool.formats.topics import (
     DEAD_LETTER_PREFIX,
@@ -140,6 +140,24 @@ class Topics:
             self._configs.update((config.topic, config) for config in changed)
             self.batch_topics.update(config.topic for config in changed if config.is_batch)
             self._save(now)
+            for tell in self.on_change:
+                tell(changed)
+
+    def replace(self, table: Table) -> None:
+        """Take over the table of a master, its version included.
+
+        Raises:
+            FormatError: it is none.
+        """
+        configs, version = parse_topics(table), data_version(table)
+        if (configs, version) == (self._configs, self.version):
+            return
+        changed = [config for config in configs.values() if self._configs.get(config.topic) != config]
+        self._configs, self.version = configs, version
+        self.batch_topics.clear()
+        self.batch_topics.update(topic for topic, config in configs.items() if config.is_batch)
+        self._saves.want(self._path, self._pieces)
+        if changed:
             for tell in self.on_change:
                 tell(changed)
 

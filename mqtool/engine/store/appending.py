@@ -15,7 +15,7 @@ from mqtool.engine.store.live_log import LiveLog
 from mqtool.engine.store.live_queue import LiveQueue
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.retention import Retention
-from mqtool.errors import FormatError, MqtoolError, UsageError, WriteError
+from mqtool.errors import BadDataError, FormatError, MqtoolError, RecoveryNeededError, UsageError, WriteError
 from mqtool.formats import commit_log
 from mqtool.formats.new_message import (
     MOST_PROPERTIES,
@@ -196,9 +196,8 @@ class Appender:
             data: the bytes, cut anywhere; the next ones go on where they end.
 
         Raises:
-            BadDataError: they do not follow what is there; nothing is appended.
-            RecoveryNeededError: they are no messages, or not the next of their queues: they are in the log and in no
-                queue, and nothing is stored any more.
+            BadDataError: they do not follow what is there, and nothing is appended; or they are no messages, or not
+                the next of their queues: the log ends before the first that is not.
             WriteError: the disk is full: the end of the log tells from where to go on; or it fails.
         """
         if self._health.failure is not None:
@@ -208,8 +207,16 @@ class Appender:
         except WriteError as error:
             self._health.hold_up(error)
             raise
-        self._health.fatal(self._dispatcher.read_on)
-        self._log.last_timestamp, self._log.last_start = self._dispatcher.reached
+        try:
+            self._dispatcher.read_on()
+        except RecoveryNeededError as error:
+            self._health.fatal(lambda: self._log.cut(self._dispatcher.next_offset))
+            raise BadDataError(str(error)) from error
+        except MqtoolError as error:
+            self._health.hold_up(error)
+            raise
+        finally:
+            self._log.last_timestamp, self._log.last_start = self._dispatcher.reached
 
     def _fits(self, body_size: int, size: int) -> bool:
         return (

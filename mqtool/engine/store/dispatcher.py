@@ -5,16 +5,17 @@ there (``read_on``) when a store is opened that was not closed. Queues and index
 (Rules: store.md 7.5, 8.3. RocketMQ: ``ReputMessageService``.)
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mqtool.engine.store import live_dispatch
 from mqtool.engine.store.live_checkpoint import Reached
-from mqtool.engine.store.log_end import whole_at
+from mqtool.engine.store.log_end import read_whole
 from mqtool.errors import MqtoolError, RecoveryNeededError
 from mqtool.formats import commit_log
-from mqtool.formats.new_message import NewMessage
-from mqtool.formats.stored_message import StoredMessage, parse_stored
+from mqtool.formats.new_message import MOST_TOPIC, NewMessage
+from mqtool.formats.stored_message import StoredMessage
 
 if TYPE_CHECKING:
     from mqtool.engine.store.health import Health
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
     from mqtool.engine.store.live_queue import LiveQueue
     from mqtool.engine.store.queue_table import QueueTable
 
+log = logging.getLogger(__name__)
+
 OnArrival = Callable[[str, int, int, int, int], None]
 WITH_UNIT = (0, commit_log.TRANSACTION_COMMIT)
 """Kinds of messages, by their transaction, that are in queues."""
+_LONGEST_NUMBER = 19
 _MANY_WAITING = 256
 """Messages whose units wait until they had better be written."""
 _MOST_WAITING = 4096
@@ -67,6 +71,8 @@ class Dispatcher:
         self.index = index
         self.on_arrival: OnArrival | None = None
         """Is told of each message that can now be read: topic, queue id, the offset behind it, tags code, the time."""
+        self.let_go: Callable[[str], object] | None = None
+        """Lets go of the queues of a topic that was deleted where the log was written."""
         self.is_indexed = is_indexed
         self.next_offset = next_offset
         """Address behind the last message that was taken."""
@@ -133,10 +139,9 @@ class Dispatcher:
             RecoveryNeededError: something else lies there, or a message has another number than is next in its queue.
         """
         self.next_offset = max(self.next_offset, self._log.min_offset)  # of a log that has just begun in the middle
-        while (found := whole_at(self._log, self.next_offset)) is not None:
-            size, record = found
-            if record:
-                self._take_again(parse_stored(record))
+        for size, stored in read_whole(self._log, self.next_offset):
+            if stored is not None:
+                self._take_again(stored)
             else:  # a blank record
                 self.next_offset += size
 
@@ -153,17 +158,23 @@ class Dispatcher:
                 count = live_dispatch.batch_count(pairs)
             queue = self._queue_at(message.topic, message.queue_id, stored.queue_offset, at)
             names = live_dispatch.light_queues(message.topic, pairs)
-            offsets = pairs.get(live_dispatch.LIGHT_OFFSETS.encode(), b"").decode().split(",")
+            offsets = pairs.get(live_dispatch.LIGHT_OFFSETS.encode(), b"").decode("utf-8", "replace").split(",")
             light_queues = [
                 self._queue_at(name, 0, int(offset), at)
                 for name, offset in zip(names, offsets, strict=False)
-                if name and offset
+                if name and _is_number(offset)
             ]
         self.take(message, pairs, queue, light_queues, count, at, stored.size, stored.store_timestamp)
 
     def _queue_at(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> "LiveQueue":
         """Return a queue whose next message has an offset."""
+        if not (live_dispatch.is_folder_name(topic, MOST_TOPIC) and 0 <= queue_id < 1 << 31 and queue_offset >= 0):
+            raise RecoveryNeededError(f"the message at {physical_offset:,} is for a queue that cannot be")
         queue = self.queues.by_key.get((topic, queue_id)) or self.make_queue(topic, queue_id)
+        if queue_offset == 0 < queue.next_offset and self.let_go is not None:
+            log.warning("the queues of %s begin anew at %s of the log: it was deleted there", topic, physical_offset)
+            self.let_go(topic)
+            queue = self.make_queue(topic, queue_id)
         if not queue.next_offset and self._log.min_offset:  # those before it lay where the log does not begin any more
             queue.begin_at(queue_offset)
         if queue.next_offset != queue_offset:
@@ -210,3 +221,7 @@ class Dispatcher:
         else:
             if is_all:
                 self.written = self.queues.before_new or reached
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER

@@ -191,15 +191,18 @@ class LiveLog:
                 self._look()
 
     def cut(self, end: int) -> None:
-        """Have the log end before a record that is there by half.
+        """Have the log end earlier, before a record that is there by half or is none; what was behind is zero then.
 
         Raises:
             WriteError: the disk fails.
         """
-        if end < self.end_offset:
-            self._write(end % self.file_size, bytes(self.end_offset - end))
-            self.end_offset = end
-            self.flushed_offset = min(self.flushed_offset, end)
+        while end < self.end_offset:
+            start = (self.end_offset - 1) // self.file_size * self.file_size
+            begin = max(end, start)
+            self._written = self.segments[start]
+            self._write(begin - start, bytes(self.end_offset - begin))
+            self.end_offset = begin
+            self.flushed_offset = min(self.flushed_offset, begin)
 
     def _write(self, position: int, data: bytes) -> None:
         segment = self._written

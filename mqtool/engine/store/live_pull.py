@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 MOST_UNITS = 800
 """Units that one pull looks at."""
 
-_IN_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
+PHYSICAL_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+"""Of this machine, in bytes."""
+_IN_MEMORY = PHYSICAL_MEMORY * 40 // 100
 """Bytes at the end of the log that the system may well have in memory."""
 
 
@@ -72,6 +74,8 @@ class Fetched(NamedTuple):
     max_offset: int
     parts: Sequence[bytes] = ()
     message_count: int = 0
+    last_start: int = -1
+    """Address of the last record, -1 without any."""
 
 
 def fetch(
@@ -104,7 +108,7 @@ def fetch(
     next_offset = offset
     count = total = 0
     runs: list[tuple[int, int]] = []  # records that lie end to end make one part
-    run, run_end = -1, -1
+    run, run_end, last_start = -1, -1, -1
     for place, at, size, code, batch_size in _units(queue, offset, max_count, wanted.most_units):
         limits = ON_DISK if at < on_disk_before else IN_MEMORY
         if count and (count + batch_size > max_count or count >= limits.messages or total + size > limits.bytes):
@@ -126,12 +130,12 @@ def fetch(
             if run >= 0:
                 runs.append((run, run_end - run))
             run = at
-        run_end = at + size
+        run_end, last_start = at + size, at
     if run >= 0:
         runs.append((run, run_end - run))
     if next_offset == offset:
         return Fetched(StoreStatus.OFFSET_FOUND_NULL, high, low, high)
-    return Fetched(status, next_offset, low, high, log.read_each(runs), count)
+    return Fetched(status, next_offset, low, high, log.read_each(runs), count, last_start)
 
 
 def _units(queue: "LiveQueue", offset: int, max_count: int, left: int) -> "Iterator[Unit]":

@@ -7,6 +7,7 @@ from what its checkpoint names; what was just being written is cut. (Rules: stor
 
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mqtool.engine.store.disk import chunks
@@ -15,7 +16,7 @@ from mqtool.engine.store.loaded_file import LoadedFile
 from mqtool.errors import FormatError, RecoveryNeededError
 from mqtool.formats import commit_log, scan
 from mqtool.formats.layout import packer_of
-from mqtool.formats.stored_message import parse_stored
+from mqtool.formats.stored_message import StoredMessage, parse_stored
 
 if TYPE_CHECKING:
     from mqtool.engine.store.disk import Disk
@@ -25,6 +26,9 @@ _ROOM = commit_log.BLANK_SIZE
 _MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2)
 _MOST_AGAIN = 256 << 20
 """Bytes that are looked at record by record after a kill; the checkpoint is written every second."""
+_READ_AT_ONCE = 256 << 10
+_LOOK_BACK = 64 << 10
+"""Bytes that are searched for the last records at first."""
 _OFFSET_AT = position_of("physical_offset")
 _SYS_FLAG_AT = position_of("sys_flag")
 _BODY_CRC_AT = position_of("body_crc")
@@ -115,12 +119,18 @@ def sound_record(log: LiveLog, at: int) -> bytes:
     if at < 0 or magic not in _MAGICS or not fits:
         return b""
     record = bytes(log.read(at, size))
+    return record if _sound(record, at) else b""
+
+
+def _sound(record: bytes, at: int) -> StoredMessage | None:
+    """Return the message of a record that belongs to an address, None where it is not whole."""
     if _INT64.unpack_from(record, _OFFSET_AT)[0] != at:
-        return b""
+        return None
     try:
-        message = parse_stored(record).message
+        stored = parse_stored(record)
     except FormatError:
-        return b""
+        return None
+    message = stored.message
     crc = _INT32.unpack_from(record, _BODY_CRC_AT)[0]
     # Of a record that was written by half the rest is zero, and its body may have been whole.
     is_whole = (
@@ -129,7 +139,40 @@ def sound_record(log: LiveLog, at: int) -> bytes:
         and "\0" not in message.topic
         and message.properties[-1:] != b"\0"
     )
-    return record if is_whole else b""
+    return stored if is_whole else None
+
+
+def read_whole(log: LiveLog, at: int) -> Iterator[tuple[int, StoredMessage | None]]:
+    """Yield size and message of each record from an address on, None for a blank one, up to one that is there by half.
+
+    Cost: linear in the bytes; they are read in large pieces.
+
+    Raises:
+        RecoveryNeededError: no record begins where the one before ends.
+    """
+    least = _READ_AT_ONCE
+    while log.end_offset - at >= _ROOM:
+        view = log.read(at, min(least, log.end_offset - at))
+        begin, least = at, _READ_AT_ONCE
+        while (place := at - begin) + _ROOM <= len(view):
+            size, magic = _BLANK.unpack_from(view, place)
+            room = log.file_size - at % log.file_size
+            if magic == commit_log.MAGIC_BLANK and size == room:
+                at += size
+                yield size, None
+                break
+            stored = None
+            if magic in _MAGICS and commit_log.MIN_SIZE <= size <= room - _ROOM:
+                if log.end_offset - at < size:
+                    return
+                if len(view) < place + size:
+                    least = max(least, size)
+                    break
+                stored = _sound(bytes(view[place : place + size]), at)
+            if stored is None:
+                raise RecoveryNeededError(f"no message begins at {at:,}, where the one before ends")
+            at += size
+            yield size, stored
 
 
 def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:
@@ -150,6 +193,46 @@ def whole_at(log: LiveLog, at: int) -> tuple[int, bytes] | None:
     if record := sound_record(log, at):
         return size, record
     raise RecoveryNeededError(f"no message begins at {at:,}, where the one before ends")
+
+
+def records_before(log: LiveLog, end: int, count: int) -> list[tuple[int, bytes]]:
+    """Return address and bytes of the last records before an address, in order; fewer where the log has no more.
+
+    Args:
+        log: of a store that is open.
+        end: where a record ends, or a blank one.
+        count: how many records at most.
+    """
+    found: list[tuple[int, bytes]] = []
+    while len(found) < count and end > log.min_offset:
+        start = max((end - 1) // log.file_size * log.file_size, log.min_offset)
+        size, begin = _LOOK_BACK, end
+        chain: list[tuple[int, bytes]] = []
+        while len(chain) < count - len(found) and begin > start:
+            begin = max(start, end - size)
+            chain, size = _chain(log, begin, end), size * 8
+        found[:0] = chain[len(found) - count :]
+        end = start
+    return found
+
+
+def _chain(log: LiveLog, begin: int, end: int) -> list[tuple[int, bytes]]:
+    """Return the records of one segment that follow each other up to an address, from the first such on."""
+    view = log.read(begin, end - begin)
+    for position in scan.candidates(view, begin, 0, len(view)):
+        found, at = [], begin + position
+        while at < end:
+            size, magic = _heads(log, at)
+            if magic == commit_log.MAGIC_BLANK and at % log.file_size + size == log.file_size:
+                at = end
+            elif record := sound_record(log, at):
+                found.append((at, record))
+                at += size
+            else:
+                break
+        if at == end:
+            return found
+    return []
 
 
 def _heads(log: LiveLog, at: int) -> tuple[int, int]:

@@ -9,9 +9,10 @@ to in ``dispatcher.py``, and what the passing of time asks for in ``upkeep.py``.
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from mqtool.engine.store.append_result import AppendResult, PutStatus
 from mqtool.engine.store.appending import Appender
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatcher import Dispatcher
@@ -19,14 +20,15 @@ from mqtool.engine.store.health import DISK_IS_FULL, Health
 from mqtool.engine.store.live_checkpoint import LiveCheckpoint
 from mqtool.engine.store.live_queue import LiveQueue, QueueKey
 from mqtool.engine.store.locks import hold
-from mqtool.engine.store.log_end import clear_behind
+from mqtool.engine.store.log_end import clear_behind, records_before, whole_at
 from mqtool.engine.store.opening import Opened, make_folders
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.retention import DiskUsage, Retention, disk_usage
 from mqtool.engine.store.time_search import Boundary
 from mqtool.engine.store.upkeep import Upkeep
-from mqtool.errors import FormatError, MqtoolError, NotFoundError, UsageError, WriteError
+from mqtool.errors import FormatError, MqtoolError, NotFoundError, RecoveryNeededError, UsageError, WriteError
 from mqtool.formats.message import Message, message_of
+from mqtool.formats.new_message import NewMessage
 from mqtool.formats.properties import split_keys
 
 CHANGEABLE = frozenset(
@@ -130,6 +132,7 @@ class MessageStore:
                 config,
                 now,
             )
+            self.dispatcher.let_go = self._upkeep.let_go_topic
             if self.was_recovered:  # the checkpoint stays until that is on the disk: a kill meanwhile costs nothing
                 self.cut_size = clear_behind(self.log, disk)
                 self.dispatcher.read_on()
@@ -139,8 +142,8 @@ class MessageStore:
             self._stack = stack.pop_all()
         self._queues = self.dispatcher.queues.by_key
         self._files = self.dispatcher.queues.files
-        self.append = self._appender.append
-        self.append_batch = self._appender.append_batch
+        self.append: Callable[[NewMessage, int], AppendResult] = self._appender.append
+        self.append_batch: Callable[[NewMessage, int], AppendResult] = self._appender.append_batch
         self.append_bytes = self._appender.append_bytes
         self.tick = self._upkeep.tick
         self.write_units = self.dispatcher.write_units
@@ -233,6 +236,14 @@ class MessageStore:
         """Whether ``write_units`` is better called soon: the longer it waits, the longer it takes."""
         return self.dispatcher.has_much_to_write
 
+    def take_only_copies(self) -> None:
+        """Refuse messages from now on: what is stored comes as bytes of the log of a master."""
+
+        def refuse(message: NewMessage, now: int) -> AppendResult:  # noqa: ARG001
+            return AppendResult(PutStatus.SERVICE_NOT_AVAILABLE)
+
+        self.append = self.append_batch = refuse
+
     # Reading
 
     @property
@@ -240,6 +251,11 @@ class MessageStore:
         """Up to where the log is as safe as producers wait for: on the disk, and with others, where it has to be."""
         safe, confirmed = self.log.flushed_offset if self.is_sync else self.log.end_offset, self.log.confirmed_offset
         return safe if confirmed is None else min(safe, confirmed)
+
+    @property
+    def end_offset(self) -> int:
+        """Where the log ends."""
+        return self.log.end_offset
 
     @property
     def flushed_offset(self) -> int:
@@ -279,6 +295,32 @@ class MessageStore:
         return found
 
     # The end
+
+    def last_records(self, count: int) -> list[tuple[int, bytes]]:
+        """Return address and bytes of the last records, in order; the last may be there in part, of bytes that came."""
+        end = self.dispatcher.next_offset
+        found = records_before(self.log, min(end, self.end_offset), count)
+        if end < self.end_offset:
+            found.append((end, bytes(self.log.read(end, self.end_offset - end))))
+        return found
+
+    def cut_blank(self, end: int) -> bool:
+        """Cut the unused end of the last segment off, if it begins at ``end``, and tell whether it does.
+
+        A master that was killed takes its own off when it starts again, and writes the next message there if it fits.
+
+        Raises:
+            WriteError: the disk fails.
+        """
+        try:
+            found = whole_at(self.log, end) if end >= self.log.min_offset else None
+        except RecoveryNeededError:
+            return False
+        if found is None or found[1] or end + found[0] < self.end_offset:
+            return False
+        self.log.cut(end)
+        self.dispatcher.next_offset = end
+        return True
 
     def cut_half(self) -> None:
         """Cut a record off that is there by half, of bytes that came: whoever sends them begins with it again.

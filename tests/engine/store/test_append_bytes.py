@@ -15,8 +15,9 @@ from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.message_store import MessageStore
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
-from mqtool.errors import BadDataError, MqtoolError, RecoveryNeededError
+from mqtool.errors import BadDataError
 from mqtool.formats import consume_queue
+from mqtool.formats.new_message import build_record, record_size, topic_field
 from tests.engine.store.live import NOW, half_full, new_message, opened
 from tests.engine.store.test_message_store import REPLAYED, findings, segment, settings_of
 from tests.formats.golden_bytes import log
@@ -124,6 +125,7 @@ def test_a_log_that_begins_with_a_later_segment_has_filler_for_what_is_not_there
             assert queue.min_offset(begin) == units[0][0]
             assert queue.next_offset == units[-1][0] + 1
 
+    assert findings(root, StoreConfig(settings_of(name))) == []
     theirs = StoreReader(golden_store(name)).consume_queues
     for key, units in _units_behind(name, begin).items():
         ours = StoreReader(root, StoreConfig(settings_of(name))).consume_queues[key]
@@ -150,6 +152,28 @@ def _units_behind(name: str, begin: int) -> dict[tuple[str, int], list[tuple[int
     return found
 
 
+@pytest.mark.parametrize("step", [100, 1 << 20])
+def test_a_topic_that_its_master_deleted_and_made_again_begins_anew(tmp_path: Path, step: int) -> None:
+    with opened(tmp_path / "master") as master:
+        for number in range(20):
+            master.append(new_message("Gone", queue_id=number % 3), NOW + number)
+            master.append(new_message("Stays"), NOW + number)
+        remove = master.let_go_topic("Gone")
+        assert remove is not None
+        master.write_units()
+        remove()
+        for number in range(5):
+            master.append(new_message("Gone", queue_id=number % 2), NOW + 100 + number)
+        size, end = master.log.file_size, master.log.end_offset
+        stream = b"".join(bytes(master.log.read(at, end - at)) for at in range(0, end, size))
+    with opened(tmp_path / "slave") as copy:
+        for at in range(0, len(stream), step):
+            copy.append_bytes(at, stream[at : at + step])
+            copy.tick(NOW)
+    assert files(tmp_path / "slave", *QUEUES) == files(tmp_path / "master", *QUEUES)
+    assert contents(tmp_path / "slave", "index") == contents(tmp_path / "master", "index")
+
+
 def test_bytes_that_do_not_follow_the_log_are_refused_and_change_nothing(tmp_path: Path) -> None:
     stream = log_of("mixed-533-clean")
     with contextlib.closing(slave("mixed-533-clean", tmp_path / "store")) as store:
@@ -166,25 +190,40 @@ def test_bytes_that_do_not_follow_the_log_are_refused_and_change_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("position", [0, 4, 20, 28, 88])
-def test_what_is_no_message_stops_the_queues_before_it_and_nothing_is_stored_behind_it(
-    tmp_path: Path, position: int
+@pytest.mark.parametrize("step", [60_000, 50])
+def test_what_is_no_message_is_cut_off_again_and_the_log_goes_on_from_the_last_that_is_one(
+    tmp_path: Path, position: int, step: int
 ) -> None:
-    stream = bytearray(log_of("mixed-533-clean"))
-    messages = manifest("mixed-533-clean")["messages"]
-    third = messages[2]["phy"]
-    stream[third + position] ^= 0x55
-    store = slave("mixed-533-clean", tmp_path / "store")
+    stream = log_of("mixed-533-clean")
+    damaged = bytearray(stream[:60_000])
+    third = manifest("mixed-533-clean")["messages"][2]["phy"]
+    damaged[third + position] ^= 0x55
+    root = tmp_path / "store"
 
-    with pytest.raises(RecoveryNeededError, match=f"{third:,}"):
-        store.append_bytes(0, bytes(stream[:60_000]))
+    with contextlib.closing(slave("mixed-533-clean", root)) as store:
+        with pytest.raises(BadDataError, match=f"{third:,}"):
+            for at in range(0, len(damaged), step):
+                store.append_bytes(at, bytes(damaged[at : at + step]))
+        assert store.log.end_offset == third
+        assert store.failure is None
+        store.append_bytes(third, stream[third:])
 
-    assert sum(queue.next_offset for queue in (store.queue(*key) for key in store.queues()) if queue) <= 2
-    assert store.append(new_message(), NOW).status is PutStatus.SERVICE_NOT_AVAILABLE
-    with pytest.raises(RecoveryNeededError):
-        store.append_bytes(store.log.end_offset, b"more")
-    with pytest.raises(MqtoolError):
-        store.close()
-    assert (tmp_path / "store" / "abort").exists()
+    assert contents(root, "commitlog") == contents(golden_store("mixed-533-clean"), "commitlog")
+    assert contents(root, "consumequeue") == contents(golden_store("mixed-533-clean"), "consumequeue")
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id"), [("../../elsewhere", 0), ("..", 0), ("a/b", 0), ("TopicTest", -1), ("t\0t", 0)]
+)
+def test_a_message_for_a_queue_that_cannot_be_makes_no_file_anywhere(tmp_path: Path, topic: str, queue_id: int) -> None:
+    message, name = new_message(topic, queue_id=queue_id), topic_field(topic)
+    record = build_record(message, name, b"", record_size(message, name, 0), 0, 0, NOW)
+    with contextlib.closing(slave("mixed-533-clean", tmp_path / "store")) as store:
+        with pytest.raises(BadDataError, match=r"the message at 0|no message begins at 0"):
+            store.append_bytes(0, record)
+        assert store.log.end_offset == 0
+    assert not (tmp_path / "elsewhere").exists()
+    assert not list((tmp_path / "store").rglob("b"))
 
 
 class FullDisk(Disk):

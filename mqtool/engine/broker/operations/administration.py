@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _PROTECTED = ("configBlackList", "brokerConfigPath", "rocketmqHome", "storePath")
 """How settings begin that no request may change: a path in them would be a way to write files."""
+_SECRET = {"innerClientAuthenticationCredentials"}
 _QUEUES_OF_THREADS = {
     "send": 10_000,
     "pull": 100_000,
@@ -52,7 +53,9 @@ class SettingRequests:
 
     def all(self) -> dict[str, str]:
         """Return all settings by RocketMQ's names."""
-        return {**self._store.config.settings, **self._state.settings.texts()}
+        segment_size = {"mappedFileSizeCommitLog": str(self._store.log.file_size)}  # slaves compare it with their own
+        texts = self._state.settings.texts()
+        return {**self._store.config.settings, **segment_size, **{name: texts[name] for name in texts.keys() - _SECRET}}
 
     def change(self, given: Mapping[str, str]) -> None:
         """Change settings, none of them if one cannot be changed.

@@ -12,8 +12,9 @@ from mqtool.engine.broker.operations.filters import wanted_by_expression, wanted
 from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.refusal import Forbids, Reason, RefusedError
 from mqtool.engine.broker.sessions import Session
+from mqtool.engine.broker.settings import MASTER_ID, Role
 from mqtool.engine.broker.waiting_room import PULLS, Waiting
-from mqtool.engine.store.live_pull import Fetched, Wanted, fetch
+from mqtool.engine.store.live_pull import PHYSICAL_MEMORY, Fetched, Wanted, fetch
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import Perm
 from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig
@@ -22,6 +23,9 @@ _READ = int(Perm.READ)  # an operator of an enum takes a microsecond
 _LONGEST_WAIT_MS = 600_000
 _EMPTY = (StoreStatus.NO_MATCHED_LOGIC_QUEUE, StoreStatus.NO_MESSAGE_IN_QUEUE)
 _AT_END = (StoreStatus.OFFSET_OVERFLOW_ONE, StoreStatus.OFFSET_FOUND_NULL)
+_WRONG = (StoreStatus.OFFSET_TOO_SMALL, StoreStatus.OFFSET_OVERFLOW_BADLY, *_EMPTY)
+_OTHERS_OF_SLAVE = 10
+"""Per cent of the memory that a slave leaves to others."""
 _NOTHING_YET = (StoreStatus.OFFSET_OVERFLOW_ONE, StoreStatus.NO_MATCHED_MESSAGE, *_EMPTY)
 
 
@@ -32,6 +36,8 @@ class Pulled(NamedTuple):
     topic: TopicConfig
     group: SubscriptionGroup
     is_reset: bool = False  # nothing is given, and the group goes on at ``fetched.next_offset``
+    suggested_broker_id: int = MASTER_ID  # which broker of this name had better be asked next
+    is_corrected: bool = True  # a wrong offset is; a slave leaves that to its master
 
 
 class Place(NamedTuple):
@@ -120,7 +126,22 @@ class Pulls:
             name, topic_name, queue_id, _, _ = place
             self.figures.gave(topic_name, name, fetched.message_count, sum(map(len, fetched.parts)))
             self.offsets.note_pull(name, topic_name, queue_id, fetched.next_offset)
-        return Pulled(fetched, topic, group)
+        state = self._state
+        is_corrected = state.role is not Role.SLAVE or state.settings.checks_offsets_as_slave
+        if not is_corrected and fetched.status in _WRONG:
+            fetched = fetched._replace(next_offset=place.offset)
+        return Pulled(fetched, topic, group, False, self._suggested(fetched, group), is_corrected)
+
+    def _suggested(self, fetched: Fetched, group: SubscriptionGroup) -> int:
+        """Return which broker a group had better ask next: a slave, where it lags behind what is in memory."""
+        settings = self._state.settings
+        if not settings.slave_read_enabled:
+            return MASTER_ID
+        ratio = settings.memory_ratio - (_OTHERS_OF_SLAVE if self._state.role is Role.SLAVE else 0)
+        lag = self.store.end_offset - fetched.last_start
+        if fetched.last_start >= 0 and lag > PHYSICAL_MEMORY * max(0, ratio) // 100:
+            return group.slow_consumer_broker_id
+        return group.broker_id
 
     def _wanted(self, place: Place, wanted_by: Filter, group: SubscriptionGroup) -> Wanted:
         """Return the filter of a pull, its own or that of the heartbeats of its group; raises ``RefusedError``."""

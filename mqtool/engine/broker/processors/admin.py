@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqtool.engine.broker.operations.administration import resume_check, runtime_info
 from mqtool.engine.broker.operations.statistics import Progress
+from mqtool.engine.broker.settings import Role
 from mqtool.formats.bodies import (
     MessageQueue,
     build_body,
@@ -48,6 +49,8 @@ def _reply(request: "Request", body: Any) -> "Answer":
 
 def _runtime_info(broker: "Broker", request: "Request") -> "Answer":
     info = runtime_info(broker.store, broker.figures, broker.delayed, request.now)
+    if broker.state.role is Role.SLAVE:
+        info |= broker.following.texts()
     return request.command.answer(body=build_kv_table(info))
 
 

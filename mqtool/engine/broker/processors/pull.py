@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.broker.operations.pull import Filter, Place, Pulled
 from mqtool.engine.broker.processors.protocol_texts import OFFSET_RESET
-from mqtool.engine.broker.settings import MASTER_ID
 from mqtool.engine.store.pull import StoreStatus
 from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode
 from mqtool.formats.headers import Pull, parse_header
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
-_SUGGESTED = str(MASTER_ID)
 _CODES = {
     StoreStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     StoreStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -56,12 +54,14 @@ def pull(broker: "Broker", request: "Request") -> "Answer":
 
 
 def _answer(opaque: int, queue_offset: int, pulled: Pulled) -> RemotingCommand:
-    (status, next_offset, low, high, parts, _), topic, group, is_reset = pulled
+    (status, next_offset, low, high, parts, _, _), topic, group, is_reset, suggested, is_corrected = pulled
     code = _FOUND if status is StoreStatus.FOUND else _CODES.get(status)
     if code is None:  # an empty queue: only who asks for its beginning may wait for it
         code = ResponseCode.PULL_OFFSET_MOVED if queue_offset else ResponseCode.PULL_NOT_FOUND
+    if code == ResponseCode.PULL_OFFSET_MOVED and not is_corrected:
+        code = ResponseCode.PULL_RETRY_IMMEDIATELY
     fields = {
-        "suggestWhichBrokerId": _SUGGESTED,
+        "suggestWhichBrokerId": str(suggested),
         "nextBeginOffset": str(next_offset),
         "minOffset": str(low),
         "maxOffset": str(high),

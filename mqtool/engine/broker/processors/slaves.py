@@ -14,18 +14,11 @@ if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
     from mqtool.engine.broker.processors.request import Answer, Processor, Request
 
-_NO_CLIENT = {
-    "lastReadTimestamp": 0,
-    "lastWriteTimestamp": 0,
-    "masterFlushOffset": 0,
-    "maxOffset": 0,
-    "transferredByteInSecond": 0,
-}
-
 
 def ha_status(broker: "Broker", request: "Request") -> "Answer":
-    """Tell how far the slaves are."""
-    slaves = broker.slaves
+    """Tell how far the slaves are, or a slave how it follows."""
+    slaves, following, end_offset = broker.slaves, broker.following, broker.store.end_offset
+    is_slave = broker.state.role is Role.SLAVE
     connections = [
         {
             "addr": one.address,
@@ -40,11 +33,19 @@ def ha_status(broker: "Broker", request: "Request") -> "Answer":
         for one in (slaves.statuses(request.now) if slaves else ())
     ]
     body = {
-        "haClientRuntimeInfo": _NO_CLIENT,  # what a slave would tell of its own connection
+        "haClientRuntimeInfo": {
+            **({"masterAddr": following.ha_address} if is_slave else {}),
+            "lastReadTimestamp": following.last_read_timestamp,
+            "lastWriteTimestamp": following.last_write_timestamp,
+            "masterFlushOffset": 0,
+            "maxOffset": end_offset if is_slave else 0,
+            "transferredByteInSecond": following.bytes_per_second,
+            **({"status": following.status, "reason": following.reason} if is_slave else {}),  # ours
+        },
         "haConnectionInfo": connections,
         "inSyncSlaveNums": slaves.in_sync_count() if slaves else 0,
-        "master": broker.state.role is not Role.SLAVE,
-        "masterCommitLogMaxOffset": broker.store.log.end_offset,
+        "master": not is_slave,
+        "masterCommitLogMaxOffset": 0 if is_slave else end_offset,
     }
     return request.command.answer(body=build_body(body))
 

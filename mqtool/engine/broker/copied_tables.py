@@ -1,0 +1,51 @@
+"""The tables of a master, taken over by its slave as a whole.
+
+Topics, groups and request modes that the master does not have are dropped, and nothing is written where nothing has
+changed. Of consumer offsets each topic and group has its queues replaced; those that the master does not know stay.
+(Rules: replication.md 6. RocketMQ: ``SlaveSynchronize``.)
+"""
+
+from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
+from mqtool.engine.broker.delayed import DelayedMessages
+from mqtool.engine.broker.request_modes import RequestModes
+from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.topics import Topics
+from mqtool.formats.config_tables import parse_table
+
+
+class CopiedTables:
+    """Each call takes the body of an answer; where that is no table it raises ``FormatError`` and changes nothing."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        delayed: DelayedMessages,
+        request_modes: RequestModes,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delayed = delayed
+        self._request_modes = request_modes
+
+    def take_topics(self, body: bytes) -> None:
+        """Take over what answers GET_ALL_TOPIC_CONFIG."""
+        self._topics.replace(parse_table(body))
+
+    def take_offsets(self, body: bytes) -> None:
+        """Take over what answers GET_ALL_CONSUMER_OFFSET."""
+        self._offsets.merge(parse_table(body))
+
+    def take_delay_offsets(self, body: bytes) -> None:
+        """Take over what answers GET_ALL_DELAY_OFFSET."""
+        self._delayed.replace(parse_table(body), body)
+
+    def take_groups(self, body: bytes) -> None:
+        """Take over what answers GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        self._groups.replace(parse_table(body))
+
+    def take_request_modes(self, body: bytes) -> None:
+        """Take over what answers GET_ALL_MESSAGE_REQUEST_MODE."""
+        self._request_modes.replace(parse_table(body))

@@ -1,0 +1,62 @@
+"""Whether the log of a slave is the beginning of its master's, as far as that can be told before the first report.
+
+Nothing in the stream tells: a slave of RocketMQ goes on behind whatever it has, and its log is damaged in silence where
+that is not what its master has there. So a slave asks its master's broker by requests first: for the ends of its log,
+for the size of its segments, and for the last records that the slave has. (Rules: replication.md 2.6.)
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+COMPARED_RECORDS = 16
+"""Whole records at the end of a slave's log that are compared with its master's."""
+
+
+class Extent(NamedTuple):
+    """From where to where a log reaches, in bytes, and how large its segments are; 0 where that is not known."""
+
+    start_offset: int
+    end_offset: int
+    segment_size: int
+
+
+class Piece(NamedTuple):
+    """A record, or the beginning of one."""
+
+    physical_offset: int
+    data: bytes
+
+
+def misfit_of_extents(ours: Extent, masters: Extent) -> str | None:
+    """Return why a slave's log cannot go on with its master's, None where nothing speaks against it."""
+    if masters.segment_size and ours.segment_size != masters.segment_size:
+        return (
+            f"its segments have {ours.segment_size:,} bytes, those of the master {masters.segment_size:,} "
+            "(mappedFileSizeCommitLog)"
+        )
+    if ours.end_offset <= ours.start_offset:
+        return None  # it is empty, and begins wherever the master does
+    if ours.end_offset > masters.end_offset:
+        return f"it ends at {ours.end_offset:,}, beyond the end of the master's log at {masters.end_offset:,}"
+    if ours.end_offset < masters.start_offset:
+        return f"it ends at {ours.end_offset:,}, before the master's log begins at {masters.start_offset:,}"
+    return None
+
+
+def misfit_of_piece(ours: Piece, masters: bytes | None) -> str | None:
+    """Return how a slave's record differs from its master's, None where it does not.
+
+    Args:
+        ours: a whole record, or the part that has come of the last.
+        masters: the whole record that the master has at that address, None where it has none.
+    """
+    if masters is None:
+        return f"at {ours.physical_offset:,} it has a message where the master has none"
+    if masters[: len(ours.data)] != ours.data:
+        return f"at {ours.physical_offset:,} it has another message than the master"
+    return None
+
+
+def to_compare(pieces: Sequence[Piece], masters: Extent) -> list[Piece]:
+    """Return the pieces that the master can be asked for: it may have removed its oldest segments."""
+    return [piece for piece in pieces if piece.physical_offset >= masters.start_offset]

@@ -1,0 +1,126 @@
+"""A slave on one connection to its master: what it reports, what it appends, and when it hangs up.
+
+The slave appends first and reports after, and compares the offset of each frame with the end of its own log before the
+body has come. Frames have nothing to do with records: one may end anywhere. (Rules: replication.md 2.5. RocketMQ:
+``DefaultHAClient``.)
+
+Cost: constant for each frame, but for what appending its bytes costs.
+"""
+
+from typing import Protocol
+
+from mqtool.engine.replication.frames import FrameHead, FrameParser, build_report
+from mqtool.errors import FormatError, MqtoolError
+
+AT_FIRST_BYTE = 1
+"""The first report of an empty slave that wants the whole log: to a report of 0 a master sends its last segment."""
+
+
+class HangUpError(MqtoolError):
+    """The connection is of no more use: the slave closes it and connects again."""
+
+
+class Copy(Protocol):
+    """The log that is appended to: a ``MessageStore``."""
+
+    @property
+    def end_offset(self) -> int:
+        """Where it ends."""
+        ...
+
+    def append_bytes(self, at: int, data: bytes) -> None:
+        """Append bytes at its end; an empty log begins with any segment."""
+        ...
+
+
+class Follower:
+    """The rules of one connection; times are in ms.
+
+    Whoever owns the socket sends what these calls return, and closes it when one of them raises.
+    """
+
+    def __init__(
+        self, copy: Copy, now: int, *, report_interval_ms: int, silence_ms: int, first_bytes: bytes | None = None
+    ) -> None:
+        """Begin on a new connection.
+
+        Args:
+            copy: what the master's log is appended to.
+            now: the time.
+            report_interval_ms: how often to report when nothing comes (``haSendHeartbeatInterval``).
+            silence_ms: how long the master may be silent (``haHousekeepingInterval``).
+            first_bytes: where an empty log is to begin with the first byte that the master still has: the record at
+                0, whose first byte such a slave cannot ask for; b"" where the master's log begins later.
+        """
+        self.received_size = 0
+        """Bytes of the log that have come over this connection."""
+        self._copy = copy
+        self._frames = FrameParser()
+        self._report_interval_ms = report_interval_ms
+        self._silence_ms = silence_ms
+        self._first_bytes = first_bytes if not copy.end_offset else None
+        self._reported = -1
+        self._reported_at = now
+        self._heard_at = now
+
+    def begin(self, now: int) -> bytes:
+        """Return the first report, which says where the transfer starts."""
+        if self._first_bytes is None:
+            return self._report(now)
+        self._reported, self._reported_at = 0, now
+        return build_report(AT_FIRST_BYTE)
+
+    def receive(self, data: bytes, now: int) -> bytes:
+        """Take bytes off the wire, append those of the log, and return the report of where it ends then.
+
+        Raises:
+            HangUpError: what comes is no frame, or not the next.
+            MqtoolError: it cannot be appended, see ``MessageStore.append_bytes``; what came before it is.
+        """
+        self._heard_at = now
+        self._frames.receive(data)
+        bodies: list[bytes] = []
+        start = end = self._copy.end_offset
+        try:
+            for frame in self._frames.commands():
+                if isinstance(frame, FrameHead):
+                    if frame.physical_offset != end and (end or bodies):
+                        raise HangUpError(
+                            f"the master sends what follows {frame.physical_offset:,}, where this log ends at {end:,}"
+                        )
+                elif frame.body:
+                    if not end:
+                        start = end = frame.physical_offset
+                        if start == AT_FIRST_BYTE and self._first_bytes:
+                            start = 0
+                            bodies.append(self._first_bytes[:1])
+                    bodies.append(frame.body)
+                    end += len(frame.body)
+        except FormatError as error:
+            raise HangUpError(f"the master sends what is no frame: {error.reason}") from error
+        finally:
+            if bodies:  # what came before a frame that is wrong is as it should be
+                self._append(start, b"".join(bodies))
+        return self._report(now) if self._copy.end_offset > self._reported else b""
+
+    def tick(self, now: int) -> bytes:
+        """Return the report of a slave to which nothing has come for a while, if it is time for that.
+
+        Raises:
+            HangUpError: nothing at all has come from the master for too long.
+        """
+        if now - self._heard_at > self._silence_ms:
+            raise HangUpError(f"nothing has come from the master for {now - self._heard_at:,} ms")
+        return self._report(now) if now - self._reported_at >= self._report_interval_ms else b""
+
+    def next_tick(self) -> int:
+        """Return when ``tick`` is due."""
+        return min(self._reported_at + self._report_interval_ms, self._heard_at + self._silence_ms + 1)
+
+    def _append(self, at: int, data: bytes) -> None:
+        self._copy.append_bytes(at, data)
+        self.received_size += len(data)
+
+    def _report(self, now: int) -> bytes:
+        self._reported, self._reported_at = self._copy.end_offset, now
+        return build_report(self._reported)

@@ -1,0 +1,289 @@
+"""A slave through its sockets: it finds its master, compares, follows, copies the tables, and stops where it must."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool.engine.broker.following import Following, FollowingStatus
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.remoting import RemotingCommand
+from tests.commands.test_serve import send
+from tests.engine.broker.processors.test_pull import bodies
+from tests.engine.remoting.test_server import on_a_loop
+from tests.engine.test_embedded import SMALL, pull, worst
+
+MASTER: dict[str, str | int | bool] = {**SMALL, "brokerName": "pair"}
+SLAVE: dict[str, str | int | bool] = {
+    **MASTER,
+    "haCopyInterval": 200,
+    "haSendHeartbeatInterval": 300,
+    "slaveReadEnable": True,
+}
+
+
+class HandMaster:
+    """The HA port of a master, played by hand: what it sends is the log that lies in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reports: list[list[int]] = []  # of each connection
+        self.sends = True
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    def drop(self) -> None:
+        """Close all connections."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def write(self, at: int, body: bytes = b"") -> None:
+        self._writers[-1].write(struct.pack(">qi", at, len(body)) + body)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        mine: list[int] = []
+        self.reports.append(mine)
+        self._writers.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            mine += struct.unpack(">q", await reader.readexactly(8))
+            sending = asyncio.create_task(self._send(writer, mine[0]))
+            try:
+                while True:
+                    mine += struct.unpack(">q", await reader.readexactly(8))
+            finally:
+                sending.cancel()
+
+    async def _send(self, writer: asyncio.StreamWriter, at: int) -> None:
+        while True:
+            log = log_of(self.folder)
+            if self.sends:
+                for start in range(at, len(log), 5000):
+                    writer.write(struct.pack(">qi", start, len(log[start : start + 5000])) + log[start : start + 5000])
+                at = max(at, len(log))
+                writer.write(struct.pack(">qi", at, 0))
+            await asyncio.sleep(0.02)
+
+
+def log_of(store: Path) -> bytes:
+    """Return the log of a store up to its last message."""
+    files = sorted((store / "commitlog").glob("*"))
+    data = b"".join(file.read_bytes() for file in files)
+    end = StoreReader(store, StoreConfig({})).commit_log
+    return data.rstrip(b"\0") if end else b""
+
+
+async def until(told: Callable[[], Any] | Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+    """Wait until something is so, and return it."""
+    async with asyncio.timeout(seconds):
+        while True:
+            value = told()
+            value = await value if asyncio.iscoroutine(value) else value
+            if value:
+                return value
+            await asyncio.sleep(0.02)
+
+
+async def has_messages(client: RemotingClient, count: int) -> bool:
+    """Tell whether a pull gives so many messages: the topic may have to be copied first."""
+    found = await client.invoke(pull())
+    return found.code == ResponseCode.SUCCESS and len(bodies(found)) == count
+
+
+def following_of(broker: mqtool.Broker) -> Following:
+    assert broker.following is not None
+    return broker.following
+
+
+@contextlib.asynccontextmanager
+async def by_hand(folder: Path) -> AsyncIterator[tuple[HandMaster, str]]:
+    hand = HandMaster(folder)
+    address = await hand.start()
+    try:
+        yield hand, address
+    finally:
+        await hand.stop()
+
+
+@on_a_loop
+async def test_a_slave_has_log_queues_and_tables_of_its_master_and_serves_reads(tmp_path: Path) -> None:
+    async with mqtool.Broker(tmp_path / "master", settings=MASTER) as master:
+        client = RemotingClient([master.address])
+        for number in range(50):
+            await client.invoke(send(f"m{number}"))
+        async with (
+            by_hand(tmp_path / "master") as (hand, address),
+            mqtool.Broker(
+                tmp_path / "slave",
+                role="slave",
+                name_servers=[master.name_server_address],
+                settings={**SLAVE, "haMasterAddress": address},
+            ) as slave,
+        ):
+            at_slave = RemotingClient([slave.address])
+            await until(lambda: has_messages(at_slave, 32))
+            await until(lambda: hand.reports[-1][-1] == len(log_of(tmp_path / "master")))
+            assert following_of(slave).status is FollowingStatus.FOLLOWING
+            refused = await at_slave.invoke(send("no"))
+            assert (refused.code, refused.remark) == (
+                ResponseCode.SYSTEM_BUSY,
+                "[REJECTREQUEST]system busy, start flow control for a while",
+            )
+            beyond = await at_slave.invoke(pull(queueOffset=60))
+            assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "60")
+            await at_slave.close()
+        await client.close()
+    assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")
+    for kind in ("consumequeue", "index"):
+        theirs = [file.read_bytes() for file in sorted((tmp_path / "master" / kind).rglob("*")) if file.is_file()]
+        ours = [file.read_bytes() for file in sorted((tmp_path / "slave" / kind).rglob("*")) if file.is_file()]
+        assert ours == theirs
+    assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
+
+
+@on_a_loop
+async def test_a_slave_goes_on_where_it_was_when_its_connection_breaks_or_it_was_stopped(tmp_path: Path) -> None:
+    async with (
+        mqtool.Broker(tmp_path / "master", settings=MASTER) as master,
+        by_hand(tmp_path / "master") as (hand, at),
+    ):
+        client = RemotingClient([master.address])
+        settings = {**SLAVE, "haMasterAddress": at}
+
+        async def send_some(first: int) -> None:
+            for number in range(first, first + 20):
+                await client.invoke(send(f"m{number}" * 200))
+
+        def is_equal() -> bool:
+            return hand.reports[-1][-1:] == [len(log_of(tmp_path / "master"))]
+
+        await send_some(0)
+        for first in (20, 40):
+            async with mqtool.Broker(
+                tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=settings
+            ) as slave:
+                await until(lambda: following_of(slave).status is FollowingStatus.FOLLOWING)
+                await until(is_equal)
+                hand.drop()
+                await send_some(first)
+                await until(is_equal)
+        await client.close()
+    assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")
+    assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
+
+
+@on_a_loop
+async def test_a_slave_hangs_up_on_a_gap_and_an_overlap_and_comes_back(tmp_path: Path) -> None:
+    async with (
+        mqtool.Broker(tmp_path / "master", settings=MASTER) as master,
+        by_hand(tmp_path / "master") as (hand, at),
+    ):
+        hand.sends = False
+        client = RemotingClient([master.address])
+        for number in range(10):
+            await client.invoke(send(f"m{number}"))
+        await client.close()
+        log = log_of(tmp_path / "master")
+        half = len(log) // 2
+        async with mqtool.Broker(
+            tmp_path / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, "haMasterAddress": at},
+        ):
+            await until(lambda: hand.reports)
+            hand.write(0, log[:half])
+            await until(lambda: hand.reports[-1][-1:] == [half])
+            for wrong in (half + 100, half - 10):
+                count = len(hand.reports)
+                hand.write(wrong, log[wrong : wrong + 50])
+                await until(lambda: len(hand.reports) > count and hand.reports[-1][-1:] == [half])  # noqa: B023
+            hand.write(half, log[half:])
+            await until(lambda: hand.reports[-1][-1:] == [len(log)])
+    assert log_of(tmp_path / "slave") == log
+
+
+@pytest.mark.parametrize("other", ["longer", "different", "segments"])
+@on_a_loop
+async def test_a_slave_whose_log_does_not_fit_reports_nothing_changes_nothing_and_says_why(
+    tmp_path: Path, other: str
+) -> None:
+    """A log that is longer than the master's, has another message in it, or larger segments."""
+    segments = {"mappedFileSizeCommitLog": 131_072} if other == "segments" else {}
+    for name, texts in (("master", ["same", "a", "a", "a", "a"]), ("slave", ["same", "a", "b"])):
+        async with mqtool.Broker(
+            tmp_path / name, settings={**MASTER, **(segments if name == "slave" else {})}
+        ) as broker:
+            client = RemotingClient([broker.address])
+            if name == "slave" and other == "longer":
+                texts = ["same", "a", "a", "a", "a", "a"]
+            for text in texts:
+                await client.invoke(send(text))
+            await client.close()
+    before = log_of(tmp_path / "slave")
+    async with (
+        mqtool.Broker(tmp_path / "master", settings=MASTER) as master,
+        by_hand(tmp_path / "master") as (hand, at),
+    ):
+        async with mqtool.Broker(
+            tmp_path / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, **segments, "haMasterAddress": at},
+        ) as slave:
+            await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
+            reason = following_of(slave).reason
+            client = RemotingClient([slave.address])
+            info = await client.invoke(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+            found = await client.invoke(pull())
+            await client.close()
+        assert not any(hand.reports)
+    expected = {
+        "longer": "beyond the end of the master's log",
+        "different": "it has another message than the master",
+        "segments": "its segments have 131,072 bytes, those of the master 65,536",
+    }
+    assert expected[other] in reason
+    assert reason in info.body.decode()
+    assert found.code == 0
+    assert log_of(tmp_path / "slave") == before
+
+
+@on_a_loop
+async def test_a_pair_in_one_process_has_equal_logs_and_the_slave_serves_what_the_master_was_sent(
+    tmp_path: Path,
+) -> None:
+    settings = {**MASTER, "inSyncReplicas": 2}
+    async with (
+        mqtool.Broker(tmp_path / "master", role="sync_master", settings=settings) as master,
+        mqtool.Broker(
+            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
+        ) as slave,
+    ):
+        await until(lambda: following_of(slave).status is FollowingStatus.FOLLOWING)
+        client, at_slave = RemotingClient([master.address]), RemotingClient([slave.address])
+        for number in range(20):
+            sent = await client.invoke(send(f"m{number}"))
+            # Acknowledged: the slave has it.
+            assert sent.code == ResponseCode.SUCCESS
+            assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")
+        await until(lambda: has_messages(at_slave, 20))
+        await client.close()
+        await at_slave.close()
+    assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
