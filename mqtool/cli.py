@@ -102,11 +102,25 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.command("version", help="Show the version.")
+_REPORTED = ("numpy", "numba", "rocksdict", "pyarrow", "pyspark", "uvloop", "fsspec")
+"""Packages whose versions a bug report needs, where they are installed."""
+
+
+@click.command("version", help="Show the version, and those of Python, the system and libraries, for bug reports.")
 def _version() -> None:
-    from importlib.metadata import version
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
 
     click.echo(f"mqtool {version('mqtool')}")
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    libc = " ".join(platform.libc_ver()).strip()
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    click.echo(", ".join(filter(None, (python, system, libc, f"{os.cpu_count()} CPUs"))))
+    installed = []
+    for name in _REPORTED:
+        with contextlib.suppress(PackageNotFoundError):
+            installed.append(f"{name} {version(name)}")
+    click.echo(", ".join(installed))
 
 
 @click.command("help", help="Show what a command does and takes.")
@@ -131,7 +145,13 @@ _TYPED = {"version": _version, "help": _help}
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and platform.",
 )
 def cli() -> None:
     """Read, check, mend and serve the stores of Apache RocketMQ brokers, and talk to brokers.

@@ -55,6 +55,15 @@ def open_place() -> Iterator[Path]:
 
 
 @pytest.fixture
+def terminal() -> tuple[int, int]:
+    """Make a terminal: the side that looks at it and the side of a program, both closed by the test."""
+    try:
+        return os.openpty()
+    except OSError as error:
+        pytest.skip(f"no terminal can be opened: {error} (is /dev/pts mounted?)")
+
+
+@pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
     """Make a folder in memory, where there is room: what syncs a thousand times waits for no disk there."""
     memory = Path("/dev/shm")

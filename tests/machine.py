@@ -79,6 +79,7 @@ class Mounts:
 
 _AS_SOMEBODY = """
 import os, pkgutil, sys
+import numpy.ma  # which numpy loads when it is first needed
 import mqtool.cli
 for module in pkgutil.walk_packages(mqtool.__path__, "mqtool."):  # while they can be read
     if module.name not in ("mqtool.__main__", "mqtool.formats.compiled", "mqtool.formats.clmul"):

@@ -4,9 +4,9 @@
 #     install_project        mqtool itself
 #     install_project dev    and what its tests need
 #
-# PYTHON=/path/to/python chooses the interpreter for a new .venv.
+# PYTHON=/path/to/python chooses the interpreter for a new .venv, VENV=/path another folder for it.
 
-venv=$root/.venv
+venv=${VENV:-$root/.venv}
 
 fail() {
     echo "$(basename "$0"): $*" >&2

@@ -171,9 +171,9 @@ async def test_a_topic_is_made_changed_and_deleted(tmp_path: Path) -> None:
     assert (deleted.status, gone.status) == (Status.OK, Status.NO_INPUT)
 
 
-def test_on_a_terminal_the_plan_stands_before_the_question(tmp_path: Path) -> None:
+def test_on_a_terminal_the_plan_stands_before_the_question(tmp_path: Path, terminal: tuple[int, int]) -> None:
     with serving_both(tmp_path) as (_, name_server, _):
-        parent, child = os.openpty()
+        parent, child = terminal
         command = [sys.executable, "-m", "mqtool", "topic", "create", "New", "--queues", "3", "-n", name_server]
         with subprocess.Popen(command, stdin=child, stdout=child, stderr=child) as process:
             os.close(child)

@@ -275,8 +275,8 @@ def test_a_broker_that_is_not_there_is_named(name_server: str) -> None:
     assert "broker-z; it has on broker-a" in ran.remarks
 
 
-def test_lines_that_are_typed_are_sent_one_by_one_until_ctrl_c(name_server: str) -> None:
-    parent, child = os.openpty()
+def test_lines_that_are_typed_are_sent_one_by_one_until_ctrl_c(name_server: str, terminal: tuple[int, int]) -> None:
+    parent, child = terminal
     command = [sys.executable, "-m", "mqtool", "send", "--topic", "Typed", "--queue", "0", "-n", name_server]
     with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, start_new_session=True) as process:
         os.close(child)
