@@ -1,0 +1,393 @@
+"""A master, its slaves, name servers and clients under faults, all from one seed, in virtual time.
+
+Brokers are killed, stopped and unplugged, alone and together; connections are cut, hosts divided, processes stalled,
+lines slow. Then the faults end, and it must hold that
+
+- what a producer was told is stored (SEND_OK) is in the master's log, and was consumed; where the master waits for its
+  slaves it has been in the log of a slave when that was told;
+- at any time the log of each slave is the beginning of its master's, and at rest they are equal, as are their queues;
+- each store is sound.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mqtool.aio import Producer, PushConsumer
+from mqtool.engine.broker.following import FollowingStatus
+from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus
+from mqtool.engine.client.outgoing import ProducerMessage
+from mqtool.engine.client.sending import SendStatus
+from mqtool.engine.client_runtime.consume_services import PushConsumerOptions
+from mqtool.engine.client_runtime.producer import ProducerOptions
+from mqtool.engine.repair.findings import Severity
+from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.paths import StoreConfig
+from mqtool.engine.store.reader import StoreReader
+from mqtool.errors import MqtoolError
+from tests.simulation.history import ViolationError
+from tests.simulation.network import Line, NetworkLoop
+from tests.simulation.world import STORE_SETTINGS, BrokerHost, NameServerHost, Server, World, simulate
+
+NAME = "pair"
+SECONDS = (15.0, 60.0)
+"""Of work under faults."""
+SETTLE_S = 600
+_LOOK_S = 2.0
+_CHECKED = 0.2
+"""Of the acknowledged messages, how many are looked for at the slaves at once."""
+
+
+@dataclass
+class Outcome:
+    """What a simulation came to."""
+
+    seed: int
+    digest: str = ""
+    sends: int = 0
+    acknowledged: int = 0
+    consumed: int = 0
+    slaves: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    virtual_s: float = 0.0
+    violation: str = ""
+
+
+class MemberHost(BrokerHost):
+    """A broker of the group: the master, or a slave."""
+
+    def __init__(self, world: World, name: str, host: str, name_servers: list[str], settings: dict[str, str]) -> None:
+        super().__init__(world, name, host, name_servers, {**settings, "brokerName": NAME}, 0)
+
+    @property
+    def log(self) -> bytes:
+        """All bytes of its log, up to where it ends."""
+        log = self.rules.store.log
+        return b"".join(bytes(log.read(start, log.end_offset - start)) for start in sorted(log.segments))
+
+
+class ReplicationScenario:
+    """One simulation."""
+
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        loop: NetworkLoop,
+        seconds: tuple[float, float],
+        on_note: Callable[[str], None] | None,
+    ) -> None:
+        self.loop = loop
+        self.seconds = seconds
+        self.world = World(seed, folder, loop, on_note)
+        self.outcome = Outcome(seed)
+        self._chance = chance = random.Random(f"replication {seed}")
+        self.is_sync = chance.random() < 0.6
+        self._acknowledged: set[str] = set()
+        self._consumed: Counter[str] = Counter()
+        self._violation: ViolationError | None = None
+        self._is_over = False
+        self._restarts: list[asyncio.Task[None]] = []
+        self._work: list[asyncio.Future[Any]] = []
+
+    async def run(self) -> Outcome:
+        """Run it to its end; what must not be is said in the outcome."""
+        try:
+            await self._run()
+        except ViolationError as violation:
+            self.outcome.violation = str(violation)
+        finally:
+            self.outcome.virtual_s = self.loop.time()
+            self.outcome.digest = self.world.digest
+            self.loop.set_exception_handler(lambda *_: None)
+            await self.world.finish()
+        self.outcome.acknowledged, self.outcome.consumed = len(self._acknowledged), len(self._consumed)
+        return self.outcome
+
+    async def _run(self) -> None:
+        await self._begin()
+        chance = self._chance
+        chaos = [asyncio.ensure_future(one) for one in (self._disturb(), self._watch())]
+        await asyncio.wait(chaos, timeout=chance.uniform(*self.seconds), return_when=asyncio.FIRST_COMPLETED)
+        for one in chaos:
+            if one.done():
+                one.result()
+            one.cancel()
+        await self._make_quiet()
+        await self._settle()
+        await self._end()
+
+    # The beginning
+
+    async def _begin(self) -> None:
+        chance, world = self._chance, self.world
+        world.network.default = Line(chance.choice([0.0001, 0.001, 0.01]), chance.choice([0.0, 0.0005, 0.01]))
+        self.name_server = NameServerHost(world, "names", "10.1.0.1")
+        common = {
+            "haAllow": "10.0.0.0/8",
+            "defaultTopicQueueNums": "2",
+            "flushDiskType": chance.choice(["ASYNC_FLUSH", "SYNC_FLUSH"]),
+            "haTransferBatchSize": str(chance.choice([100, 1000, 32768])),
+            "haCopyInterval": "2000",
+            "haSendHeartbeatInterval": "1000",
+            "haHousekeepingInterval": "5000",
+            "slaveReadEnable": "true",
+        }
+        role = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"} if self.is_sync else {"brokerRole": "ASYNC_MASTER"}
+        names = [self.name_server.address]
+        self.master = MemberHost(world, "master", "10.2.0.1", names, common | role)
+        self.slaves = [
+            MemberHost(
+                world,
+                f"slave-{number}",
+                f"10.2.0.{number + 1}",
+                names,
+                common | {"brokerRole": "SLAVE", "brokerId": str(number), "haStartAtFirstByte": "true"},
+            )
+            for number in range(1, 1 + chance.choice([1, 1, 2]))
+        ]
+        self.outcome.slaves = len(self.slaves)
+        await self.name_server.start()
+        await self.master.start()
+        for slave in self.slaves:
+            if chance.random() < 0.3:
+                await asyncio.sleep(chance.uniform(0, 20))
+            await slave.start()
+        self._start_consumer()
+        for number in range(chance.choice([1, 3])):
+            self._start_producer(f"P{number}")
+
+    def _start_producer(self, name: str) -> None:
+        process = self.world.process(name, f"10.3.0.{len(self._work) + 1}")
+        options = ProducerOptions(instance_name=name, send_msg_timeout=4000)
+        addresses, clock = [self.name_server.address], self.world.clock()
+        producer = process.context.run(lambda: Producer(f"{name}-group", addresses, options, clock))
+
+        async def work() -> None:
+            await producer.start()
+            number = 0
+            while not self._is_over:
+                body = f"{name}-{number}-" + "x" * self._chance.choice([10, 1000, 4000])
+                number += 1
+                self.outcome.sends += 1
+                try:
+                    result = await producer.send(ProducerMessage("T", body.encode()))
+                except MqtoolError as error:
+                    self.world.note(name, f"{body[:20]} fails: {error}")
+                else:
+                    self.world.note(name, f"{body[:20]} {result.status.name}")
+                    if result.status is SendStatus.SEND_OK:
+                        self._acknowledge(body)
+                await asyncio.sleep(self._chance.expovariate(2))
+
+        self._work.append(process.start(work()))
+
+    def _acknowledge(self, body: str) -> None:
+        """Take note of a message that its producer was told is stored; where slaves are waited for one has it."""
+        self._acknowledged.add(body)
+        if (
+            self.is_sync
+            and self._chance.random() < _CHECKED
+            and not any(body.encode() in slave.last_log for slave in self._with_logs())
+        ):
+            self._violation = ViolationError(f"{body[:20]} was acknowledged, and no slave has it")
+
+    def _with_logs(self) -> list[Any]:
+        return [_LogOnDisk(slave.store) for slave in self.slaves]
+
+    def _start_consumer(self) -> None:
+        process = self.world.process("consumer", "10.4.0.1")
+        options = PushConsumerOptions(instance_name="consumer", consume_from_where=ConsumeFrom.FIRST_OFFSET)
+        addresses, clock = [self.name_server.address], self.world.clock()
+
+        async def listen(messages: Any, _context: Any) -> ConsumeStatus:
+            for one in messages:
+                self._consumed[one.body.decode()] += 1
+            return ConsumeStatus.SUCCESS
+
+        consumer = process.context.run(lambda: PushConsumer("G", listen, addresses, options, clock))
+        consumer.subscribe("T", "*")
+
+        async def work() -> None:
+            while True:
+                try:
+                    await consumer.start()
+                    break
+                except MqtoolError as error:
+                    self.world.note("consumer", f"cannot start: {error}")
+                    await asyncio.sleep(2)
+
+        process.start(work())
+
+    # Faults
+
+    @property
+    def _members(self) -> list[MemberHost]:
+        return [self.master, *self.slaves]
+
+    async def _disturb(self) -> None:
+        chance = self._chance
+        faults: list[Callable[[], None]] = [self._kill, self._kill, self._kill_all, self._stop, self._cut, self._divide]
+        faults += [self._stall, self._slow, self._kill_names]
+        faults = [one for one in faults if chance.random() < 0.6] or [self._kill]
+        mean_s = chance.choice([1.0, 3.0, 8.0])
+        while True:
+            await asyncio.sleep(chance.expovariate(1 / mean_s))
+            fault = chance.choice(faults)
+            self.outcome.faults[fault.__name__[1:]] += 1
+            fault()
+
+    def _kill(self) -> None:
+        if up := [one for one in self._members if one.is_up]:
+            self._kill_one(self._chance.choice(up))
+
+    def _kill_all(self) -> None:
+        for one in self._members:
+            if one.is_up:
+                self._kill_one(one)
+
+    def _kill_names(self) -> None:
+        if self.name_server.is_up:
+            self._kill_one(self.name_server)
+
+    def _kill_one(self, server: Server) -> None:
+        server.kill(silently=self._chance.random() < 0.3)
+        self._restarts.append(asyncio.ensure_future(self._start_again(server)))
+
+    def _stop(self) -> None:
+        up = [one for one in self._members if one.is_up]
+        if up:
+            self._restarts.append(asyncio.ensure_future(self._stop_and_start(self._chance.choice(up))))
+
+    async def _stop_and_start(self, server: Server) -> None:
+        await server.stop()
+        await self._start_again(server)
+
+    async def _start_again(self, server: Server) -> None:
+        await asyncio.sleep(self._chance.expovariate(1 / 4))
+        await server.start()
+
+    def _cut(self) -> None:
+        network, chance = self.world.network, self._chance
+        streams = [one for one in network.opened if not one.is_gone]
+        for stream in chance.sample(streams, min(len(streams), chance.randint(1, 4))):
+            network.cut(stream, one_end=chance.random() < 0.3)
+
+    def _divide(self) -> None:
+        network = self.world.network
+        host = self._chance.choice([*(one.host for one in self._members), self.name_server.host])
+        self.world.note("world", f"{host} is cut off")
+        network.cut_off.add(host)
+
+        def heal() -> None:
+            network.cut_off.discard(host)
+            network.changed()
+
+        self.loop.call_later(self._chance.uniform(1, 15), heal)
+
+    def _stall(self) -> None:
+        processes = [one.process for one in self._members if one.is_up]
+        if processes:
+            self.world.stall(self._chance.choice(processes), self._chance.uniform(0.5, 10))
+
+    def _slow(self) -> None:
+        hosts, chance = [one.host for one in self._members], self._chance
+        source, target = chance.sample(hosts, 2)
+        self.world.network.lines[source, target] = Line(chance.choice([0.05, 0.5]), 0.02, chance.choice([0.0, 0.1]))
+
+    async def _watch(self) -> None:
+        """See all the time that the log of each slave is the beginning of its master's."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._check_prefixes()
+
+    def _check_prefixes(self) -> None:
+        if self._violation:
+            raise self._violation
+        masters = _LogOnDisk(self.master.store).last_log
+        for slave in self.slaves:
+            theirs = _LogOnDisk(slave.store).last_log
+            size = min(len(masters), len(theirs))
+            if theirs[:size] != masters[:size]:
+                raise ViolationError(f"{slave.name} has another log than its master")
+
+    # The end
+
+    async def _make_quiet(self) -> None:
+        self.world.note("world", "the faults end")
+        network = self.world.network
+        network.cut_off.clear()
+        network.lines.clear()
+        network.changed()
+        for process in self.world.processes:
+            if process.stalled is not None and not process.is_dead:
+                self.loop.resume(process)
+        await asyncio.gather(*self._restarts)
+        await asyncio.sleep(5)
+        self._is_over = True
+        await asyncio.wait(self._work, timeout=60)
+
+    async def _settle(self) -> None:
+        """Wait until all is equal and consumed."""
+        end = self.loop.time() + SETTLE_S
+        while (wrong := self._wrong()) and self.loop.time() < end:
+            await asyncio.sleep(1)
+        if wrong:
+            raise ViolationError(f"after {SETTLE_S} s without faults: {wrong}")
+        self._check_prefixes()
+        log = self.master.log
+        for body in self._acknowledged:
+            if body.encode() not in log:
+                raise ViolationError(f"{body[:20]} was acknowledged, and is lost")
+
+    def _wrong(self) -> str:
+        masters = self.master.log
+        for slave in self.slaves:
+            following = slave.rules.following
+            if following.status is not FollowingStatus.FOLLOWING:
+                return f"{slave.name} does not follow: {following.status} {following.reason}"
+            if slave.log != masters:
+                return (
+                    f"{slave.name} has {slave.rules.store.end_offset:,} bytes of {self.master.rules.store.end_offset:,}"
+                )
+            if (theirs := _queues(slave)) != (ours := _queues(self.master)):
+                return f"{slave.name} has other queues: {theirs} {ours}"
+        missing = self._acknowledged - self._consumed.keys()
+        return f"{len(missing)} messages are not consumed, such as {min(missing)[:20]}" if missing else ""
+
+    async def _end(self) -> None:
+        for server in (*self._members, self.name_server):
+            await server.stop()
+        config = StoreConfig(STORE_SETTINGS)
+        for member in self._members:
+            found = [one for one in verify_store(StoreReader(member.store, config)) if one.severity > Severity.NOTE]
+            if found:
+                raise ViolationError(f"{member.name}: {found[0]}")
+
+
+class _LogOnDisk:
+    """The log of a store, of which nobody knows where it ends: up to the last byte that is not zero."""
+
+    def __init__(self, store: Path) -> None:
+        self._files = sorted((store / "commitlog").glob("*"))
+
+    @property
+    def last_log(self) -> bytes:
+        return b"".join(file.read_bytes() for file in self._files).rstrip(b"\0")
+
+
+def _queues(member: MemberHost) -> dict[Any, int]:
+    dispatcher = member.rules.store.dispatcher
+    return {key: queue.next_offset for key, queue in dispatcher.queues.by_key.items()}
+
+
+def run_seed(
+    seed: int, folder: Path, seconds: tuple[float, float] = SECONDS, on_note: Callable[[str], None] | None = None
+) -> Outcome:
+    """Run the simulation of a seed in an empty folder; ``seconds`` are those of work under faults."""
+    outcome: Outcome = simulate(seed, lambda loop: ReplicationScenario(seed, folder, loop, seconds, on_note).run())
+    return outcome
