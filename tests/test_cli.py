@@ -628,9 +628,10 @@ def test_words_are_completed(surroundings: dict[str, str], words: str, completed
 
 
 def test_topics_and_groups_of_brokers_are_completed_and_silence_answers_what_cannot_be(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     shell = BashComplete(cli.cli, {}, "mqtool", "_MQTOOL_COMPLETE")
     with mqtool.Broker() as broker, socket.create_server(("127.0.0.1", 0)) as mute:
         address = broker.name_server_address
@@ -638,7 +639,13 @@ def test_topics_and_groups_of_brokers_are_completed_and_silence_answers_what_can
             for name in ("Orders", "OrdersOld"):
                 admin.create_topic(name)
                 admin.create_group(f"of-{name}")
+        (tmp_path / "mqtool").mkdir()
+        (tmp_path / "mqtool" / "config.toml").write_text(f"[profiles.prod]\nnamesrv='{address}'\n[profiles.pre]\n")
         for words, completed in (
+            ("consume --profile pr", ["pre", "prod"]),
+            ("mirror --to-profile pro", ["prod"]),
+            ("consume --profile prod --topic OrdersO", ["OrdersOld"]),
+            ("consume --profile pre --topic OrdersO", []),
             (f"consume -n {address} --topic Ord", ["Orders", "OrdersOld"]),
             (f"consume -n {address} --topic Orders --topic Ord", ["OrdersOld"]),
             (f"consume -n {address} --group of-", ["of-Orders", "of-OrdersOld"]),

@@ -1,4 +1,4 @@
-"""Completion of the names of topics and groups in a shell: those that brokers have, where the command line names some.
+"""Completion of names in a shell: of topics and groups those that brokers have, where the command line names some.
 
 What is not known within a second is not offered, and nothing is said of it: somebody is typing.
 """
@@ -30,7 +30,8 @@ class _Name(click.ParamType):  # type: ignore[type-arg]
         """Return the names that begin so."""
         logging.disable(logging.CRITICAL)
         try:
-            names = self._names(ctx)
+            with ctx.scope(cleanup=False):  # options are told apart by where they come from
+                names = self._names(ctx)
         except Exception:
             return []
         finally:
@@ -73,5 +74,13 @@ class _GroupName(_Name):
             return sorted(await admin.group_names())
 
 
+class _ProfileName(_Name):
+    def _names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        from mqtool.commands._profiles import profile_names
+
+        return profile_names()
+
+
 TOPIC_NAME = _TopicName()
 GROUP_NAME = _GroupName()
+PROFILE_NAME = _ProfileName()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 _BLOCK = 200
 _LEAST = 20
+_WHOLE = frozenset(("unique_key", "message_id", "copy_message_id", "of_message_id"))  # cut off they are of no use
 _DEEPEST = 1024  # orjson reads nothing deeper
 
 
@@ -240,7 +241,9 @@ class Output:
         kept = [name for name in self.always if name in cells[0]]
         for name in kept if self.comes_later else ():
             needed[name] = max(needed[name], _LEAST)
-        least = {name: min(width, max(len(name), _LEAST)) for name, width in needed.items()}
+        least = {
+            name: width if name in _WHOLE else min(width, max(len(name), _LEAST)) for name, width in needed.items()
+        }
         room -= sum(least[name] + 2 for name in kept)
         widths: dict[str, int] = {}
         is_full = False
@@ -248,8 +251,13 @@ class Output:
             if name in kept:
                 room += least[name] + 2
             elif is_full or room < least[name]:
-                is_full = True
-                continue
+                lack = least[name] - room
+                widest = max(widths, key=lambda one: widths[one], default=name)
+                is_full = is_full or name not in _WHOLE or widths.get(widest, 0) - lack < 2 * _LEAST
+                if is_full:
+                    continue
+                widths[widest] -= lack
+                room += lack
             widths[name] = max(0, min(needed[name], room, most))
             room -= widths[name] + 2
         for name, width in widths.items():

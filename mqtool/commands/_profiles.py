@@ -36,19 +36,27 @@ def read_profile(name: str) -> Profile:
     """
     path = profile_file()
     try:
-        table = tomllib.loads(path.read_text())
+        profiles = _profiles(path)
     except FileNotFoundError:
         raise NotFoundError(f"--profile {name}: there is no file {path}") from None
     except OSError as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadDataError(f"{path} is no TOML: {error}") from error
-    profiles = table.get("profiles")
-    if not isinstance(profiles, dict) or not isinstance(profiles.get(name), dict):
-        known = [*profiles] if isinstance(profiles, dict) else []
-        near = ", ".join(difflib.get_close_matches(name, known, 5, 0.4) or known[:5])
+    if not isinstance(profiles.get(name), dict):
+        near = ", ".join(difflib.get_close_matches(name, profiles, 5, 0.4) or [*profiles][:5])
         raise NotFoundError(f"{path} has no [profiles.{name}]{f'; near it: {near}' if near else ''}")
     return _profile(f"{path}: [profiles.{name}]", profiles[name])
+
+
+def profile_names() -> list[str]:
+    """Return the names that there are; raises what reading the file raises."""
+    return [*_profiles(profile_file())]
+
+
+def _profiles(path: Path) -> dict[str, Any]:
+    profiles = tomllib.loads(path.read_text()).get("profiles")
+    return profiles if isinstance(profiles, dict) else {}
 
 
 def _profile(where: str, members: dict[str, Any]) -> Profile:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mqtool.commands._completion import PROFILE_NAME
 from mqtool.commands._options import open_store, store_names
 from mqtool.errors import UsageError
 
@@ -204,7 +205,7 @@ def _namesrv(text: str) -> Decorator:
 def _connection(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add keys, TLS and profiles; the command receives a ``Profile`` as ``connection``, of what all of them say."""
 
-    @click.option("--profile", metavar="NAME", help="A connection of ~/.config/mqtool/config.toml.")
+    @click.option("--profile", type=PROFILE_NAME, metavar="NAME", help="A connection of ~/.config/mqtool/config.toml.")
     @_credentials
     @functools.wraps(command)
     def wrapped(*args: Any, profile: str | None, credentials: "Profile", **kwargs: Any) -> Any:
@@ -221,8 +222,13 @@ def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--from", "from_", metavar="HOST:PORT", help="Name servers of the cluster that messages come from.")
     @click.option("--to", metavar="HOST:PORT", help="Name servers of the cluster that they go to.")
-    @click.option("--from-profile", metavar="NAME", help="The first, by a connection of ~/.config/mqtool/config.toml.")
-    @click.option("--to-profile", metavar="NAME", help="The second, likewise.")
+    @click.option(
+        "--from-profile",
+        type=PROFILE_NAME,
+        metavar="NAME",
+        help="The first, by a connection of ~/.config/mqtool/config.toml.",
+    )
+    @click.option("--to-profile", type=PROFILE_NAME, metavar="NAME", help="The second, likewise.")
     @_credentials
     @functools.wraps(command)
     def wrapped(

@@ -516,21 +516,26 @@ async def _plan_past(admin: "AdminClient", group: str, topic: str, broker_name: 
     committed = {
         (one.broker_name, one.queue_id): one.consumer_offset for one in await admin.offsets(group) if one.topic == topic
     }
-    changes = Changes()
+    changes, in_all = Changes(), 0
     for broker, queues in await admin.ask_each(holders, lambda: questions.topic_queues(topic)):
         for queue_id, queue in queues.items():
             before = committed.get((broker.broker_name, queue_id))
             if (before or 0) < queue.max_offset:
                 count = queue.max_offset - max(before or 0, queue.min_offset)
+                in_all += count
                 changes.add(
                     "create" if before is None else "replace",
                     broker,
                     questions.set_offset(group, topic, queue_id, queue.max_offset),
-                    f"moves past {counted(count, 'dead letter')}, which stay in the topic",
+                    f"past {counted(count, 'dead letter')}",
                     group=group,
                     topic=topic,
                     queue_id=queue_id,
                     consumer_offset=before,
                     new_offset=queue.max_offset,
                 )
+    if changes.changes:
+        changes.remarks.append(
+            f"the group moves past {counted(in_all, 'dead letter')}, which stay in {topic} until a broker deletes them"
+        )
     return changes

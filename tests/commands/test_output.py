@@ -121,3 +121,22 @@ def test_a_row_never_stands_behind_the_progress_bar(columns: int, monkeypatch: p
     assert terminal.lines() == ["LOG-CRC error the first finding", "mqtool: a remark", ""]
     assert len(bar) < columns
     assert re.fullmatch(r"verify +━* *3\.0 GiB of 8\.0 GiB( +1\.5 GiB/s +0:00:03 left)?", bar) or columns == 40
+
+
+@pytest.mark.parametrize("columns", range(40, 241, 20))
+def test_an_id_is_shown_whole_or_not_at_all(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Output, "width", columns)
+    for size in range(10, 100, 7):
+        output = Output("table")
+        output.columns, output.always = ("topic", "store_time", "body", "keys", "unique_key", "message_id"), ("body",)
+        for number in range(3):
+            output.row({"topic": "T" * (size // 3), "store_time": "2026-11-23T17:07:11.469Z", "body": "x" * size,
+                        "keys": "k", "unique_key": f"{number:032}", "message_id": f"{number:032X}"})  # fmt: skip
+        output.close()
+        names, *rows = capsys.readouterr().out.splitlines()
+        ids = sum(name in names.split() for name in ("unique_key", "message_id"))
+        assert [sum(len(word) == 32 and word.endswith(str(number)) for word in row.split())
+                for number, row in enumerate(rows)] == [ids] * 3  # fmt: skip
+        assert max(map(len, rows)) <= columns
