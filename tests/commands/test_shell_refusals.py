@@ -385,3 +385,30 @@ def test_a_trace_message_that_cannot_be_read_is_told_and_hides_no_other() -> Non
     assert ran.status == Status.OK, ran
     assert [row["what"] for row in ran.rows] == ["sent", "stored"]
     assert "cannot be read" in ran.remarks
+
+
+def test_what_happened_within_a_millisecond_is_told_in_order() -> None:
+    with mqtool.Broker() as broker:
+        address = broker.name_server_address
+        with mqtool.AdminClient(address) as admin, mqtool.Producer("P", address) as producer:
+            for name in ("Orders", "%DLQ%G"):
+                admin.create_topic(name, queues=1)
+            sent = producer.send(ProducerMessage("Orders", b"x", keys=["k"]))
+            own = {"ORIGIN_MESSAGE_ID": sent.offset_message_id}
+            producer.send(ProducerMessage("%DLQ%G", b"x", keys=["k"], properties=own))
+            [dead] = run("get", "-n", address, "%DLQ%G", 0, 0).rows
+            now, key = dead["store_timestamp"], sent.message_id
+            told = f"SubBefore\x01{now}\x01r\x01G\x01request\x01{key}\x010\x01k\x02"
+            told += f"SubAfter\x01request\x01{key}\x010\x01false\x01k\x010\x02"
+            producer.send(ProducerMessage(TRACE_TOPIC, told, keys=[key]))
+        rows = run("trace", "-n", address, "--key", "k").rows
+
+    assert [row["what"] for row in rows] == ["stored", "given", "consumed", "dead letter"]
+    assert {row["event_timestamp"] for row in rows[1:]} == {now}
+
+
+def test_a_purge_says_what_becomes_of_the_letters(broker: mqtool.Broker) -> None:
+    ran = run("dlq", "purge", "-n", broker.name_server_address, "--group", "G", "--dry-run")
+
+    assert (ran.status, [row["new_offset"] for row in ran.rows]) == (Status.DAMAGE, [3]), ran
+    assert "moves past 3 dead letters, which stay in %DLQ%G until a broker deletes them" in ran.remarks
