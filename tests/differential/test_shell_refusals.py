@@ -69,12 +69,11 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_who_is_not_let_in_is_told_with_77(guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in EVERY:
-        for secret in (None, "wrongwrong"):
-            monkeypatch.delenv("MQTOOL_ACCESS_KEY", raising=False)
-            if secret:
-                monkeypatch.setenv("MQTOOL_ACCESS_KEY", ADMINISTRATOR["access_key"])
-                monkeypatch.setenv("MQTOOL_SECRET_KEY", secret)
+    wrong = {"access_key": ADMINISTRATOR["access_key"], "secret_key": "wrongwrong"}
+    for keys in ({}, wrong):
+        for key, value in keys.items():
+            monkeypatch.setenv(f"MQTOOL_{key.upper()}", value)
+        for name in EVERY:
             ran = asked(commands(tmp_path)[name], guarded)
 
             assert (ran.status, ran.output) == (Status.NOT_PERMITTED, ""), (name, ran)

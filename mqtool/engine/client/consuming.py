@@ -128,6 +128,8 @@ class Thresholds:
     def shared(self, queue_count: int) -> "Thresholds":
         """Return those of one queue where this client has so many of the topic."""
         count, size = self.count_of_topic, self.size_of_topic
+        if count <= 0 and size <= 0:  # mostly
+            return self
         return dataclasses.replace(
             self,
             count=max(1, count // queue_count) if count > 0 else self.count,
