@@ -12,7 +12,7 @@ import itertools
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,12 @@ class KilledError(BaseException):
     """The end of the process: nobody catches it."""
 
 
+def write_each(disk: Disk, path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
+    """Do what ``Disk.write_many`` does by calls that can be disturbed one by one."""
+    for at, data in pieces:
+        disk.write(path, at, data)
+
+
 class WatchedDisk(Disk):
     """A disk that counts its calls; subclasses do something else with some of them.
 
@@ -61,6 +67,10 @@ class WatchedDisk(Disk):
     def open(self, path: Path) -> OpenFile:
         """Give a file whose writes and syncs are calls of this disk."""
         return _WatchedFile(self, path)
+
+    def write_many(self, path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
+        """Write each by a call of its own."""
+        write_each(self, path, pieces)
 
     def call(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Carry out one call."""
@@ -726,6 +736,7 @@ def _apply_everything(reader: StoreReader, _plan: Plan, journal: Journal, _jobs:
         for queue in list(reader.consume_queues.values())[:3]:
             path = next(iter(queue.folders[0].iterdir()))
             journal.write(path, 20, b"together")
+            journal.write(path, 60, b"and again")
         journal.create(root / "together" / "made", 100)
         journal.fill(root / "together" / "made", 10, b"together")
     journal.truncate(root / "checkpoint", 100)

@@ -15,8 +15,8 @@ from mqtool.engine.store.disk import Disk
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CALLS = (
-    *("create", "write", "clear", "erase", "open", "truncate", "rename", "remove", "make_folder", "set_times", "sync"),
-    "sync_folder",
+    *("create", "write", "write_many", "clear", "erase", "open", "truncate", "rename", "remove", "make_folder"),
+    *("set_times", "sync", "sync_folder"),
 )
 
 

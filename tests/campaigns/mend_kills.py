@@ -41,7 +41,7 @@ from typing import Any
 from mqtool import cli, commands
 from mqtool.engine import repair, store
 from mqtool.engine.store.disk import Disk, OpenFile
-from tests.crash import CALLS, CHANGES
+from tests.crash import CALLS, CHANGES, write_each
 from tests.damage import cases
 from tests.golden import copy_of, copy_store
 
@@ -167,6 +167,7 @@ def _watch() -> None:
 
     for name in CALLS:
         setattr(Disk, name, watched(name, getattr(Disk, name)))
+    Disk.write_many = write_each  # type: ignore[method-assign]
     for name in ("write", "sync"):
         setattr(OpenFile, name, watched(name, getattr(OpenFile, name)))
 

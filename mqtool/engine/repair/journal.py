@@ -6,14 +6,15 @@ It lies beside the store, in ``STORE.mqtool/<time>-<command>/``:
 - ``notes``: what was there before, one frame after another, each noted and synced before the change that needs it;
 - ``state``: how far it has come, one letter; behind it, when the mend was done, what the store looked like then, and
   the size of ``notes``;
-- ``kept/``: files and folders moved out of the store;
+- ``kept/``: files and folders moved out of the store; while it is taken back, ``made-..``, what the mend had made;
 - ``workspace/``: files and folders in the making.
 
 A frame is its size and CRC-32 (two big-endian u32), then one line of JSON, then bytes. Frames say how things were:
 
 - ``{"was": NAME, "size": N, "times": [NS, NS]}``: a file, or a folder (no size), about to be changed;
-- ``{"bytes": NAME, "at": N}`` and the bytes; ``{"zeros": NAME, "at": N, "size": N}``, with ``"keep": true`` where the
-  zeros have room on the disk, which undo leaves to them: without it they become a hole;
+- ``{"bytes": NAME, "at": N}`` and the bytes, or ``{"bytes": NAME, "at": [N, ..], "sizes": [N, ..]}`` and those of short
+  stretches, one behind the other; ``{"zeros": NAME, "at": N, "size": N}``, with ``"keep": true`` where the zeros have
+  room on the disk, which undo leaves to them: without it they become a hole;
 - ``{"place": NAME, "kept": KEPT}``: what was there is, or will be, ``kept/KEPT``; nothing was there without it;
 - ``{"renamed": [[NAME, NEW], ..]}``, once at most: each file goes by way of a name of its own, so that names may be
   exchanged. A file ``renamed`` beside ``notes`` says that the old names are all free; without it nothing that was noted
@@ -29,13 +30,14 @@ import datetime
 import enum
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -44,7 +46,9 @@ from mqtool.engine.store.disk import (
     CHUNK,
     LOST_AND_FOUND,
     ZEROS,
+    CrossDeviceError,
     Disk,
+    DiskFullError,
     chunks,
     inside,
     mount_points,
@@ -71,6 +75,8 @@ _MOST_WAITING = 16 << 20
 _LARGE = 64 << 20
 _FEW = 1 << 16
 """Bytes that are read at once, whether they lie in a hole or not."""
+_LEAST_ZEROS = 64
+"""So many take less room as a note than as bytes."""
 _TIME = "%Y%m%dT%H%M%S"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-.+")
 _RENAMED = "renamed"
@@ -173,14 +179,17 @@ class Journal:
         self._known_ours: dict[Path, bool] = {}  # what is known of paths, until a name changes
         self._reals: dict[Path, Path] = {}  # without links
         self._names: dict[Path, str] = {}
-        self._quoted: dict[str, str] = {}  # names in JSON
         self._before = _LastFile()  # of the store, for what is noted of it
+        self._short: list[tuple[int, bytes]] = []  # stretches of one file, noted, not in frames yet
+        self._short_name = ""
+        self._short_size = 0
         self._synced = 0
         self._kept = 0
         self._files: dict[Path, None] = {}  # to be synced
         self._folders: dict[Path, None] = {}
         self._waiting: list[Callable[[], object]] | None = None
         self._waiting_size = 0
+        self._pieces: tuple[Path, list[tuple[int, bytes]]] | None = None  # that the last of these writes
 
     @classmethod
     def begin(
@@ -243,8 +252,7 @@ class Journal:
         if not self._is_ours(path):
             self._note_was(path)
             self._note_bytes(path, at, at + len(data))
-        self._files[path] = None
-        self._change(lambda: self.disk.write(path, at, data), len(data))
+        self._write(path, at, data)
 
     def note(self, path: Path, start: int, stop: int) -> None:
         """Note what a stretch of a file of the store holds before much of it is written: synced once, not each time."""
@@ -258,16 +266,14 @@ class Journal:
         path = self._resolved(path)
         if path not in self._was and not self._is_ours(path):
             raise ValueError(f"nothing of {path} is noted")
-        self._files[path] = None
-        self._change(lambda: self.disk.write(path, at, data), len(data))
+        self._write(path, at, data)
 
     def fill(self, path: Path, at: int, data: bytes) -> None:
         """Write bytes into a file that this journal has made or that lies in the workspace: nothing is noted."""
         path = self._resolved(path)
         if not self._is_ours(path):
             raise ValueError(f"{path} was not made by this mend")
-        self._files[path] = None
-        self._change(lambda: self.disk.write(path, at, data), len(data))
+        self._write(path, at, data)
 
     def truncate(self, path: Path, size: int) -> None:
         """Make a file end at ``size``."""
@@ -387,7 +393,7 @@ class Journal:
                 yield
             self._carry_out_waiting()
         finally:
-            self._waiting = None
+            self._waiting = self._pieces = None
             self._waiting_size = 0
 
     # The end
@@ -460,8 +466,8 @@ class Journal:
         if self._waiting is not None and 0 < stop - start <= _FEW:
             data = self._before.read(path, start, stop - start)
             if data is not None:
-                if data != ZEROS[: len(data)]:
-                    self._note_data(name, start, data)
+                if len(data) < _LEAST_ZEROS or data != ZEROS[: len(data)]:
+                    self._note_short(name, start, data)
                 else:
                     self._note_zeros(name, start, start + len(data))
                 return
@@ -482,10 +488,22 @@ class Journal:
             self._note_zeros(name, hole, stop)
 
     def _note_data(self, name: str, at: int, data: bytes) -> None:
-        quoted = self._quoted.get(name)
-        if quoted is None:
-            quoted = self._quoted[name] = json.dumps(name)
-        self._note_line(f'{{"bytes": {quoted}, "at": {at}}}', data)
+        self._note_line(json.dumps({"bytes": name, "at": at}), data)
+        self._write_frames(CHUNK)
+
+    def _note_short(self, name: str, at: int, data: bytes) -> None:
+        """Note one of many short stretches: those of one file, up to 1 MiB, share a frame."""
+        if self._short and (self._short_name != name or self._short_size >= CHUNK):
+            self._end_short()
+        self._short_name = name
+        self._short.append((at, data))
+        self._short_size += len(data)
+
+    def _end_short(self) -> None:
+        short, self._short, self._short_size = self._short, [], 0
+        ats, sizes = [at for at, _ in short], [len(data) for _, data in short]
+        fields = {"bytes": self._short_name, "at": ats, "sizes": sizes}
+        self._note_line(json.dumps(fields), b"".join(data for _, data in short))
         self._write_frames(CHUNK)
 
     def _note_zeros(self, name: str, start: int, stop: int, keep: bool = False) -> None:
@@ -527,6 +545,8 @@ class Journal:
         self._note_line(json.dumps(fields))
 
     def _note_line(self, line: str, data: bytes = b"") -> None:
+        if self._short:
+            self._end_short()
         content = b"%b\n%b" % (line.encode(), data)
         self._frames.append(_FRAME.pack(len(content), zlib.crc32(content)) + content)
         self.waiting_size += _FRAME.size + len(content)
@@ -540,24 +560,41 @@ class Journal:
             self.waiting_size = 0
 
     def _sync_notes(self) -> None:
+        if self._short:
+            self._end_short()
         self._write_frames()
         if self._end != self._synced:
             self.disk.sync(self.home / "notes")
             self._synced = self._end
 
-    def _change(self, change: Callable[[], object], size: int = 0) -> None:
+    def _change(self, change: Callable[[], object]) -> None:
         if self._waiting is None:
             self._sync_notes()
             change()
+        else:
+            self._waiting.append(change)
+            self._pieces = None
+
+    def _write(self, path: Path, at: int, data: bytes) -> None:
+        """Write bytes; what waits for one file is written together."""
+        self._files[path] = None
+        if self._waiting is None:
+            self._sync_notes()
+            self.disk.write(path, at, data)
             return
-        self._waiting.append(change)
-        self._waiting_size += size
+        if self._pieces is None or self._pieces[0] is not path:
+            pieces: list[tuple[int, bytes]] = []
+            self._change(lambda: self.disk.write_many(path, pieces))
+            self._pieces = path, pieces
+        self._pieces[1].append((at, data))
+        self._waiting_size += len(data)
         if self._waiting_size >= _MOST_WAITING:
             self._carry_out_waiting()
 
     def _carry_out_waiting(self) -> None:
         self._sync_notes()
         changes, self._waiting, self._waiting_size = self._waiting or [], [], 0
+        self._pieces = None
         for change in changes:
             change()
 
@@ -679,8 +716,52 @@ def _refuse_changed(root: Path, info: JournalInfo) -> None:
         )
 
 
+class _Removals:
+    """Removes what a mend has made: at once what is small; the rest, out of the way, beside what else is to be done.
+
+    The disk may take as long to free room as to fill it.
+    """
+
+    def __init__(self, home: Path, disk: Disk) -> None:
+        self._aside = home / "kept"
+        self._disk = disk
+        self._thread = ThreadPoolExecutor(1)
+
+    def begin(self, path: Path) -> None:
+        """Begin to remove a file that is large."""
+        if path.is_file() and path.stat().st_size >= _LARGE:
+            names = (self._aside / f"made-{number}" for number in itertools.count())
+            aside = next(name for name in names if not name.exists())
+            with contextlib.suppress(CrossDeviceError):
+                self._disk.rename(path, aside)
+                self._thread.submit(self._disk.remove_tree, aside)  # what fails goes with the journal
+
+    def remove(self, path: Path) -> None:
+        """Have nothing stand at a path."""
+        self.begin(path)
+        self._disk.remove_tree(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+
 def _take_back(root: Path, home: Path, disk: Disk) -> bool:
     """Put everything back as noted, and tell whether the store is as it was. Only what differs is written."""
+    try:
+        return _put_all_back(root, home, disk)
+    except DiskFullError:  # until what the mend had made was removed, which is done by now
+        return _put_all_back(root, home, disk)
+
+
+def _put_all_back(root: Path, home: Path, disk: Disk) -> bool:
+    with _Removals(home, disk) as removals:
+        return _put_each_back(root, home, disk, removals)
+
+
+def _put_each_back(root: Path, home: Path, disk: Disk, removals: _Removals) -> bool:
     notes = _notes(home)
     _set_state(home, State.TAKING_BACK, disk)
     was: list[tuple[Path, dict[str, Any]]] = []
@@ -688,16 +769,15 @@ def _take_back(root: Path, home: Path, disk: Disk) -> bool:
     is_done = is_later and not (home / _RENAMED).exists()
     path_of = functools.cache(lambda name: root / name)
     path_of_notes = home / "notes"
-    with (
-        contextlib.closing(_LastFile()) as noted,
-        contextlib.closing(_LastFile()) as changed,
-        _Removals(disk) as removals,
-    ):
+    if not is_later:
+        for fields, _, _ in notes:
+            if "place" in fields and "kept" not in fields:
+                removals.begin(root / fields["place"])
+    with contextlib.closing(_LastFile()) as noted, contextlib.closing(_LastFile()) as changed:
         for fields, at, size in reversed(notes):
             if "renamed" in fields or "place" in fields:
                 changed.close()  # its name becomes another file's
             if "renamed" in fields:
-                removals.wait()
                 pairs = [(root / name, root / new) for name, new in fields["renamed"]]
                 if not is_done:
                     _sync_taken_back(root, home, notes, disk)
@@ -714,13 +794,13 @@ def _take_back(root: Path, home: Path, disk: Disk) -> bool:
                 was.append((root / fields["was"], fields))
             elif "bytes" in fields:
                 path = path_of(fields["bytes"])
-                data = noted.read(path_of_notes, at, size)
-                if data is not None and changed.read(path, fields["at"], size) not in (None, data):
-                    disk.write(path, fields["at"], data)
+                pieces = _pieces_of(fields, noted.read(path_of_notes, at, size) or b"")
+                pieces = [one for one in pieces if changed.read(path, one[0], len(one[1])) not in (None, one[1])]
+                if pieces:
+                    disk.write_many(path, pieces)
             else:
                 make_zeros = disk.erase if fields.get("keep") else disk.clear
                 _restore_zeros(path_of(fields["zeros"]), fields["at"], fields["size"], make_zeros)
-        removals.wait()
     # Times come last, and those of folders, which change with every name in them, after all that is inside. All is
     # synced behind that: what changes a file between two syncs would make the second wait as long as the first.
     files = {path: fields for path, fields in was if "size" in fields and path.exists()}
@@ -779,39 +859,20 @@ def _on_the_way(path: Path, number: int) -> Path:
     return path.with_name(f".mqtool-renamed-{number}")
 
 
-class _Removals:
-    """Removes what a mend has made; large files beside, as the disk may take as long to free room as to fill it."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self._beside = ThreadPoolExecutor(1)
-        self._begun: list[Future[None]] = []
-
-    def remove(self, path: Path) -> None:
-        """Remove a file or folder, or begin to."""
-        if path.is_file() and path.stat().st_size >= _LARGE:
-            self._begun.append(self._beside.submit(self._disk.remove, path))
-        else:
-            self._disk.remove_tree(path)
-
-    def wait(self) -> None:
-        """Return when all of it is removed; raises what removing has raised."""
-        for one in self._begun:
-            one.result()
-        self._begun.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._beside.shutdown()
+def _pieces_of(fields: Mapping[str, Any], data: bytes) -> list[tuple[int, bytes]]:
+    """Return positions and bytes of a frame of bytes, which were all there at one time."""
+    if "sizes" not in fields:
+        return [(fields["at"], data)]
+    stops = itertools.accumulate(fields["sizes"])
+    sizes = zip(fields["at"], fields["sizes"], stops, strict=True)
+    return [(at, data[stop - size : stop]) for at, size, stop in sizes]
 
 
 def _put_back(path: Path, kept: Path | None, disk: Disk, removals: _Removals) -> None:
     if kept is None:
         removals.remove(path)
     elif kept.exists():
-        disk.remove_tree(path)
+        removals.remove(path)
         disk.move(kept, path)
     for scrap in scraps(path):
         disk.remove_tree(scrap)

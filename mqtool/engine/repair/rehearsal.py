@@ -6,7 +6,7 @@ Cost: as the changes themselves, but for what they would write.
 import bisect
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mqtool.engine.repair.journal import Journal
@@ -33,8 +33,14 @@ class CountingDisk(Disk):
         if self._is_apart(path):
             self.noted += len(data)
             return
-        self.written += len(data)
-        self.growth += len(data) - self._taken(path, at, at + len(data))
+        self.write_many(path, [(at, data)])
+
+    def write_many(self, path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
+        """Count bytes that are written into the store."""
+        extents = self._extents_of(path)
+        for at, data in pieces:
+            self.written += len(data)
+            self.growth += len(data) - _taken(extents, at, at + len(data))
 
     def copy(self, source: Path, target: Path) -> None:  # noqa: ARG002
         """Count what a file or folder takes."""
@@ -50,18 +56,11 @@ class CountingDisk(Disk):
                 self._places[path] = found
         return found
 
-    def _taken(self, path: Path, start: int, stop: int) -> int:
-        """Return how many bytes of a stretch of a file have room on the disk."""
+    def _extents_of(self, path: Path) -> list[tuple[int, int]]:
         extents = self._extents.get(path)
         if extents is None:
             extents = self._extents[path] = _extents(path) if path.exists() else []
-        first = bisect.bisect_right(extents, (start, start)) - 1
-        taken = 0
-        for low, high in extents[max(0, first) :]:
-            if low >= stop:
-                break
-            taken += max(0, min(high, stop) - max(low, start))
-        return taken
+        return extents
 
 
 def _nothing(*_: object) -> None:
@@ -91,6 +90,17 @@ def _extents(path: Path) -> list[tuple[int, int]]:
     finally:
         os.close(descriptor)
     return found
+
+
+def _taken(extents: list[tuple[int, int]], start: int, stop: int) -> int:
+    """Return how many bytes of a stretch of a file have room on the disk."""
+    number = max(0, bisect.bisect_right(extents, (start, start)) - 1)
+    taken = 0
+    while number < len(extents) and extents[number][0] < stop:
+        low, high = extents[number]
+        taken += max(0, min(high, stop) - max(low, start))
+        number += 1
+    return taken
 
 
 def rehearsed(reader: StoreReader, plan: Plan, change: Callable[[Journal], None]) -> Plan:

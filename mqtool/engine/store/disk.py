@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from mqtool.errors import MqtoolError, NotPermittedError, ReadError, WriteError
@@ -139,14 +139,11 @@ class Disk:
 
         The disk begins at once with what is large, so that a later sync, which alone is sure, waits the less for it.
         """
-        with writing(path):
-            descriptor = os.open(path, os.O_WRONLY)
-            try:
-                write_all(descriptor, at, memoryview(data))
-                if len(data) >= _LARGE:
-                    _begin(descriptor, at, len(data))
-            finally:
-                os.close(descriptor)
+        _write(path, [(at, data)])
+
+    def write_many(self, path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
+        """Do the same at several positions of a file, one after another; it is opened once."""
+        _write(path, pieces)
 
     def clear(self, path: Path, at: int, size: int) -> None:
         """Make ``size`` bytes of a file zeros, up to its end at most: a hole, where its file system has holes."""
@@ -357,6 +354,18 @@ def chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
                 at += len(data)
     finally:
         os.close(descriptor)
+
+
+def _write(path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
+    with writing(path):
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            for at, data in pieces:
+                write_all(descriptor, at, memoryview(data))
+                if len(data) >= _LARGE:
+                    _begin(descriptor, at, len(data))
+        finally:
+            os.close(descriptor)
 
 
 def write_all(descriptor: int, at: int, rest: memoryview) -> None:

@@ -3,6 +3,9 @@
 ``tests.crash.EVERYTHING`` makes every kind of change; the trials of real mends stand beside their other tests.
 """
 
+import tempfile
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from mqtool.engine.repair.journal import Journal, State, holding, journals, undo
 from mqtool.engine.repair.plan import MENDS, carry_out, plan_mend
-from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.disk import Disk, DiskFullError
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.errors import BadDataError
 from tests.crash import EVERYTHING, STEP, Trial, WatchedDisk
@@ -110,6 +113,71 @@ def test_undo_makes_holes_again_and_leaves_other_zeros_their_room(tmp_path: Path
     undo(path.parent, Disk())
     assert path.read_bytes() == before
     assert path.stat().st_blocks == room
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 200)), min_size=1), st.integers(1, 500))
+def test_short_changes_made_together_come_back_also_where_they_lie_over_each_other(
+    changes: list[tuple[int, int]], at_once: int
+) -> None:
+    before = bytes(100) + b"something" * 10 + bytes(80)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mqtool.engine.repair.journal._MOST_WAITING", at_once)
+        patch.setattr("mqtool.engine.repair.journal.CHUNK", 150)
+        store, disk = Path(folder, "store"), WatchedDisk()
+        store.mkdir()
+        (store / "file").write_bytes(before)
+        (store / "other").write_bytes(before)
+        with holding(store, disk):
+            journal = Journal.begin(store, "test", {}, disk)
+            with journal.together():
+                for number, (at, size) in enumerate(changes):
+                    journal.write(store / ("other" if number % 7 == 3 else "file"), at, b"x" * size)
+            journal.finish()
+        assert (store / "file").read_bytes() != before
+
+        _, exact = undo(store, disk)
+
+        assert exact
+        assert [(store / name).read_bytes() for name in ("file", "other")] == [before, before]
+
+
+class _FullUntilFreed(Disk):
+    """A disk that is full once, and removes nothing before."""
+
+    def __init__(self) -> None:
+        self.was_full = threading.Event()
+
+    def write_many(self, path: Path, pieces: Iterable[tuple[int, bytes]]) -> None:
+        """Write, or be full."""
+        if not self.was_full.is_set():
+            self.was_full.set()
+            raise DiskFullError("no space left: a test")
+        super().write_many(path, pieces)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file once the disk was full."""
+        assert self.was_full.wait(30)
+        super().remove(path)
+
+
+def test_undo_on_a_full_disk_begins_anew_once_what_the_mend_had_made_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtool.engine.repair.journal._LARGE", 1000)
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "file").write_bytes(b"before")
+    before = snapshot(store)
+    with holding(store, Disk()):
+        journal = Journal.begin(store, "test", {}, Disk())
+        journal.truncate(store / "file", 2)
+        journal.create(store / "made", 1000)
+        journal.finish()
+
+    _, exact = undo(store, _FullUntilFreed())
+
+    assert exact
+    assert snapshot(store) == before
 
 
 def test_undo_waits_for_the_disk_once_nothing_changes_any_more(tmp_path: Path) -> None:

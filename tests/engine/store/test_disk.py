@@ -54,6 +54,17 @@ def test_a_write_changes_its_bytes_and_may_make_the_file_longer(tmp_path: Path) 
     assert path.read_bytes() == b"\0\0abc\0\0\0\0\0\0\0end"
 
 
+def test_many_writes_are_made_one_after_another(tmp_path: Path) -> None:
+    disk, path = Disk(), tmp_path / "file"
+    disk.create(path, 10)
+
+    disk.write_many(path, iter([(2, b"abc"), (3, b"XY"), (12, b"end")]))
+
+    assert path.read_bytes() == b"\0\0aXY\0\0\0\0\0\0\0end"
+    with pytest.raises(WriteError):
+        disk.write_many(tmp_path / "none", [(0, b"x")])
+
+
 @pytest.mark.parametrize("has_holes", [True, False])
 def test_a_stretch_that_is_cleared_is_zeros_with_or_without_holes(
     has_holes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
