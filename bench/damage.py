@@ -166,11 +166,13 @@ def _best(command: list[str]) -> Spent:
 
 
 def _spend(command: list[str], told: Path = Path(os.devnull)) -> Spent:
+    os.sync()  # else it waits for what others have written or removed
     with told.open("w") as remarks:
         launched = subprocess.run(
             [sys.executable, "-S", "-c", _LAUNCH, *command],
             stdout=subprocess.PIPE,
             stderr=remarks,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},  # modules are compiled once, as where they are installed
             text=True,
             check=True,
         )
