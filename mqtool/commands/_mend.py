@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from mqtool.engine.store.paths import StoreConfig
 
 _NUMBER = re.compile(r"\d[\d,]*")
-_FIELDS = (
-    *("what", "file", "offset", "size", "topic", "messages", "bytes", "reason"),
-    *("queue_id", "queue_offset", "end_queue_offset"),
-    *("group", "missed", "repeated", "skipped", "next"),
+_FIELDS = dict.fromkeys(
+    (
+        *("what", "file", "offset", "size", "topic", "messages", "bytes", "reason"),
+        *("queue_id", "queue_offset", "end_queue_offset"),
+        *("group", "missed", "repeated", "skipped", "next"),
+    )
 )
+"""What each row has, and what is not known of a thing."""
 _READ_RATE = 500 << 20
 _WRITE_RATE = 200 << 20
 """Bytes a second of a plain disk, synced."""
@@ -238,7 +241,7 @@ def _tell_cost(plan: "Plan", output: Output, rate: float) -> None:
 
 
 def _row(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": kind, **{name: fields.get(name) for name in _FIELDS}}
+    return {"kind": kind, **_FIELDS, **fields}
 
 
 def _show_to_people(plan: "Plan", output: Output) -> None:

@@ -46,12 +46,19 @@ def iso_time(timestamp: int) -> str | None:
 
 def with_times(row: Row) -> dict[str, Any]:
     """Put beside each ``.._timestamp`` the same moment as ``.._time``."""
+    if not _has_times(tuple(row)):
+        return dict(row)
     out: dict[str, Any] = {}
     for name, value in row.items():
         out[name] = value
         if name.endswith("_timestamp") and isinstance(value, int):
             out[f"{name.removesuffix('_timestamp')}_time"] = iso_time(value)
     return out
+
+
+@functools.lru_cache(1024)
+def _has_times(names: tuple[str, ...]) -> bool:
+    return any(name.endswith("_timestamp") for name in names)
 
 
 def printable(text: str) -> str:

@@ -5,12 +5,11 @@ other message keeps its queue offset. A filler is a prepared transaction, which 
 the property ``MQTOOL_LOST`` what was lost and why; their bodies are zeros.
 """
 
-import dataclasses
 import functools
 import threading
 import zlib
 from collections.abc import Collection
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -78,8 +77,7 @@ def placeholders(table: MessageTable) -> npt.NDArray[np.bool_]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Likeness:
+class Likeness(NamedTuple):
     """What a placeholder takes from the sound messages around it."""
 
     sys_flag: int  # only the bits of the hosts count
@@ -272,7 +270,7 @@ class Stamp:
             size, start = int(sizes[row]), int(at[row])
             like = self._like
             if timestamps is not None:
-                like = dataclasses.replace(like, store_timestamp=int(timestamps[row]))
+                like = like._replace(store_timestamp=int(timestamps[row]))
             position, queue_offset = int(positions[row]), int(queue_offsets[row])
             record = self._build(size=size, position=position, queue_offset=queue_offset, like=like)
             out[start : start + size] = np.frombuffer(record, np.uint8)
@@ -329,7 +327,7 @@ def least_size(topic: bytes) -> int:
 def _without_hosts(like: Likeness) -> Likeness:
     """Return a likeness without hosts, which take room, and all the more with IPv6."""
     none = bytes(4)
-    return dataclasses.replace(like, sys_flag=0, born_address=none, born_port=0, store_address=none, store_port=0)
+    return like._replace(sys_flag=0, born_address=none, born_port=0, store_address=none, store_port=0)
 
 
 def blank(size: int) -> bytes:

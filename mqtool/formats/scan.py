@@ -47,6 +47,7 @@ _PHYSICAL_OFFSET_AT = int(_WIDE_AT[0, WIDE.index("physical_offset")])
 _MAGIC_AT = _FIXED_AT[1]
 
 MAGICS = (commit_log.MAGIC_V1, commit_log.MAGIC_V2, commit_log.MAGIC_BLANK)
+_MAGIC_CODES = frozenset(magic.to_bytes(4, "big", signed=True) for magic in MAGICS[:2])
 _MAGIC_PREFIX = commit_log.MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
 
 
@@ -334,6 +335,11 @@ def gather(buffer: Any, base: int, starts: Ints, kernels: Any = plain) -> Messag
 _SHORT = 1 << 16
 
 
+def may_begin_records(buffer: Any, start: int, stop: int) -> bool:
+    """Tell, at a glance, whether message records may begin in a short stretch: whether a magic code stands there."""
+    return _MAGIC_PREFIX in bytes(memoryview(buffer)[start + _MAGIC_AT : stop + _MAGIC_AT + len(_MAGIC_PREFIX) - 1])
+
+
 def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator[int]:
     """Yield each position from which a message record that belongs there may begin.
 
@@ -341,7 +347,6 @@ def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator
     and its physical offset is its own address; without ``base`` any address will do.
     """
     view = memoryview(buffer)
-    magics = {magic.to_bytes(4, "big", signed=True) for magic in MAGICS[:2]}
     for window, step in _windows(start, stop):
         # Magic codes of records that begin in this window lie in [window + 4, window + step + 7).
         reach = min(window + step, stop) + _MAGIC_AT + 3
@@ -355,7 +360,7 @@ def candidates(buffer: Any, base: int | None, start: int, stop: int) -> Iterator
             head = bytes(view[position : position + _HEAD_SIZES[0]])
             if (
                 len(head) == _HEAD_SIZES[0]
-                and head[_MAGIC_AT : _MAGIC_AT + 4] in magics
+                and head[_MAGIC_AT : _MAGIC_AT + 4] in _MAGIC_CODES
                 and (base is None or plain.int64(head, _PHYSICAL_OFFSET_AT) == base + position)
                 and commit_log.MIN_SIZE <= plain.int32(head, 0) <= len(view) - position
             ):

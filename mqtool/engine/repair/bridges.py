@@ -245,13 +245,14 @@ def _inside(units: Any, least: int, starts: Ints, ends: Ints) -> Ints:
         some = highs > lows
         ranges = [np.arange(low, high) for low, high in zip(lows[some].tolist(), highs[some].tolist(), strict=True)]
         rows = np.concatenate([_NONE, *ranges])
-        return rows[_fits(positions[rows], units["size"][rows].astype(np.int64), least, starts, ends)]
-    return np.flatnonzero(_fits(positions, units["size"].astype(np.int64), least, starts, ends))
-
-
-def _fits(positions: Ints, sizes: Ints, least: int, starts: Ints, ends: Ints) -> Bools:
-    """Tell which messages may have stood in a hole."""
+        holes = np.repeat(np.arange(len(starts)), highs - lows)
+        return rows[_fits(positions[rows], units["size"][rows].astype(np.int64), least, holes, ends)]
     holes = np.searchsorted(starts, positions, "right") - 1
+    return np.flatnonzero(_fits(positions, units["size"].astype(np.int64), least, holes, ends))
+
+
+def _fits(positions: Ints, sizes: Ints, least: int, holes: Ints, ends: Ints) -> Bools:
+    """Tell which messages may have stood in holes, of which each has the number, or a negative one."""
     inside = (holes >= 0) & (sizes >= least) & (sizes < consume_queue.PRE_BLANK_SIZE)
     found: Bools = inside & (positions + sizes <= ends[np.maximum(holes, 0)])
     return found
@@ -294,7 +295,9 @@ def _combined(heads: list[Known], units: list[_Units], keys: Keys) -> tuple[Rows
     begins, ends = np.r_[0, edges], np.r_[edges, count]
     light: list[Light] = []
     names = keys.all
-    several = np.flatnonzero((ends - begins > 1) | (order[begins] < len(heads)))
+    has_head = order[begins] < len(heads)
+    is_merged = _merge_pairs(both, begins[has_head & (ends - begins == 2)], heads, order, names)
+    several = np.flatnonzero(((ends - begins > 1) | has_head) & ~is_merged[begins])
     for begin, end in zip(begins[several].tolist(), ends[several].tolist(), strict=True):
         head = heads[order[begin]] if order[begin] < len(heads) else None
         if end - begin > 1 or (head is not None and head.light):
@@ -302,6 +305,25 @@ def _combined(heads: list[Known], units: list[_Units], keys: Keys) -> tuple[Rows
             queues = [(names[both.queue[row]], int(both.queue_offset[row]), row) for row in units_here]
             _merge(both, begin, head, queues, light)
     return both.where(np.r_[True, edge]), light
+
+
+def _merge_pairs(rows: Rows, begins: Ints, heads: list[Known], order: Ints, keys: list[QueueKey]) -> Bools:
+    """Do what ``_merge`` does where a head and the unit behind it name the same queue and no other: nearly everywhere.
+
+    Returns of which rows this was done.
+    """
+    done = np.zeros(len(rows), np.bool_)
+    is_light = np.array([topic.startswith(LIGHT_QUEUE_PREFIX) for topic, _ in keys], np.bool_)
+    plain = (rows.queue[begins] == rows.queue[begins + 1]) & (rows.batch_size[begins] == 1)
+    plain &= rows.where(begins).has_unit & ~is_light[rows.queue[begins]]
+    plain &= np.array([not heads[number].light for number in order[begins].tolist()], np.bool_)
+    begins = begins[plain]
+    rows.own[begins] &= rows.queue_offset[begins] == rows.queue_offset[begins + 1]
+    rows.transaction[begins] &= layout.TRANSACTION_COMMIT
+    for column in (rows.queue_offset, rows.batch_size):
+        column[begins] = column[begins + 1]
+    done[begins] = True
+    return done
 
 
 def _merge(
@@ -386,11 +408,11 @@ class _Claims(NamedTuple):
 
 
 def _claims_of(rows: Rows, light: list[Light], keys: Keys) -> _Claims:
-    own = np.flatnonzero(rows.has_unit)
+    own = rows.has_unit
     ends = rows.start + rows.size
     none = np.full(len(rows), -1)
-    columns = rows.queue, rows.queue_offset, rows.batch_size, rows.start, ends, np.arange(len(rows)), none
-    claims = _Claims(*(column[own] for column in columns))
+    claims = _Claims(rows.queue, rows.queue_offset, rows.batch_size, rows.start, ends, np.arange(len(rows)), none)
+    claims = claims if own.all() else claims.where(own)
     further = [
         (keys.number(light_key(keys.all, rows, row, name)), offset, 1, rows.start[row], ends[row], row, number)
         for row in np.flatnonzero(rows.light >= 0).tolist()
@@ -518,7 +540,17 @@ def _settle_queue(
         gaps.insert(0, QueueGap(key, front, stop, -1, before))
     if first >= 0 and len(ends) and ends[-1] > after:
         gaps.append(QueueGap(key, after, int(ends[-1]), last_address, 1 << 62))
-    return keep, [part for gap in gaps for part in _unclaimed(gap, claims, starts, ends)]
+    return keep, [part for gap in _not_filled(gaps, starts, ends) for part in _unclaimed(gap, claims, starts, ends)]
+
+
+def _not_filled(gaps: list[QueueGap], starts: Ints, ends: Ints) -> list[QueueGap]:
+    """Return the gaps that ranges, which follow each other, do not cover."""
+    if not gaps or not len(starts):
+        return gaps
+    lows, highs = np.array([(gap.start, gap.stop) for gap in gaps], np.int64).T
+    sums = np.r_[0, np.cumsum(ends - starts)]
+    covered = sums[starts.searchsorted(highs)] - sums[starts.searchsorted(lows)]
+    return [gaps[number] for number in np.flatnonzero(covered < highs - lows).tolist()]
 
 
 def _unclaimed(gap: QueueGap, claims: _Claims, starts: Ints, ends: Ints) -> list[QueueGap]:
@@ -526,8 +558,6 @@ def _unclaimed(gap: QueueGap, claims: _Claims, starts: Ints, ends: Ints) -> list
     low, high = np.searchsorted(starts, (gap.start, gap.stop)).tolist()
     if not high - low:
         return [gap]
-    if int((ends[low:high] - starts[low:high]).sum()) >= gap.messages:
-        return []
     begins, stops = np.r_[gap.start, ends[low:high]], np.r_[starts[low:high], gap.stop]
     after, before = np.r_[gap.after, claims.high[low:high]], np.r_[claims.low[low:high], gap.before]
     some = begins < stops
@@ -592,6 +622,8 @@ class Layout(NamedTuple):
 def lay_out(reader: StoreReader, lost: Lost, holes: list[Hole], batch_topics: Collection[str]) -> Layout:
     """Give every byte of the holes to a record; those of ``batch_topics`` stand for several messages at once.
 
+    The rows of ``lost`` become those records, some of which are larger.
+
     Raises:
         BadDataError: a hole is too small for any record.
     """
@@ -610,8 +642,8 @@ class _Layer:
         self.holes = holes
         self.keys = lost.keys
         self.light = lost.light
-        self.rows = lost.rows.where(np.arange(len(lost.rows)))
-        self.number = np.searchsorted([hole.start for hole in holes], self.rows.start, "right") - 1
+        self.rows = lost.rows
+        self.number = _numbers_of(np.array([hole.start for hole in holes], np.int64), self.rows.start)
         self.more: list[Rows] = []
         self.waiting = sorted(lost.gaps, key=lambda gap: gap.after, reverse=True)
         self.open: list[tuple[int, int, QueueGap]] = []  # by the address before which they belong
@@ -745,8 +777,11 @@ class _Layer:
     def finish(self) -> Layout:
         """Bring all records in order."""
         self.unplaced += [gap for _, _, gap in self.open] + self.waiting
-        rows = Rows(*(np.concatenate(columns) for columns in zip(self.rows, *self.more, strict=True)))
-        rows = rows.where(np.argsort(rows.start, kind="stable"))
+        rows = self.rows
+        if self.more:  # mostly few
+            more = Rows(*(np.concatenate(columns) for columns in zip(*self.more, strict=True)))
+            at = rows.start.searchsorted(more.start)
+            rows = Rows(*(np.insert(one, at, other) for one, other in zip(rows, more, strict=True)))
         for name, which in (("lost", ~self.rows.own), ("own", self.rows.own)):
             counts = np.bincount(self.number[which], minlength=len(self.holes))
             for number in np.flatnonzero(counts).tolist():
@@ -764,6 +799,13 @@ def _groups(rows: Rows, kinds: Ints) -> list[Ints]:
     keys = keys[:, order]
     edges = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
     return [some for some in np.split(alike[order], edges) if len(some) >= _MANY]
+
+
+def _numbers_of(starts: Ints, positions: Ints) -> Ints:
+    """Return the number of the last of some starts that is not behind each position; both are in order."""
+    bounds = np.r_[0, positions.searchsorted(starts), len(positions)]
+    numbers: Ints = np.repeat(np.arange(-1, len(starts)), np.diff(bounds))
+    return numbers
 
 
 class Bridges:
@@ -802,7 +844,7 @@ class Bridges:
         of_holes = np.zeros(len(self._holes), np.bool_)
         of_holes[self._starts.searchsorted([hole.start for hole in holes])] = True
         first, last = self.rows.start.searchsorted((base, base + len(out))).tolist()
-        numbers = np.searchsorted(self._starts, self.rows.start[first:last], "right") - 1
+        numbers = _numbers_of(self._starts, self.rows.start[first:last])
         chosen = np.flatnonzero(of_holes[numbers])
         rows, numbers = self.rows.where(first + chosen), numbers[chosen]
         likes = [(hole.like.sys_flag & _HOSTS) + hole.like.has_crc for hole in self._holes]
@@ -822,7 +864,7 @@ class Bridges:
         Units, where they have neither entries nor properties that mean something; else their bytes.
         """
         topics, topic_ids, queue_ids, is_delayed, times = self._columns
-        for low, high, first, last in self._stretches(start, stop):
+        for low, high, first, last in self._stretches(start, stop, 4 * _CHUNK):
             rows = self.rows.where(slice(first, last))
             queued = rows.where(rows.has_unit)
             means_more = rows.own.any() or (rows.batch_size != 1).any() or (rows.light >= 0).any()
@@ -841,7 +883,7 @@ class Bridges:
                 np.zeros(len(queued), np.int64),
                 queued.start,
                 queued.size,
-                times[np.searchsorted(self._starts, queued.start, "right") - 1],
+                times[_numbers_of(self._starts, queued.start)],
             )
 
     @functools.cached_property
@@ -854,18 +896,26 @@ class Bridges:
         times = np.array([hole.like.store_timestamp for hole in self._holes], np.int64)
         return list(topics), topic_ids, queue_ids, is_delayed, times
 
-    def extents(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield where the pieces of a range begin and how long they are."""
-        for low, high, _, _ in self._stretches(start, stop):
-            yield low, high - low
+    def extents(self, holes: list[Hole]) -> Iterator[tuple[int, int]]:
+        """Yield where the pieces of each of some holes begin and how long they are."""
+        for is_long, some in itertools.groupby(holes, lambda hole: hole.size > _CHUNK):
+            if is_long:
+                for hole in some:
+                    yield from ((low, high - low) for low, high, _, _ in self._stretches(hole.start, hole.end))
+            else:  # a piece each; there may be many
+                starts, ends = np.array([(hole.start, hole.end) for hole in some], np.int64).T
+                last = self.rows.start.searchsorted(ends) - 1
+                blank_ends = self.rows.start[last] + layout.BLANK_SIZE
+                ends = np.where(self.rows.queue[last] == _BLANK, blank_ends, ends)
+                yield from zip(starts.tolist(), (ends - starts).tolist(), strict=True)
 
-    def _stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the addresses between which each piece lies, and which rows are in it."""
+    def _stretches(self, start: int, stop: int, size: int = _CHUNK) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the addresses between which each piece of a size lies, and which rows are in it."""
         starts, ends = self.rows.start, self._ends
         row, last = int(starts.searchsorted(start)), int(starts.searchsorted(stop))
         while row < last:
             low = int(starts[row])
-            end = min(last, max(row + 1, int(ends.searchsorted(low + _CHUNK, "right"))))
+            end = min(last, max(row + 1, int(ends.searchsorted(low + size, "right"))))
             is_blank = int(self.rows.queue[end - 1]) == _BLANK
             high = int(self.rows.start[end - 1]) + layout.BLANK_SIZE if is_blank else int(ends[end - 1])
             yield low, high, row, end
@@ -876,7 +926,7 @@ class Bridges:
         single: Iterable[int] = range(first, last)
         if last - first >= _MANY:
             rows = self.rows.where(slice(first, last))
-            numbers = np.searchsorted(self._starts, rows.start, "right") - 1
+            numbers = _numbers_of(self._starts, rows.start)
             groups = _groups(rows, numbers)
             for some in groups:
                 one = rows.where(some)

@@ -140,6 +140,7 @@ class Unsound:
         self.log = log
         self.starts: list[int] = []  # addresses, in order; no stretch crosses the border of a segment
         self.ends: list[int] = []
+        self.are_alone: list[bool] = []  # such a stretch is of damaged records that are in their places, and no others
         self.due: set[int] = set()  # addresses at which a record is due, and none is sound
         self.filler: list[tuple[MappedFile, int]] = []  # segments, and where what no walk looks at begins in them
         self._at = start_offset  # where the segment after those that were taken begins
@@ -156,7 +157,7 @@ class Unsound:
                 segment = piece.segment
                 self.filler.append((segment, 0))
             for bad in [piece] if isinstance(piece, Gap) else piece.bad:
-                self._add(base + bad.start, base + bad.end)
+                self._add(base + bad.start, base + bad.end, not isinstance(bad, Gap) and bad.is_alone)
                 self.due.add(base + bad.start)
             self.filler[-1:] = [(piece.segment, piece.end)]
             yield piece
@@ -172,12 +173,14 @@ class Unsound:
             self._add(self._at, self._at + size)
             self._at += size
 
-    def _add(self, start: int, end: int) -> None:
+    def _add(self, start: int, end: int, is_alone: bool = False) -> None:
         if self.ends and self.ends[-1] == start and start % self.log.file_size:
             self.ends[-1] = end
+            self.are_alone[-1] &= is_alone
         elif start < end:
             self.starts.append(start)
             self.ends.append(end)
+            self.are_alone.append(is_alone)
 
     def around(self, starts: Ints, ends: Ints) -> Ints:
         """Return the number of the stretch that each range of addresses lies in, -1 for none."""
@@ -283,9 +286,9 @@ def _elsewhere(placement: Placement, unsound: Unsound) -> tuple[list[Found], lis
     """
     log = placement.log
     places = []
-    for start, end in zip(unsound.starts, unsound.ends, strict=True):
+    for start, end, is_alone in zip(unsound.starts, unsound.ends, unsound.are_alone, strict=True):
         segment = log.segment_at(start)
-        if segment is not None:
+        if segment is not None and not is_alone:
             places.append((segment, start - segment.start_offset, min(end - segment.start_offset, segment.size)))
     places += [(segment, end, segment.size) for segment, end in unsound.filler if end < segment.size]
     places += [(MappedFile(one.path, _OUTSIDE, one.size), log.file_size, one.size) for one in placement.too_long]

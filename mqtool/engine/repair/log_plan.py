@@ -75,9 +75,8 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log as layout
 from mqtool.formats import consume_queue, placeholder, scan
 from mqtool.formats import kernels as plain
-from mqtool.formats.message import message_at
 from mqtool.formats.placeholder import Likeness
-from mqtool.formats.properties import CRC_SIZE, are_readable
+from mqtool.formats.properties import CRC_SIZE, are_readable, parse_properties
 from mqtool.formats.scan import MessageTable
 from mqtool.formats.topics import is_possible
 
@@ -103,6 +102,7 @@ class Bad(NamedTuple):
     reason: str
     known: Known | None
     after: tuple[int, int] | None  # of the sound record before it, of the same piece: address and store time
+    is_alone: bool = False  # it says to lie where it lies, and no other record can begin within it
 
     @property
     def misplaced(self) -> bool:
@@ -153,6 +153,8 @@ class LogPlan:
     """Messages that can get no placeholder."""
     left: list[Finding] = dataclasses.field(default_factory=list)
     """What is found in messages, and stays."""
+    starts: list[int] = dataclasses.field(default_factory=list)
+    """Addresses of some sound messages, in order, from where others may be read by themselves."""
     bridges: Bridges | None = None
     """What bridges the holes; patches lie over it."""
 
@@ -184,7 +186,7 @@ class LogPlan:
         """Tell of sound messages that are given up: their units, and how many there are of each topic."""
         left = collections.Counter(topics)
         for queue, first, last in units.stretches:
-            start, stop = int(units.queue_offset[first]), int(units.next_offset[last - 1])
+            start, stop = int(units.queue_offset[first]), units.after(last - 1)
             self.losses.add(queue, start, stop, int(units.size[first:last].sum()), BEHIND)
             left[queue[0]] -= last - first
         for topic, count in left.items():
@@ -266,7 +268,8 @@ def _express_piece(rules: Rules, segment: MappedFile, found: Express) -> Piece:
     for row, sound in enumerate(before.tolist()):
         after = (int(found.positions[sound]), int(found.timestamps[sound])) if sound >= 0 else None
         start, known = int(unsound.starts[row]), known_of(unsound, row, False)
-        bad.append(Bad(start, start + known.size, OF_CRC, known, after))
+        end = start + known.size
+        bad.append(Bad(start, end, OF_CRC, known, after, not scan.may_begin_records(buffer, start + 1, end)))
     return Piece(
         segment=segment,
         start=found.start,
@@ -444,19 +447,20 @@ def run_of(segment: MappedFile, table: MessageTable, entries: IndexEntries) -> R
 
 def known_of(table: MessageTable, row: int, misplaced: bool) -> Known:
     """Return what a record tells of itself; ``misplaced``: only its address is wrong."""
-    message = message_at(table, row)
-    inner = message.properties.get("INNER_NUM", "")
-    base = message.properties.get("INNER_BASE", "")
+    text = table.bytes_of(plain.PROPERTIES, row)
+    properties = parse_properties(text) if b"INNER_" in text else {}
+    inner, base = properties.get("INNER_NUM", ""), properties.get("INNER_BASE", "")
     batch = inner.isdecimal() and base.isdecimal()
+    size, queue_id, flag = (int(table.column(name)[row]) for name in ("size", "queue_id", "sys_flag"))
     return Known(
-        message.position,
-        message.size,
-        message.topic,
-        message.queue_id,
-        int(base) if batch else message.queue_offset,
-        message.sys_flag & layout.TRANSACTION_MASK,
+        table.base + int(table.starts[row]),
+        size,
+        table.bytes_of(plain.TOPIC, row).decode("utf-8", "replace"),
+        queue_id,
+        int(base) if batch else int(table.column("queue_offset")[row]),
+        flag & layout.TRANSACTION_MASK,
         int(inner) if batch else 1,
-        tuple(_light_queues(message.properties)),
+        tuple(_light_queues(properties)) if properties else (),
         misplaced,
     )
 
@@ -548,16 +552,14 @@ class _Builder:
             hole = self._hole(base, base + bad.start, base + bad.end, bad.reason, bad.known)
             if bad.after is not None and hole.start == base + bad.start:
                 hole.after = bad.after[0]
-                hole.like = dataclasses.replace(self.like, store_timestamp=bad.after[1])
+                hole.like = self.like._replace(store_timestamp=bad.after[1])
         self.at = base + piece.end
         if piece.last_start < 0:
             return
         if self.like is placeholder.PLAIN:
             for hole in self.holes:  # in front of the first sound message
                 hole.like = (
-                    piece.like
-                    if hole.after < 0
-                    else dataclasses.replace(piece.like, store_timestamp=hole.like.store_timestamp)
+                    piece.like if hole.after < 0 else piece.like._replace(store_timestamp=hole.like.store_timestamp)
                 )
         self.like, self.like_at = piece.like, base + piece.last_start
         if self.cut and self.holes and self.holes[0].start < base + piece.last_start:
@@ -566,6 +568,8 @@ class _Builder:
                 self.plan.note_cut_off(piece.units, piece.topics)
             self.plan.is_cut = True
             return
+        if not piece.bad or piece.bad[0].start > piece.start:
+            self.plan.starts.append(base + piece.start)
         self.plan.kept.update(piece.topics)
         self.batch_topics |= piece.inner_batches
         self.doubtful += [base + start for start in piece.doubtful]
@@ -612,6 +616,12 @@ class _Builder:
 
     def _follow(self, span: Span) -> None:
         """Take the next offsets of a queue; what does not fit waits for what comes behind it to show why."""
+        before = self.order.next.get(span.queue)
+        if before is not None and span.queue not in self.held and span.queue not in self.alone:
+            is_next = before[0] == span.start
+            if (is_next or (before[0] < span.start and not span.is_one_record)) and not self._is_absurd(span):
+                self._go_on(span, before)
+                return
         held = self.held.pop(span.queue, [])
         if self._is_absurd(span):
             if span.is_one_record and len(held) < _MOST_HELD:
@@ -638,7 +648,10 @@ class _Builder:
             self._settle(held, span)
         if is_new and span.is_one_record and not held:
             self.alone[span.queue] = span
-        before = self.order.next.get(span.queue)
+        self._go_on(span, self.order.next.get(span.queue))
+
+    def _go_on(self, span: Span, before: tuple[int, int] | None) -> None:
+        """Take offsets that fit; ``before`` is what came next in their queue."""
         self._jump(span)
         if span.is_one_record and (before is None or before[0] == span.start):
             self.latest[span.queue] = span, before
@@ -934,7 +947,7 @@ class _Builder:
         self.plan.last_timestamp = times.get(self.plan.last_start, self.plan.last_timestamp)
         for hole in self.holes:
             if hole.after in times:
-                hole.like = dataclasses.replace(hole.like, store_timestamp=times[hole.after])
+                hole.like = hole.like._replace(store_timestamp=times[hole.after])
         for position in left:
             segment = self.log.segment_at(position)
             assert segment is not None
@@ -968,7 +981,7 @@ class _Builder:
 def _spans_of(queue: QueueKey, units: Units, edges: list[int]) -> Iterator[Span]:
     """Yield the spans of units of one queue that follow each other, from each edge to the next."""
     for first, last in itertools.pairwise(edges):
-        start, stop = int(units.queue_offset[first]), int(units.next_offset[last - 1])
+        start, stop = int(units.queue_offset[first]), units.after(last - 1)
         yield Span(queue, start, stop, int(units.physical_offset[first]), int(units.physical_offset[last - 1]))
 
 

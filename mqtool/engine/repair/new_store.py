@@ -6,7 +6,6 @@ in that file tells it from a broker's: the next attempt removes what one that wa
 
 import collections
 import contextlib
-import dataclasses
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -255,7 +254,7 @@ class NewStore:
                 self._append(records, ends, sizes, done, row)
                 done = row
             has_crc = bool(ends_in_crc(records, ends[row : row + 1])[0])
-            self._fill(one, dataclasses.replace(Likeness.of(table, row, has_crc), store_timestamp=int(times[row])))
+            self._fill(one, Likeness.of(table, row, has_crc)._replace(store_timestamp=int(times[row])))
         self._append(records, ends, sizes, done, len(table))
         self.last_timestamp = int(times[-1])
 

@@ -200,7 +200,7 @@ def spans_of(units: Units) -> list[Span]:
         Span(
             queue,
             int(units.queue_offset[first]),
-            int(units.queue_offset[last - 1]) + int(units.batch_size[last - 1]),  # one past what 8 bytes hold, at most
+            units.after(last - 1),
             int(units.physical_offset[first]),
             int(units.physical_offset[last - 1]),
         )

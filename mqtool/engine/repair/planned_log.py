@@ -4,7 +4,12 @@ Cost: linear in the log, in one pass where its messages are of the most common k
 what is known of their placeholders tells their units.
 """
 
-from collections.abc import Iterator
+import bisect
+import collections
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -26,10 +31,10 @@ Derived = tuple[Units, Run | None]
 """Units of messages that follow each other, and the run that tells their entries, where they may have some."""
 _LONG = 1 << 20
 """Bytes of a hole that are worth to be told apart."""
-_PART = 64 << 20
+_PART = 32 << 20
 
 
-def derive(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index: bool) -> Iterator[Derived]:
+def derive(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index: bool, jobs: int) -> Iterator[Derived]:
     """Yield what all messages lead to, placeholders included, in the order of the log.
 
     Args:
@@ -37,7 +42,27 @@ def derive(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index:
         plan: what is done to that log.
         start_offset: address to begin at, where a segment begins.
         tags_in_index: also derive the entries by tag.
+        jobs: threads.
     """
+    waiting: collections.deque[Future[list[Derived]] | Iterator[Derived]] = collections.deque()
+    with ThreadPoolExecutor(jobs) as pool:
+        for step in _steps(reader, plan, start_offset, tags_in_index):
+            waiting.append(step if isinstance(step, Iterator) else pool.submit(step))
+            if len(waiting) > jobs + 1:
+                yield from _found(waiting.popleft())
+        while waiting:
+            yield from _found(waiting.popleft())
+
+
+def _found(step: Future[list[Derived]] | Iterator[Derived]) -> Iterable[Derived]:
+    return step.result() if isinstance(step, Future) else step
+
+
+Step = Iterator[Derived] | Callable[[], list[Derived]]
+"""What a stretch leads to, or how to find out: several are asked at once."""
+
+
+def _steps(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index: bool) -> Iterator[Step]:
     log = reader.commit_log
     rules = Rules(reader, scan.kernels_for(log.total_size), reader.delay_levels, False, tags_in_index)
     segments = {segment.start_offset: segment for segment in log.segments}
@@ -58,10 +83,10 @@ def derive(reader: StoreReader, plan: LogPlan, start_offset: int, tags_in_index:
         view = _as_planned(segment, plan, within, patches.get(base, [])) if within or base in patches else segment
         at = base
         for hole in apart:
-            yield from _messages(rules, view, at - base, hole.start - base)
-            yield from _bridged(rules, segment, plan, hole)
+            yield from _parts(rules, view, plan, at, hole.start)
+            yield _bridged(rules, segment, plan, hole)
             at = hole.end
-        yield from _messages(rules, view, at - base, min(segment.end_offset, plan.end_offset) - base)
+        yield from _parts(rules, view, plan, at, min(segment.end_offset, plan.end_offset))
 
 
 class _Planned(PatchedFile):
@@ -83,16 +108,28 @@ def _as_planned(segment: MappedFile, plan: LogPlan, holes: list[Hole], patches: 
     return view
 
 
-def _messages(rules: Rules, segment: MappedFile, start: int, stop: int) -> Iterator[Derived]:
-    """Yield what the messages of a stretch lead to, which are sound and follow each other."""
+def _parts(rules: Rules, segment: MappedFile, plan: LogPlan, start: int, stop: int) -> Iterator[Step]:
+    """Yield steps for the messages between two addresses; each begins where a message is known to begin."""
+    low, high = bisect.bisect(plan.starts, start), bisect.bisect_left(plan.starts, stop)
+    begins = [start]
+    for address in plan.starts[low:high]:
+        if address - begins[-1] >= _PART:
+            begins.append(address)
+    for begin, end in itertools.pairwise([*begins, stop]):
+        yield functools.partial(_messages, rules, segment, begin - segment.start_offset, end - segment.start_offset)
+
+
+def _messages(rules: Rules, segment: MappedFile, start: int, stop: int) -> list[Derived]:
+    """Return what the messages of a stretch lead to, which are sound and follow each other."""
+    found: list[Derived] = []
     while start < stop:
         part = Part(segment, start, min(start + _PART, stop))
         report = derived_part(rules, part, start)
-        for piece in report.runs:
-            if not isinstance(piece, Gap) and piece.units is not None:
-                yield piece.units, piece.run
+        pieces = (piece for piece in report.runs if not isinstance(piece, Gap))
+        found += [(piece.units, piece.run) for piece in pieces if piece.units is not None]
         segment.release(start, part.stop)
         start = max(report.end, part.stop)
+    return found
 
 
 def _bridged(rules: Rules, segment: MappedFile, plan: LogPlan, hole: Hole) -> Iterator[Derived]:

@@ -236,8 +236,8 @@ class Tally:
 
     written: "collections.Counter[QueueKey]" = dataclasses.field(default_factory=collections.Counter)
     trimmed: dict[QueueKey, int] = dataclasses.field(default_factory=dict)
-    units: list[tuple[QueueKey, int, bytes]] | None = dataclasses.field(default_factory=list)
-    """All that is to be written; None where that is more than memory should hold."""
+    units: dict[QueueKey, list[tuple[int, bytes]]] | None = dataclasses.field(default_factory=dict)
+    """All that is to be written, by queue; None where that is more than memory should hold."""
     _size: int = 0
 
     def write(self, key: QueueKey, queue_offset: int, units: bytes) -> None:
@@ -247,7 +247,7 @@ class Tally:
         if self._size > KEPT:
             self.units = None
         if self.units is not None:
-            self.units.append((key, queue_offset, units))
+            self.units.setdefault(key, []).append((queue_offset, units))
 
     def trim(self, key: QueueKey, queue_offset: int) -> None:
         """Note the end."""
@@ -257,11 +257,27 @@ class Tally:
         """Tell another sink everything; false where that is no longer known."""
         if self.units is None:
             return False
-        for difference in self.units:
-            sink.write(*difference)
+        for key, differences in self.units.items():
+            for queue_offset, units in _joined(differences):
+                sink.write(key, queue_offset, units)
         for trim in self.trimmed.items():
             sink.trim(*trim)
         return True
+
+
+def _joined(differences: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Yield differences of a queue, as one those that follow each other."""
+    first = stop = 0
+    parts: list[bytes] = []
+    for queue_offset, units in differences:
+        if parts and queue_offset != stop:
+            yield first, b"".join(parts)
+            parts = []
+        first = first if parts else queue_offset
+        parts.append(units)
+        stop = queue_offset + len(units) // SIZE
+    if parts:
+        yield first, b"".join(parts)
 
 
 class QueueWriter:

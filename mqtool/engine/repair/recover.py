@@ -10,6 +10,7 @@ the disk, and ``abort`` goes: a broker of any version then starts as after a cle
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -171,11 +172,11 @@ class _Follower:
                         self.take(piece.units, piece.run)
             yield piece
 
-    def walk(self, plan: LogPlan, start_offset: int, tags_in_index: bool = False) -> None:
+    def walk(self, plan: LogPlan, start_offset: int, jobs: int, tags_in_index: bool = False) -> None:
         """Take all messages of the log as the plan makes it, placeholders included."""
         if self.queues:
             self.queues.odd = np.array(sorted(plan.odd), np.int64)
-        for units, run in one_ahead(derive(self.reader, plan, start_offset, tags_in_index)):
+        for units, run in one_ahead(derive(self.reader, plan, start_offset, tags_in_index, jobs)):
             self.take(units, run)
         self.finish(plan, start_offset)
 
@@ -255,7 +256,7 @@ def apply_recover(reader: StoreReader, plan: Plan, journal: Journal, jobs: int, 
         with journal.together():
             if not found.queues.tell(writer):
                 log = dataclasses.replace(found.log, holes=[], patches=[], bridges=None)
-                _Follower(reader, writer, None, found.batch_topics).walk(log, found.start_offset)
+                _Follower(reader, writer, None, found.batch_topics).walk(log, found.start_offset, jobs)
         _apply_batch_queues(reader, found.batch_queues, found.log.odd, journal, jobs)
     if found.index:
         _apply_index(reader, found.keys, journal, jobs)
@@ -463,7 +464,7 @@ def _look(
         follower = _Follower(reader, tally, index, batch_topics)
         if index.differs and start <= reader.commit_log.min_offset:
             follower.keys = _KeptKeys()
-        follower.walk(plan, start, tags)
+        follower.walk(plan, start, jobs, tags)
     return _Seen(reader, start, plan, unsound, tally, index, follower)
 
 
@@ -733,20 +734,21 @@ def _of_wrong_length(found: Recovery) -> list[MappedFile]:
 Pieces = Iterable[tuple[int, bytes]]
 
 
-def _pieces(bridges: Bridges, hole: Hole) -> Pieces:
-    """Yield positions and bytes of what bridges a hole."""
-    made = bridges.pieces(hole.start, hole.end)
-    for position, data in one_ahead(made) if hole.size > _STEP else made:
-        yield position, cast(bytes, data.data)  # not copied: it is most of what is written
+def _pieces(bridges: Bridges, holes: list[Hole]) -> Pieces:
+    """Yield positions and bytes of what bridges holes."""
+    for hole in holes:
+        made = bridges.pieces(hole.start, hole.end)
+        for position, data in one_ahead(made) if hole.size > _STEP else made:
+            yield position, cast(bytes, data.data)  # not copied: it is most of what is written
 
 
-def _unwritten(bridges: Bridges, hole: Hole) -> Pieces:
+def _unwritten(bridges: Bridges, holes: list[Hole]) -> Pieces:
     """Yield the same, of the bytes only how many there are."""
-    for position, size in bridges.extents(hole.start, hole.end):
+    for position, size in bridges.extents(holes):
         yield position, cast(bytes, range(size))
 
 
-def _apply_log(found: Recovery, journal: Journal, pieces: Callable[[Bridges, Hole], Pieces] = _pieces) -> None:
+def _apply_log(found: Recovery, journal: Journal, pieces: Callable[[Bridges, list[Hole]], Pieces] = _pieces) -> None:
     log = found.reader.commit_log
     size = log.file_size
     for gone in found.placement.removed:
@@ -781,18 +783,20 @@ def _write_bridges(
     holes: Collection[Hole],
     paths: Mapping[int, Path],
     journal: Journal,
-    pieces: Callable[[Bridges, Hole], Pieces],
+    pieces: Callable[[Bridges, list[Hole]], Pieces],
 ) -> None:
     """Write what bridges holes; ``paths``: of segments, by the address that each begins at."""
-    for hole in holes:
-        if hole.size > _STEP:  # first, so that no note of them waits for what is written before it
-            for position, size in bridges.extents(hole.start, hole.end):
-                at = position - hole.segment_offset
-                journal.note(paths[hole.segment_offset], at, at + size)
-    for hole in holes:
-        write = journal.write_noted if hole.size > _STEP else journal.write
-        for position, data in pieces(bridges, hole):
-            write(paths[hole.segment_offset], position - hole.segment_offset, data)
+    long = [hole for hole in holes if hole.size > _STEP]
+    for hole in long:  # first, so that no note of them waits for what is written before it
+        for position, size in bridges.extents([hole]):
+            at = position - hole.segment_offset
+            journal.note(paths[hole.segment_offset], at, at + size)
+    short = [hole for hole in holes if hole.size <= _STEP]
+    for write, some in ((journal.write, short), (journal.write_noted, long)):
+        for base, here in itertools.groupby(some, lambda hole: hole.segment_offset):
+            path = paths[base]
+            for position, data in pieces(bridges, list(here)):
+                write(path, position - base, data)
 
 
 def _apply_sizes(queue: FileQueue, size: int, journal: Journal) -> None:

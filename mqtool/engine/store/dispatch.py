@@ -66,10 +66,9 @@ class Units:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def next_offset(self) -> Ints:
-        """The queue offset that follows each unit."""
-        return self.queue_offset + self.batch_size
+    def after(self, number: int) -> int:
+        """Return the queue offset that follows a unit: one past what 8 bytes hold, at most."""
+        return int(self.queue_offset[number]) + int(self.batch_size[number])
 
     def of_possible(self) -> "Units":
         """Return the units of queues that a broker can have: damage makes topics, and light queues, that none can."""

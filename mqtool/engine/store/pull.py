@@ -182,6 +182,7 @@ class _Walk:
     def _take(self, units: UnitTable) -> None:
         wanted = self.subscription.matches_codes(units) & (units.size != consume_queue.PRE_BLANK_SIZE)
         rows = np.flatnonzero(wanted | (units.size <= 0))
+        next_offsets = units.next_offset
         at = 0
         while at < len(rows) and not self.is_full:
             some = rows[at : at + min(RECORDS, max(self.max_count - len(self.messages), RECORDS // 16))]
@@ -191,7 +192,7 @@ class _Walk:
                 if self.is_full:
                     return
                 # Units in front of this one were passed over, and this one is looked at.
-                queue_offset, self.next_offset = int(units.queue_offset[row]), int(units.next_offset[row])
+                queue_offset, self.next_offset = int(units.queue_offset[row]), int(next_offsets[row])
                 message = next(messages)
                 if message is None:
                     if not self.messages:
@@ -199,7 +200,7 @@ class _Walk:
                 elif wanted[row] and self.subscription.matches_record(message):
                     self._add(message, queue_offset)
         if not self.is_full:
-            self.next_offset = int(units.next_offset[-1])
+            self.next_offset = int(next_offsets[-1])
 
     def _read(self, units: UnitTable) -> Iterator[Message | None]:
         """Yield the message of each unit, looked up together."""
