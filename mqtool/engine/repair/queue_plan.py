@@ -7,7 +7,7 @@ differ: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
 import collections
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Protocol
 
