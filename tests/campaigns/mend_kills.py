@@ -167,7 +167,7 @@ def _watch() -> None:
 
     for name in CALLS:
         setattr(Disk, name, watched(name, getattr(Disk, name)))
-    Disk.write_many = write_each  # type: ignore[method-assign]
+    Disk.write_many = write_each  # type: ignore[assignment, method-assign]
     for name in ("write", "sync"):
         setattr(OpenFile, name, watched(name, getattr(OpenFile, name)))
 
