@@ -30,6 +30,7 @@ def main() -> None:
     given = parser.parse_args()
     if not given.log:
         logging.disable(logging.CRITICAL)
+        sys.unraisablehook = lambda _: None  # what was killed cannot end in good order
     begun, failed = time.monotonic(), 0
     sends = acknowledged = consumed = 0
     faults: Counter[str] = Counter()

@@ -2,20 +2,31 @@
 
 import asyncio
 import contextlib
+import shutil
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mqtool
+from mqtool.aio import PushConsumer
+from mqtool.engine import slave as slave_module
 from mqtool.engine.broker.following import Following, FollowingStatus
+from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus
+from mqtool.engine.client.incoming import ConsumerMessage
+from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
+from mqtool.engine.cluster import Cluster, NameServerConfig
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.store import message_store
+from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
 from mqtool.formats.remoting import RemotingCommand
+from mqtool.formats.signing import Credentials
 from tests.commands.test_serve import send
 from tests.engine.broker.processors.test_pull import bodies
 from tests.engine.remoting.test_server import on_a_loop
@@ -287,3 +298,161 @@ async def test_a_pair_in_one_process_has_equal_logs_and_the_slave_serves_what_th
         await client.close()
         await at_slave.close()
     assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@on_a_loop
+async def test_an_empty_slave_begins_at_the_last_segment_or_where_it_is_set_at_the_first_byte(
+    tmp_path: Path, is_whole: bool
+) -> None:
+    async with mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master:
+        client = RemotingClient([master.address])
+        for number in range(25):
+            await client.invoke(send(f"m{number:02}" * 2000))
+        await client.close()
+        log = log_of(tmp_path / "master")
+        async with mqtool.Broker(
+            tmp_path / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, "haStartAtFirstByte": is_whole},
+        ):
+            begin = 0 if is_whole else len(log) // 65_536 * 65_536
+            await until(lambda: log_of(tmp_path / "slave") == log[begin:])
+    first = min((tmp_path / "slave" / "commitlog").iterdir())
+    assert int(first.name) == begin > (-1 if is_whole else 65_536)
+    assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
+
+
+@on_a_loop
+async def test_a_slave_can_be_started_on_a_copy_of_its_masters_store(tmp_path: Path) -> None:
+    async with mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master:
+        client = RemotingClient([master.address])
+        for number in range(10):
+            await client.invoke(send(f"m{number}"))
+        await client.close()
+    shutil.copytree(tmp_path / "master", tmp_path / "slave")
+    async with mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master:
+        client = RemotingClient([master.address])
+        await client.invoke(send("later"))
+        await client.close()
+        async with mqtool.Broker(
+            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
+        ) as slave:
+            await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
+            assert following_of(slave).unchecked == ""
+    assert worst(tmp_path / "slave") <= worst(tmp_path / "master")
+
+
+class SmallDisk(Disk):
+    """A disk on which the log of one store has no room beyond an address."""
+
+    room = 1 << 40
+
+    def open(self, path: Path) -> OpenFile:
+        file = super().open(path)
+        write = file.write
+
+        def refuse(at: int, data: bytes | bytearray) -> None:
+            if "slave" in path.parts and path.parent.name == "commitlog" and any(data) and at + len(data) > self.room:
+                raise DiskFullError(f"no space left for {path}")
+            write(at, data)
+
+        file.write = refuse  # type: ignore[method-assign]
+        return file
+
+
+@on_a_loop
+async def test_a_slave_without_room_stops_acknowledging_says_so_and_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_store, "Disk", SmallDisk)
+    monkeypatch.setattr(slave_module, "_LOOK_AGAIN_SECONDS", 0.2)
+    async with (
+        mqtool.Broker(tmp_path / "master", settings=MASTER) as master,
+        by_hand(tmp_path / "master") as (hand, at),
+    ):
+        client = RemotingClient([master.address])
+        async with mqtool.Broker(
+            tmp_path / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, "haMasterAddress": at},
+        ) as slave:
+            await client.invoke(send("first"))
+            await until(lambda: hand.reports and hand.reports[-1][-1:] == [len(log_of(tmp_path / "master"))])
+            there = len(log_of(tmp_path / "slave"))
+            monkeypatch.setattr(SmallDisk, "room", there + 100)
+            await client.invoke(send("second"))
+            await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
+            assert "no space left" in following_of(slave).reason
+            assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")[:there]
+            assert max(max(one, default=0) for one in hand.reports) == there
+            monkeypatch.setattr(SmallDisk, "room", 1 << 40)
+            await until(lambda: hand.reports[-1][-1:] == [len(log_of(tmp_path / "master"))])
+        await client.close()
+    assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")
+
+
+@pytest.mark.parametrize("has_account", [True, False])
+@on_a_loop
+async def test_under_acl_a_slave_signs_its_requests_and_one_without_an_account_follows_unchecked(
+    tmp_path: Path, has_account: bool
+) -> None:
+    accounts = PlainAcl({"administrator": Account("administrator", "12345678", is_admin=True)})
+    (tmp_path / "acl.yml").write_text(build_acl(accounts))
+    acl: dict[str, str | int | bool] = {"aclEnable": True, "rocketmq.acl.plain.file": str(tmp_path / "acl.yml")}
+    signed = {"innerClientAuthenticationCredentials": '{"accessKey":"administrator","secretKey":"12345678"}'}
+    async with mqtool.Broker(tmp_path / "master", role="master", settings={**MASTER, **acl}) as master:
+        client = RemotingClient([master.address], credentials=Credentials("administrator", "12345678"))
+        sent = await client.invoke(send("one"))
+        assert sent.code == ResponseCode.SUCCESS
+        async with mqtool.Broker(
+            tmp_path / "slave",
+            role="slave",
+            name_servers=[master.name_server_address],
+            settings={**SLAVE, **(signed if has_account else {})},
+        ) as slave:
+            await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
+            at_slave = RemotingClient([slave.address])
+            if has_account:
+                await until(lambda: has_messages(at_slave, 1))
+            assert bool(following_of(slave).unchecked) is not has_account
+            config = await at_slave.invoke(RemotingCommand(RequestCode.GET_BROKER_CONFIG))
+            assert b"12345678" not in config.body
+            await at_slave.close()
+        await client.close()
+
+
+@on_a_loop
+async def test_a_consumer_goes_on_at_the_slave_when_its_master_is_gone_and_comes_back_to_it(tmp_path: Path) -> None:
+    async with Cluster(NameServerConfig()) as names:
+        where = [names.name_server_address]
+        settings = {**SLAVE, "brokerPermission": 6}
+        seen: list[str] = []
+
+        async def listen(messages: Sequence[ConsumerMessage], _context: ConsumeContext) -> ConsumeStatus:
+            seen.extend(one.body.decode() for one in messages)
+            return ConsumeStatus.SUCCESS
+
+        async with mqtool.Broker(tmp_path / "slave", role="slave", name_servers=where, settings=settings) as slave:
+            async with mqtool.Broker(tmp_path / "master", name_servers=where, settings=MASTER) as master:
+                port = int(master.address.rpartition(":")[2])
+                client = RemotingClient([master.address])
+                for number in range(5):
+                    await client.invoke(send(f"m{number}"))
+                at_slave = RemotingClient([slave.address])
+                await until(lambda: has_messages(at_slave, 5))
+                await at_slave.close()
+                await client.close()
+            options = PushConsumerOptions(consume_from_where=ConsumeFrom.FIRST_OFFSET)
+            consumer = PushConsumer("G", listen, where, options)
+            consumer.subscribe("Orders", "*")
+            async with consumer:
+                await until(lambda: sorted(seen) == [f"m{number}" for number in range(5)])
+                async with mqtool.Broker(tmp_path / "master", port=port, name_servers=where, settings=MASTER) as master:
+                    client = RemotingClient([master.address])
+                    await client.invoke(send("m5"))
+                    await client.close()
+                    await until(lambda: "m5" in seen)
+    assert len(seen) == len({*seen})

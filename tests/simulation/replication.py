@@ -67,7 +67,7 @@ class MemberHost(BrokerHost):
     def log(self) -> bytes:
         """All bytes of its log, up to where it ends."""
         log = self.rules.store.log
-        return b"".join(bytes(log.read(start, log.end_offset - start)) for start in sorted(log.segments))
+        return b"".join(bytes(log.read(start, max(0, log.end_offset - start))) for start in sorted(log.segments))
 
 
 class ReplicationScenario:

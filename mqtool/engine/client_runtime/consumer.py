@@ -447,6 +447,8 @@ class Consumer(Subscriber, Reader):
                 await self._go_on_at(held, elsewhere, is_reset=is_reset)
                 return
             held.is_gone = False
+            # A slave that lags behind what was consumed does not correct the offset.
+            has_less = fetched.code == ResponseCode.PULL_RETRY_IMMEDIATELY and fetched.next_offset == held.next_offset
             held.next_offset, held.wished_broker_id = fetched.next_offset, fetched.suggested_broker_id
             messages = consuming.messages_of(fetched.records, queue, subscription)
             if queue.topic.startswith(RETRY_PREFIX):
@@ -461,6 +463,8 @@ class Consumer(Subscriber, Reader):
             self._took(held, messages)
             if self._pull_interval:
                 await asyncio.sleep(self._pull_interval / 1000)
+            elif has_less and not messages:
+                await asyncio.sleep(_AFTER_BUSY_S)
 
     async def _elsewhere(self, held: HeldQueue, fetched: fetching.Fetched, address: str) -> int | None:
         """Return where to go on if not where the last pull ended: nothing is there, or the offset was reset.

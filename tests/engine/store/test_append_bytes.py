@@ -226,6 +226,36 @@ def test_a_message_for_a_queue_that_cannot_be_makes_no_file_anywhere(tmp_path: P
     assert not list((tmp_path / "store").rglob("b"))
 
 
+def test_the_unused_end_of_a_segment_is_cut_off_where_the_master_has_lost_it_and_nothing_else(tmp_path: Path) -> None:
+    stream, size = log_of("many-497-clean"), segment("many-497-clean")
+    messages = [one for one in manifest("many-497-clean")["messages"] if one["phy"] < size]
+    blank = messages[-1]["phy"] + messages[-1]["size"]
+    with contextlib.closing(slave("many-497-clean", tmp_path / "store")) as store:
+        store.append_bytes(0, stream[:size])
+        for other in (blank - 1, messages[-1]["phy"], size, 0):
+            assert not store.cut_blank(other)
+        assert store.end_offset == size
+        assert store.cut_blank(blank)
+        assert store.end_offset == blank
+        # The master writes it again, or a message that fits there.
+        store.append_bytes(blank, stream[blank:])
+    assert files(tmp_path / "store", *QUEUES) == files(golden_store("many-497-clean"), *QUEUES)
+
+
+@pytest.mark.parametrize("name", MASTERS)
+@pytest.mark.parametrize("half", [0, 1, 70])
+def test_the_last_records_of_a_log_are_those_that_were_stored_last(tmp_path: Path, name: str, half: int) -> None:
+    stream, messages = log_of(name), manifest(name)["messages"]
+    end = messages[-1]["phy"] + half
+    with contextlib.closing(slave(name, tmp_path / "store")) as store:
+        store.append_bytes(0, stream[:end])
+        found = store.last_records(16)
+    expected = [(one["phy"], stream[one["phy"] : one["phy"] + one["size"]]) for one in messages[:-1]][-16:]
+    if half:
+        expected.append((messages[-1]["phy"], stream[messages[-1]["phy"] : end]))
+    assert found == expected
+
+
 class FullDisk(Disk):
     """A disk without room for the log beyond an address of a segment."""
 
