@@ -47,6 +47,11 @@ def commands(page: str) -> Iterator[Command]:
             yield Command(line, shown.rstrip("\n"), needs)
 
 
+def settled(text: str) -> str:
+    """Return what a command writes without the time that a repair may take, which is by the speed of the disk."""
+    return re.sub(r"in about (?:a second|\d+ s|\d+ min)", "in about ..", text)
+
+
 def prepare(folder: Path) -> None:
     """Make the stores of the documentation in a folder.
 
@@ -66,7 +71,7 @@ def prepare(folder: Path) -> None:
 
 
 def run(line: str, color: bool = False) -> str:
-    """Run a command in the present folder and return what a terminal of 100 columns shows, without trailing blanks.
+    """Run a command in the present folder and return what a terminal of 100 columns shows, without blanks at ends.
 
     A pipeline runs in a shell, where ``mqtool`` is that of this interpreter.
     """
@@ -81,7 +86,7 @@ def run(line: str, color: bool = False) -> str:
             program, *arguments = shlex.split(line)
             assert program == "mqtool", line
             text = _in_this_process(arguments)
-    return "\n".join(one.rstrip() for one in text.splitlines())
+    return "\n".join(line.rstrip() for line in text.splitlines()).rstrip("\n")
 
 
 class _Terminal(io.TextIOWrapper):
@@ -135,8 +140,9 @@ def _environment(color: bool) -> Iterator[None]:
 
 def pages() -> list[Path]:
     """Return the pages whose commands are run."""
-    reports = ROOT / "docs" / "reports"  # what others wrote, at another time
-    return [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if reports not in path.parents)]
+    docs = ROOT / "docs"
+    made = (docs / "reports", docs / "reference")  # by programs
+    return [ROOT / "README.md", *sorted(path for path in docs.rglob("*.md") if not {*made} & {*path.parents})]
 
 
 def renewed(page: str) -> str:

@@ -30,9 +30,10 @@ def test_every_section_that_the_code_cites_exists() -> None:
     found = 0
     for top in SOURCES:
         for path in sorted((ROOT / top).rglob("*.py")):
-            if path == Path(__file__):
+            text = path.read_text()
+            if path == Path(__file__) or not any(name in text for name in PAGES):
                 continue
-            for page, numbers in citations(path.read_text()):
+            for page, numbers in citations(text):
                 assert numbers, f"{path}: {page} is cited without a section"
                 assert {*numbers} <= known[page], f"{path}: {page} {numbers}"
                 found += len(numbers)

@@ -14,8 +14,6 @@ from tools import picture, sessions
 
 NEEDS = {"a cluster", "a clock", "root", "Spark", "storage", "a terminal"}
 """What commands may need that a test does not have."""
-_VARIES = re.compile(r"in about (?:a second|\d+ s)")
-"""How long a repair may take, by the speed of the disk."""
 
 
 @pytest.mark.parametrize("page", sessions.pages(), ids=lambda path: str(path.relative_to(sessions.ROOT)))
@@ -28,7 +26,7 @@ def test_the_commands_of_a_page_write_what_it_shows(page: Path, tmp_path: Path) 
     with contextlib.chdir(tmp_path):
         for command in found:
             if not command.needs:
-                assert _VARIES.sub("..", sessions.run(command.line)) == _VARIES.sub("..", command.shown), command.line
+                assert sessions.settled(sessions.run(command.line)) == sessions.settled(command.shown), command.line
 
 
 @pytest.mark.parametrize("page", sessions.pages(), ids=lambda path: str(path.relative_to(sessions.ROOT)))
@@ -51,7 +49,7 @@ def test_the_picture_of_the_readme_shows_what_the_commands_write_now() -> None:
     svg = picture.PICTURE.read_text()
     assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg|<!-- .*? -->", "", svg)
     now = picture.picture(picture.shown())
-    assert _VARIES.sub("..", " ".join(picture.words(svg))) == _VARIES.sub("..", " ".join(picture.words(now)))
+    assert sessions.settled(" ".join(picture.words(svg))) == sessions.settled(" ".join(picture.words(now)))
 
 
 def command_lines(page: str) -> list[list[str]]:
