@@ -81,7 +81,9 @@ ROOMS = {
 LIBRARIES = {
     "construct": Row(("mqtool.formats",)),
     "numba": Row(("mqtool.formats.compiled", "mqtool.formats.clmul")),
-    "llvmlite": Row(("mqtool.formats.compiled", "mqtool.formats.clmul", "mqtool.formats.native")),
+    "llvmlite": Row(
+        ("mqtool.formats.compiled", "mqtool.formats.clmul", "mqtool.formats.native", "mqtool.formats.kernel_cache")
+    ),
     "opentelemetry": Row(("mqtool.opentelemetry",)),
     "prometheus_client": Row(("mqtool.engine.metrics", "mqtool.engine.client_runtime.client_metrics")),
     "lark": Row(("*.sql92",), when_called=OURS),
@@ -103,7 +105,8 @@ _CLOCK = ("time", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime
 # What a room does without, so that its tests need no disk, no network and no waiting.
 OUTSIDE = {
     "mqtool.formats": (*_FILES, *_SOCKETS, *_CLOCK, "subprocess", "open"),
-    "mqtool.formats.native": (*_SOCKETS, *_CLOCK, "subprocess"),  # it keeps machine code in the user's cache
+    # They keep machine code in the user's cache, and ask for what processor it is.
+    **dict.fromkeys(("mqtool.formats.kernel_cache", "mqtool.formats.native"), (*_SOCKETS, *_CLOCK, "subprocess")),
     "mqtool.engine.broker": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.name_server": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.client": (*_SOCKETS, *_CLOCK),

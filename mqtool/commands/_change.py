@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._brokers import NAMESRV_ADDR, Brokers
 from mqtool.commands._mend import Mending, Question, question_options
 from mqtool.commands._options import default_store, load_config
 from mqtool.commands._output import Output
-from mqtool.commands._wire import NAMESRV_ADDR, Brokers, either_options
+from mqtool.commands._wire import either_options
 from mqtool.errors import NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from mqtool.commands._wire import Brokers
+    from mqtool.commands._brokers import Brokers
     from mqtool.engine.client_runtime.wire import Wire
 
 _WITHIN_S = 1.0
@@ -45,7 +45,7 @@ class _Name(click.ParamType):  # type: ignore[type-arg]
     def _names(self, ctx: click.Context) -> list[str]:
         import asyncio
 
-        from mqtool.commands._wire import brokers_of
+        from mqtool.commands._brokers import brokers_of
 
         brokers = brokers_of(ctx.params, os.environ)
         if brokers is None:

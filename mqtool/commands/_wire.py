@@ -2,135 +2,23 @@
 
 import dataclasses
 import functools
-import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._brokers import NAMESRV_ADDR, Brokers, brokers_at, connection_of
 from mqtool.commands._completion import PROFILE_NAME
 from mqtool.commands._options import open_store, store_names
 from mqtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from mqtool.commands._output import Output
     from mqtool.commands._profiles import Profile
-    from mqtool.engine.client_runtime.admin_client import AdminClient
-    from mqtool.engine.client_runtime.wire import Wire
     from mqtool.engine.store.reader import StoreReader
 
-T = TypeVar("T")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-NAMESRV_ADDR = "NAMESRV_ADDR"
-"""RocketMQ's own name for where name servers are."""
-
-
-@dataclass(frozen=True)
-class Brokers:
-    """The brokers that the options mean: where to ask for them, and as whom."""
-
-    name_servers: tuple[str, ...]
-    access_key: str | None
-    secret_key: str | None
-    tls: bool
-    authorities: Path | None
-    is_of_environment: bool = False
-    """Whether no option names them."""
-
-    def remark(self, output: "Output") -> None:
-        """Say so where the environment alone has a command look at brokers, not at a store."""
-        if self.is_of_environment:
-            where = ";".join(self.name_servers)
-            output.remark(f"the brokers of {where} are asked, as {NAMESRV_ADDR} says; -s DIR looks at a store")
-
-    def client_options(self) -> dict[str, Any]:
-        """Return what ``ClientOptions`` say of how to connect."""
-        return {
-            "access_key": self.access_key or "",
-            "secret_key": self.secret_key or "",
-            "tls": self.tls,
-            "authorities": self.authorities,
-        }
-
-    def run(self, work: "Callable[[Wire], Awaitable[T]]") -> T:
-        """Connect, do the work and return what it comes to.
-
-        Raises:
-            UnavailableError: nobody answers.
-            MqtoolError: what the work raises.
-        """
-        from mqtool.engine.cluster import run
-
-        logging.basicConfig(format="mqtool: %(message)s", level=logging.WARNING)
-
-        async def connected() -> T:
-            async with self.wire() as wire:
-                return await work(wire)
-
-        return run(connected())
-
-    def admin(self, work: "Callable[[AdminClient], Awaitable[T]]") -> T:
-        """Have an admin client do work and return what it comes to; raises what ``run`` does."""
-
-        async def connected(_: "Wire") -> T:
-            async with self.admin_client() as client:
-                return await work(client)
-
-        return self.run(connected)
-
-    def admin_client(self) -> "AdminClient":
-        """Return a client for administrators, not started."""
-        from mqtool.engine.client_runtime.admin_client import AdminClient
-        from mqtool.engine.client_runtime.instance import ClientOptions
-
-        return AdminClient(self.name_servers, ClientOptions(**self.client_options()))
-
-    def wire(self) -> "Wire":
-        """Return connections to them, none of which is made yet."""
-        from mqtool.engine.client_runtime.wire import Wire
-        from mqtool.engine.streams.tls import client_context
-        from mqtool.formats.signing import Credentials
-
-        context = client_context(self.authorities) if self.tls else None
-        credentials = Credentials(self.access_key, self.secret_key) if self.access_key and self.secret_key else None
-        return Wire(self.name_servers, credentials, context)
-
-    def elsewhere(self, option: str, addresses: str) -> "Brokers":
-        """Return the brokers that another option names, to connect to in the same way."""
-        return dataclasses.replace(self, name_servers=_addresses(option, addresses))
-
-
-def _addresses(option: str, text: str) -> tuple[str, ...]:
-    from mqtool.engine.remoting.client import split_addresses
-
-    addresses = split_addresses(text)
-    if not addresses:
-        raise UsageError(f"{option} names no name server")
-    return tuple(addresses)
-
-
-def _brokers(namesrv: str, connection: "Profile", option: str = "-n") -> Brokers:
-    _, access_key, secret_key, tls, authorities = connection
-    addresses = _addresses(option, namesrv)
-    if bool(access_key) != bool(secret_key):
-        raise UsageError("--access-key and --secret-key belong together: give both")
-    return Brokers(addresses, access_key, secret_key, tls or authorities is not None, authorities)
-
-
-def brokers_of(params: Mapping[str, Any], environment: Mapping[str, str]) -> Brokers | None:
-    """Return the brokers that a command line means which is being typed, None where it names none, or a store."""
-    from mqtool.commands._profiles import Profile
-
-    keys = (params.get("access_key"), params.get("secret_key"))
-    profile = params.get("profile") or params.get("from_profile")
-    connection = _of_profile(profile, Profile("", *keys, bool(params.get("tls")), params.get("authorities")))
-    named = params.get("namesrv") or params.get("from_") or connection.namesrv
-    meant = named or (None if params.get("store") else environment.get(NAMESRV_ADDR))
-    return _brokers(meant, connection) if meant else None
 
 
 def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,7 +31,7 @@ def wire_options(command: Callable[..., Any]) -> Callable[..., Any]:
         meant = namesrv or connection.namesrv or os.environ.get(NAMESRV_ADDR)
         if not meant:
             raise UsageError(f"give the name servers: -n HOST:PORT, --profile NAME, or {NAMESRV_ADDR}")
-        return command(*args, brokers=_brokers(meant, connection), **kwargs)
+        return command(*args, brokers=brokers_at(meant, connection), **kwargs)
 
     return wrapped
 
@@ -190,7 +78,7 @@ def either_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if named and store:
             raise UsageError(f"{'-n' if namesrv else '--profile'} means brokers and -s a store: give one")
         meant = named or (None if store else os.environ.get(NAMESRV_ADDR))
-        brokers = _brokers(meant, connection) if meant else None
+        brokers = brokers_at(meant, connection) if meant else None
         if brokers and not named:
             brokers = dataclasses.replace(brokers, is_of_environment=True)
         return command(*args, brokers=brokers, is_explicit=bool(named or store), store=store, **kwargs)
@@ -209,7 +97,7 @@ def _connection(command: Callable[..., Any]) -> Callable[..., Any]:
     @_credentials
     @functools.wraps(command)
     def wrapped(*args: Any, profile: str | None, credentials: "Profile", **kwargs: Any) -> Any:
-        return command(*args, connection=_of_profile(profile, credentials), **kwargs)
+        return command(*args, connection=connection_of(profile, credentials), **kwargs)
 
     return wrapped
 
@@ -248,10 +136,10 @@ def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _one_of_pair(option: str, typed: str | None, profile: str | None, credentials: "Profile") -> Brokers:
-    connection = _of_profile(profile, credentials)
+    connection = connection_of(profile, credentials)
     if not (typed or connection.namesrv):
         raise UsageError(f"give the name servers of both clusters: {option} HOST:PORT, or {option}-profile NAME")
-    return _brokers(typed or connection.namesrv, connection, option)
+    return brokers_at(typed or connection.namesrv, connection, option)
 
 
 def _credentials(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -285,25 +173,3 @@ def _credentials(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, credentials=Profile("", access_key, secret_key, tls, authorities), **kwargs)
 
     return wrapped
-
-
-def _of_profile(name: str | None, credentials: "Profile") -> "Profile":
-    """Return a connection by its name, with what else the options say."""
-    from mqtool.commands._profiles import Profile, read_profile
-
-    if name is None:
-        return credentials
-    named = read_profile(name)
-    return Profile(
-        named.namesrv,
-        # What is typed counts more than a profile, that more than the variables of every connection.
-        credentials.access_key if _is_typed("access_key") else named.access_key,
-        credentials.secret_key if _is_typed("secret_key") else named.secret_key,
-        credentials.tls or named.tls,
-        credentials.authorities or named.authorities,
-    )
-
-
-def _is_typed(name: str) -> bool:
-    source = click.get_current_context().get_parameter_source(name)
-    return source is click.core.ParameterSource.COMMANDLINE

@@ -25,7 +25,7 @@ def command(plan: Path, store: Path | None, jobs: int, question: Question, outpu
     It is refused when the store has changed since then.
     """
     from mqtool.engine.repair.plan import Plan
-    from mqtool.engine.store.mapped_file import read_file
+    from mqtool.engine.store.mapping import read_file
     from mqtool.engine.store.paths import StoreConfig
 
     saved = Plan.from_json(read_file(plan).decode("utf-8", "replace"))

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._completion import TOPIC_NAME
 from mqtool.commands._options import OFFSET, limit_option, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._streams import outlast_readers
-from mqtool.commands._wire import Brokers, wire_options
+from mqtool.commands._wire import wire_options
 from mqtool.errors import MqtoolError, Status, UnavailableError, UsageError
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._options import matching, output_option
 from mqtool.commands._output import Output
-from mqtool.commands._wire import Brokers, wire_options
+from mqtool.commands._wire import wire_options
 from mqtool.engine.client.routes import MASTER
 from mqtool.errors import Status
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from mqtool.commands._admin import route_of
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._options import SPAN, WHERE, limit_option, message_options, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import body_fields
-from mqtool.commands._wire import Brokers, wire_options
+from mqtool.commands._wire import wire_options
 from mqtool.errors import NotFoundError, Status, UsageError, WriteError
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._completion import GROUP_NAME
 from mqtool.commands._mend import Question, question_options
@@ -27,7 +28,7 @@ from mqtool.commands._options import (
 )
 from mqtool.commands._output import Output, counted
 from mqtool.commands._rows import message_row
-from mqtool.commands._wire import Brokers, source_options, wire_options
+from mqtool.commands._wire import source_options, wire_options
 from mqtool.errors import AccessDeniedError, MqtoolError, NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._options import (
     key_filter,
     limit_option,
@@ -28,7 +29,7 @@ from mqtool.commands._options import (
 from mqtool.commands._output import Output, progress
 from mqtool.commands._query import topics_of
 from mqtool.commands._rows import message_columns, message_row
-from mqtool.commands._wire import Brokers, source_options
+from mqtool.commands._wire import source_options
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:

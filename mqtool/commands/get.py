@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._message_page import hex_lines, hex_rows, message_page, messages_in
 from mqtool.commands._options import matching, message_options, output_option, require_log
 from mqtool.commands._output import Output, progress
 from mqtool.commands._rows import message_columns, message_row
-from mqtool.commands._wire import Brokers, source_options
+from mqtool.commands._wire import source_options
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, Status, UsageError
 from mqtool.formats import commit_log
 from mqtool.formats import kernels as plain

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._admin import offset_row, stored_offsets, tell_log_alone
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._completion import GROUP_NAME
 from mqtool.commands._options import matching, output_option
 from mqtool.commands._output import Format, Output
-from mqtool.commands._wire import Brokers, source_options
+from mqtool.commands._wire import source_options
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:

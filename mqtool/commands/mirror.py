@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._mend import Question, question_options
 from mqtool.commands._options import SPAN, WHERE, matching
 from mqtool.commands._output import Output, counted, status_line
-from mqtool.commands._wire import Brokers, pair_options
+from mqtool.commands._wire import pair_options
 from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:

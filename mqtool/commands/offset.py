@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._admin import OFFSET_COLUMNS, offset_row, stored_offsets, tell_log_alone
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._change import Plan, Target, broker_option, target_options
 from mqtool.commands._completion import GROUP_NAME, TOPIC_NAME
 from mqtool.commands._options import SPAN, TIME, export_rows, group_filter, matching, output_option, topic_filter
 from mqtool.commands._output import Output
-from mqtool.commands._wire import Brokers, source_options, wire_options
+from mqtool.commands._wire import source_options, wire_options
 from mqtool.errors import BadDataError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def _read_offsets(file: Path) -> "list[KeptOffset]":
     import orjson
 
     from mqtool.engine.client_runtime.offset_moves import KeptOffset
-    from mqtool.engine.store.mapped_file import read_file
+    from mqtool.engine.store.mapping import read_file
 
     offsets = []
     for number, line in enumerate(read_file(file).splitlines(), 1):

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._completion import TOPIC_NAME
 from mqtool.commands._options import TIME, limit_option, matching, message_options, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import message_row
-from mqtool.commands._wire import Brokers, source_options
+from mqtool.commands._wire import source_options
 from mqtool.errors import MqtoolError, NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -331,7 +332,7 @@ def _expression(subscription: "Subscription") -> tuple[str, str]:
 def _result(pulled: "Pulled", offset: int, room: int, subscription: "Subscription") -> "PullResult":
     """Return what a client makes of an answer: the messages that it keeps, ``room`` at most."""
     from mqtool.engine.store.pull import PullResult, StoreStatus
-    from mqtool.formats.message import messages_of
+    from mqtool.formats.inner_batch import messages_of
 
     status, next_offset = _store_status(pulled), pulled.next_offset
     kept: list[Message] = []

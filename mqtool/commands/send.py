@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._completion import TOPIC_NAME
 from mqtool.commands._options import SPAN, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._parent import end_with_parent
 from mqtool.commands._streams import outlast_readers
-from mqtool.commands._wire import Brokers, wire_options
+from mqtool.commands._wire import wire_options
 from mqtool.errors import FormatError, NotFoundError, Status, UsageError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _pairs(properties: Iterable[str]) -> dict[str, str]:
 def _messages(
     each: "ProducerMessage", bodies: Iterable[str], files: Iterable[Path], output: Output, *, jsonl: bool
 ) -> "Iterator[ProducerMessage]":
-    from mqtool.engine.store.mapped_file import read_file
+    from mqtool.engine.store.mapping import read_file
 
     if bodies or files:
         for body in bodies:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mqtool.commands._admin import last_timestamp, stored_queues, stored_topics, tell_log_alone
+from mqtool.commands._brokers import Brokers
 from mqtool.commands._change import Target, broker_option, target_options
 from mqtool.commands._completion import TOPIC_NAME
 from mqtool.commands._options import matching, output_option
 from mqtool.commands._output import Output
 from mqtool.commands._rows import topic_kind
-from mqtool.commands._wire import Brokers, source_options
+from mqtool.commands._wire import source_options
 from mqtool.errors import Status
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
 """Inner batch (5.x): one record whose body holds several messages with consecutive queue offsets."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from mqtool.formats import commit_log
-from mqtool.formats.message import Message
+from mqtool.formats.message import Message, message_of, records_of
 
 _ELEMENT_SIZE = 22
 """Bytes of an element without body and properties."""
@@ -45,3 +46,15 @@ def count_elements(body: bytes) -> int:
             return 0
         at, count = at + size, count + 1
     return count if at == len(body) else 0
+
+
+def messages_of(records: bytes) -> Iterator[tuple[Message, bytes]]:
+    """Yield the messages of an answer of a broker, those in an inner batch one by one, each with its record.
+
+    Raises:
+        FormatError: a record is cut off, or its parts do not add up.
+    """
+    for record, physical_offset in records_of(records):
+        message = message_of(record, physical_offset)
+        for one in inner_messages(message) if is_inner_batch(message) else (message,):
+            yield one, record

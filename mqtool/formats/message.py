@@ -122,17 +122,3 @@ def message_of(record: bytes, position: int) -> Message:
     if table.faults[0]:
         raise FormatError("a message record whose sizes do not add up", offset=position)
     return message_at(table, 0)
-
-
-def messages_of(records: bytes) -> Iterator[tuple[Message, bytes]]:
-    """Yield the messages of an answer of a broker, those in an inner batch one by one, each with its record.
-
-    Raises:
-        FormatError: a record is cut off, or its parts do not add up.
-    """
-    from mqtool.formats.inner_batch import inner_messages, is_inner_batch
-
-    for record, physical_offset in records_of(records):
-        message = message_of(record, physical_offset)
-        for one in inner_messages(message) if is_inner_batch(message) else (message,):
-            yield one, record

@@ -1,35 +1,17 @@
-"""The kernels as machine code: numba makes it once for a processor, later runs load it without numba.
+"""Machine code as functions that take arrays and numbers, and run without the interpreter's lock.
 
-Loading numba, and what numba itself would store, takes half a second; loading code takes some milliseconds. The code
-lies in the user's cache, under a name that stands for the kernels' sources and the processor; where nothing can be
-written there, in a folder of the user's own among temporary files, and where neither can be, it is made in each run.
-``kernels`` has the functions of ``kernels.py``, on arrays; they
-run without the interpreter's lock.
+Loading numba takes half a second; loading code that numba has made takes some milliseconds (``kernel_cache``).
 """
 
-import contextlib
 import ctypes
-import errno
-import functools
-import hashlib
-import json
 import os
 import pkgutil
-import stat
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
-
-_SOURCES = ("kernels.py", "compiled.py", "clmul.py", "native.py")
-
-# Of mallopt(3).
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 
 class Signature(NamedTuple):
@@ -99,13 +81,14 @@ def load(code: Code) -> Kernels:
 
 def target_machine() -> llvm.TargetMachine:
     """Return what code is made for: this processor, or what numba's settings tell instead."""
-    name, features = _processor()
+    name, features = processor()
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=name, features=features, opt=3, reloc="default", codemodel="jitdefault", jit=True
     )
 
 
-def _processor() -> tuple[str, str]:
+def processor() -> tuple[str, str]:
+    """Return name and features of the processor that code is made for."""
     name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     features = os.environ.get("NUMBA_CPU_FEATURES")
     if features is None:
@@ -157,119 +140,8 @@ def _address(array: npt.NDArray[Any]) -> int:
     return address
 
 
-# The cache
-
-
 def source_of(name: str) -> bytes:
     """Return the text of a file beside this one; the package may lie in a zip file, as Spark ships it."""
     text = pkgutil.get_data(__package__, name)
     assert text is not None
     return text
-
-
-def _key() -> str:
-    parts = [llvmlite.__version__.encode(), *(text.encode() for text in _processor())]
-    parts += [source_of(name) for name in _SOURCES]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
-
-
-def _places() -> Iterator[Path]:
-    """Yield where code may lie: in the user's cache, if a home is known, and among temporary files."""
-    name = f"kernels-{_key()}"
-    with contextlib.suppress(RuntimeError):
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mqtool" / name
-    with contextlib.suppress(OSError):
-        yield Path(tempfile.gettempdir()) / f"mqtool-{os.geteuid()}" / name
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the folder of a place.
-
-    Raises:
-        OSError: it cannot be made or written to, or lies among temporary files and others than this user may write to
-            it: what is loaded from there is run.
-    """
-    if folder.parent != Path(tempfile.gettempdir()):
-        folder.mkdir(parents=True, exist_ok=True)
-        return
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(errno.EPERM, "others may write to it")
-
-
-def _read(path: Path) -> Code | None:
-    """Return what an earlier run stored; None for anything that is not whole."""
-    try:
-        checksum, _, text = path.read_bytes().partition(b"\n")
-    except OSError:
-        return None
-    if hashlib.sha256(text).hexdigest().encode() != checksum:
-        return None
-    head, _, data = text.partition(b"\n")
-    return Code(**json.loads(head), data=data)
-
-
-def _write(path: Path, code: Code) -> None:
-    head = json.dumps({"symbols": code.symbols, "missing": code.missing}).encode()
-    text = head + b"\n" + code.data
-    _make_folder(path.parent)
-    descriptor, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
-    Path(name).rename(path)
-
-
-def is_stored() -> bool:
-    """Tell whether an earlier run left the code for this processor behind, whole."""
-    return _stored() is not None
-
-
-@functools.cache
-def _stored() -> Code | None:
-    for path in _places():
-        with contextlib.suppress(OSError):
-            if path.exists():
-                _make_folder(path.parent)  # which asks whose it is
-                if code := _read(path):
-                    return code
-    return None
-
-
-def why_not_kept() -> str | None:
-    """Return why code that is compiled cannot be kept for later runs, None where it can."""
-    reasons = []
-    for path in _places():
-        try:
-            _make_folder(path.parent)
-            with tempfile.TemporaryFile(dir=path.parent):
-                return None
-        except OSError as error:
-            reasons.append(f"{path.parent} cannot be used ({error.strerror or error})")
-    return f"{', '.join(reasons)}: let this user write there, or set XDG_CACHE_HOME to another folder"
-
-
-@functools.cache
-def kernels() -> Kernels:
-    """Return the kernels; the first time ever they are compiled, which takes some seconds."""
-    _keep_memory()
-    code = _stored()
-    if code is None:
-        from mqtool.formats import compiled
-
-        code = compiled.code()
-        for path in _places():
-            with contextlib.suppress(OSError):
-                _write(path, code)
-                _stored.cache_clear()
-                break
-    return load(code)
-
-
-def _keep_memory() -> None:
-    """Have glibc keep what is freed: tables come and go by the thousand, and new pages cost more than filling them."""
-    with contextlib.suppress(AttributeError, OSError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, size in ((_TRIM_THRESHOLD, 256 << 20), (_MMAP_THRESHOLD, 32 << 20), (_TOP_PAD, 16 << 20)):
-            mallopt(parameter, size)

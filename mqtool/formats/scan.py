@@ -90,23 +90,23 @@ DLEDGER = Envelope(dledger.ENTRY_HEAD_SIZE, dledger.MAGIC)
 
 def compiled_kernels() -> Any:
     """Return the kernels as numba compiles them."""
-    from mqtool.formats import native
+    from mqtool.formats import kernel_cache
 
-    return native.kernels()
+    return kernel_cache.kernels()
 
 
 def compiles_first_time() -> bool:
     """Tell whether the compiled kernels have yet to be made, which takes some seconds."""
-    from mqtool.formats import native
+    from mqtool.formats import kernel_cache
 
-    return not native.is_stored()
+    return not kernel_cache.is_stored()
 
 
 def why_compiled_again() -> str | None:
     """Return why the next run too has to compile the kernels, and what to do; None where it does not."""
-    from mqtool.formats import native
+    from mqtool.formats import kernel_cache
 
-    return native.why_not_kept()
+    return kernel_cache.why_not_kept()
 
 
 def kernels_for(byte_count: int) -> Any:

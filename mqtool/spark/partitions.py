@@ -12,7 +12,8 @@ from typing import Any
 
 from mqtool.engine.store.commit_log import SIZE_BYTES, SLACK, CommitLog, Gap, is_whole, with_data
 from mqtool.engine.store.loaded_file import LoadedFile
-from mqtool.engine.store.mapped_file import Bytes, MappedFile
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import Bytes
 from mqtool.engine.store.packed import PackedPath, is_packed_name
 from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
 from mqtool.engine.store.remote import RemotePath, place, stamp_of

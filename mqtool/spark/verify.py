@@ -22,12 +22,13 @@ import pyarrow as pa
 
 from mqtool.engine.repair.findings import Finding, Rest, Severity
 from mqtool.engine.repair.parts import PART
+from mqtool.engine.repair.row_findings import MOST_LISTED
 from mqtool.engine.repair.verify import Level, Verification, counted
 from mqtool.engine.repair.verify_access import leave_out_unread
 from mqtool.engine.repair.verify_far import Stretch, judge_far
 from mqtool.engine.repair.verify_groups import groups_of, reports_of
 from mqtool.engine.repair.verify_index import IndexJudge, check_chains
-from mqtool.engine.repair.verify_log import MOST_LISTED, Rules
+from mqtool.engine.repair.verify_log import Rules
 from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.store import remote
 from mqtool.engine.store.reader import StoreReader

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numba.core.registry import cpu_target
 
 from mqtool.commands._output import Output
-from mqtool.formats import clmul, native, scan
+from mqtool.formats import clmul, kernel_cache, scan
 
 Crcs = Callable[[Any, list[tuple[int, int]]], list[int]]
 
@@ -183,12 +183,12 @@ def test_no_instruction_of_x86_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Non
 
 PROGRAM = """
 import sys, numpy
-from mqtool.formats import native
+from mqtool.formats import kernel_cache, native
 
 native.SIGNATURES = {"body_crcs": native.SIGNATURES["body_crcs"]}  # to compile all takes ten times as long
-was_stored = native.is_stored()
+was_stored = kernel_cache.is_stored()
 out = numpy.zeros(1, numpy.uint32)
-native.kernels().body_crcs(numpy.arange(200, dtype=numpy.uint8), numpy.array([1]), numpy.array([150]), out)
+kernel_cache.kernels().body_crcs(numpy.arange(200, dtype=numpy.uint8), numpy.array([1]), numpy.array([150]), out)
 print(was_stored, "numba" in sys.modules, out[0])
 """
 
@@ -239,33 +239,33 @@ def test_where_the_cache_cannot_be_used_code_is_kept_among_temporary_files_if_th
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for mode, is_stored in ((0o700, True), (0o777, False)):  # what others may write to is not run
         folder.chmod(mode)
-        native._stored.cache_clear()
-        assert native.is_stored() is is_stored
-    native._stored.cache_clear()
+        kernel_cache._stored.cache_clear()
+        assert kernel_cache.is_stored() is is_stored
+    kernel_cache._stored.cache_clear()
 
 
 def test_a_cache_that_cannot_keep_anything_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "good"))
-    assert native.why_not_kept() is None
+    assert kernel_cache.why_not_kept() is None
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert native.why_not_kept() is None  # among temporary files
+    assert kernel_cache.why_not_kept() is None  # among temporary files
 
     second = tmp_path / f"mqtool-{os.geteuid()}"
     second.rmdir()
     second.symlink_to(tmp_path / "good")
-    why = native.why_not_kept()
+    why = kernel_cache.why_not_kept()
     assert why is not None
     assert str(tmp_path / "file/mqtool") in why
     assert str(second) in why
     assert "XDG_CACHE_HOME" in why
     output = Output("jsonl")
-    native._stored.cache_clear()  # what another test found in another place
+    kernel_cache._stored.cache_clear()  # what another test found in another place
     with contextlib.redirect_stderr(io.StringIO()) as remarks:
         output.tell_compiling(scan.COMPILE_FROM)
-    native._stored.cache_clear()
+    kernel_cache._stored.cache_clear()
     assert why in remarks.getvalue()
     assert "in each run" in remarks.getvalue()
 
@@ -274,10 +274,10 @@ def test_code_that_is_not_whole_does_not_count_as_stored(tmp_path: Path, monkeyp
     run_program(tmp_path)
     (file,) = (tmp_path / "mqtool").iterdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native._stored.cache_clear()
-    assert native.is_stored()
+    kernel_cache._stored.cache_clear()
+    assert kernel_cache.is_stored()
 
     file.write_bytes(file.read_bytes()[:-1])
-    native._stored.cache_clear()
+    kernel_cache._stored.cache_clear()
 
-    assert not native.is_stored()
+    assert not kernel_cache.is_stored()

@@ -13,7 +13,7 @@ from mqtool.commands._dump.request import Request
 from mqtool.commands._options import matching
 from mqtool.commands._output import Format, Row, printable
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.mapped_file import read_file
+from mqtool.engine.store.mapping import read_file
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError, UsageError
 from mqtool.formats import config_tables
 from mqtool.formats.config_tables import TABLES, Table

@@ -10,7 +10,8 @@ from mqtool.commands._dump.request import Request, fields_of, page, records, sin
 from mqtool.commands._output import Row
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.locks import is_locked
-from mqtool.engine.store.mapped_file import MappedFile, read_file
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import read_file
 from mqtool.errors import BadDataError, NotFoundError
 from mqtool.formats import checkpoint, commit_log, dledger, scan, timer
 from mqtool.formats import kernels as plain

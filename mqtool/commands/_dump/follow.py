@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mqtool.commands._dump.log import begins, tell_gap
+from mqtool.commands._dump.gaps import begins, tell_gap
 from mqtool.commands._dump.request import Request
 from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
 from mqtool.engine.store.mapped_file import MappedFile

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from mqtool.commands._dump.gaps import begins, tell_gap
 from mqtool.commands._dump.request import Patterns, Request, between
 from mqtool.commands._options import matching, require_log
 from mqtool.commands._output import Row
@@ -14,8 +15,8 @@ from mqtool.engine.store.commit_log import CommitLog, Gap, is_whole
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError, NotFoundError
-from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
+from mqtool.formats import scan
 from mqtool.formats.message import message_at
 from mqtool.formats.properties import split_keys
 from mqtool.formats.scan import MessageTable
@@ -24,11 +25,6 @@ _FIRST_ROWS = 512
 _PLAIN_ROWS = 8192
 """Messages from which on loading the compiled kernels takes less time than going on without them."""
 _LOOK_BACK = (64 << 10, 1 << 20, 16 << 20)
-_STOPS = {
-    scan.Stop.MAGIC: "no record begins there",
-    scan.Stop.SIZE: "a size there cannot be true",
-    scan.Stop.BLANK: "a blank record there does not fill its segment",
-}
 _FAULTS = {
     scan.Fault.BODY_SIZE: "its body would reach beyond its end",
     scan.Fault.TOPIC_SIZE: "its topic would reach beyond its end",
@@ -80,12 +76,6 @@ def _not_beyond(log: CommitLog, start: int) -> int:
     used = [segment for segment in log.segments if begins(log, segment, 0)]
     end_offset = used[-1].end_offset if used else log.min_offset
     return start if start < end_offset else used[-1].start_offset if used else log.min_offset
-
-
-def begins(log: CommitLog, segment: MappedFile, at: int) -> bool:
-    """Tell whether a message or a blank record begins at a position."""
-    head = segment.read(at, log.envelope.size + commit_log.BLANK_SIZE)[log.envelope.size :]
-    return len(head) == commit_log.BLANK_SIZE and commit_log.BLANK.parse(head).magic_code in scan.MAGICS
 
 
 class Wanted:
@@ -286,13 +276,6 @@ class Tail:
             self._gaps[-1] = Gap(gap.segment, before.start, gap.end, before.stop)
         elif gap.end > gap.start:
             self._gaps.append(gap)
-
-
-def tell_gap(ask: Request, gap: Gap) -> None:
-    """Say that a stretch was skipped."""
-    reason = _STOPS.get(gap.stop, "no record fits there")
-    place = ask.place(gap.segment.path, gap.start)
-    ask.damage(f"{gap.end - gap.start:,} bytes at {gap.start_offset:,} ({place}) are skipped: {reason}")
 
 
 def end_of(table: MessageTable) -> int:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from mqtool.commands._options import matching
 from mqtool.commands._output import Output, Row, iso_time
 from mqtool.engine.store.file_queue import is_segment_name
-from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError
 

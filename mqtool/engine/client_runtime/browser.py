@@ -16,7 +16,8 @@ from mqtool.engine.client_runtime.wire import together
 from mqtool.engine.store.search import Query
 from mqtool.errors import BadDataError, FormatError, NotFoundError, UsageError
 from mqtool.formats.codes import ResponseCode
-from mqtool.formats.message import Message, message_of, messages_of
+from mqtool.formats.inner_batch import messages_of
+from mqtool.formats.message import Message, message_of
 from mqtool.formats.properties import split_keys
 from mqtool.formats.topics import is_system_topic
 

@@ -35,7 +35,8 @@ from mqtool.errors import (
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import Perm, ResponseCode
 from mqtool.formats.config_tables import TopicConfig
-from mqtool.formats.message import Message, messages_of
+from mqtool.formats.inner_batch import messages_of
+from mqtool.formats.message import Message
 from mqtool.formats.topics import SYSTEM_GROUP_PREFIXES
 
 T = TypeVar("T")

@@ -171,7 +171,7 @@ async def kept(admin: "AdminClient", offsets: "Iterable[GroupOffset]", now: int)
 
 async def _next_timestamp(admin: "AdminClient", address: str, one: "GroupOffset", now: int) -> int:
     """Return the store time of what a group reads next, ``now`` where that has not come yet."""
-    from mqtool.formats.message import messages_of  # numpy, which few calls of an admin client need
+    from mqtool.formats.inner_batch import messages_of
 
     at = max(one.consumer_offset or 0, one.min_offset or 0)
     while at < (one.max_offset or 0):

@@ -29,7 +29,7 @@ from mqtool.engine.store.commit_log import Gap
 from mqtool.engine.store.consume_queue import BatchConsumeQueue, ConsumeQueue
 from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
 from mqtool.engine.store.index_file import NAME_WIDTH
-from mqtool.engine.store.mapped_file import read_file
+from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError
 from mqtool.formats import checkpoint, consume_queue

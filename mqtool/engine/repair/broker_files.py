@@ -14,7 +14,8 @@ import numpy as np
 
 from mqtool.engine.store.disk import inside, write_all
 from mqtool.engine.store.file_queue import segment_name
-from mqtool.engine.store.mapped_file import MappedFile, read_file, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import read_file, reading
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.rocksdb import CONFIG_DATABASES, is_rocksdb
 from mqtool.errors import FormatError, WriteError

@@ -31,7 +31,8 @@ from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.rebuild_index import shape_of
 from mqtool.engine.store.dispatch import QueueKey, Units, dispatch
 from mqtool.engine.store.file_queue import FileQueue
-from mqtool.engine.store.mapped_file import MappedFile, read_file
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, UsageError

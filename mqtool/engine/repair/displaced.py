@@ -24,7 +24,8 @@ from mqtool.engine.repair.shifted import Ways
 from mqtool.engine.store.commit_log import STEP, CommitLog, Gap, heads_in
 from mqtool.engine.store.dispatch import dispatch, property_crcs
 from mqtool.engine.store.file_queue import segment_name
-from mqtool.engine.store.mapped_file import Bytes, MappedFile, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import Bytes, reading
 from mqtool.engine.store.reader import StoreReader
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain

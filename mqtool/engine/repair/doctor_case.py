@@ -18,7 +18,7 @@ from mqtool.engine.repair.surroundings import Surroundings
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.file_queue import is_segment_name
-from mqtool.engine.store.mapped_file import give_back_memory
+from mqtool.engine.store.mapping import give_back_memory
 from mqtool.engine.store.paths import SIZES, StoreConfig
 from mqtool.engine.store.queue_view import queue_keys
 from mqtool.engine.store.reader import StoreReader

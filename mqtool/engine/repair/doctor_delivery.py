@@ -9,7 +9,7 @@ from mqtool.engine.repair.broker_files import TABLES, TABLES_OF_FIVE
 from mqtool.engine.repair.doctor_case import FIVE, Case, Effect, Sign
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.mapped_file import read_file
+from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.queue_view import QueueView, open_queue
 from mqtool.errors import MqtoolError
 from mqtool.formats.config_tables import read_table

@@ -18,7 +18,7 @@ from mqtool.engine.repair.doctor_case import (
 )
 from mqtool.engine.repair.surroundings import User
 from mqtool.engine.store.disk import LOST_AND_FOUND
-from mqtool.engine.store.mapped_file import read_file
+from mqtool.engine.store.mapping import read_file
 from mqtool.formats.properties import CRC_NAME
 from mqtool.formats.topics import TIMER_TOPIC
 

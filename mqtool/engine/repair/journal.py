@@ -56,7 +56,7 @@ from mqtool.engine.store.disk import (
     take_owner,
 )
 from mqtool.engine.store.locks import hold, hold_folder
-from mqtool.engine.store.mapped_file import read_file, reading
+from mqtool.engine.store.mapping import read_file, reading
 from mqtool.errors import (
     BadDataError,
     MqtoolError,

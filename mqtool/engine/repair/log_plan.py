@@ -47,9 +47,10 @@ from mqtool.engine.repair.parts import (
     walk_part,
 )
 from mqtool.engine.repair.record_editor import Patch, RecordEditor, kinds_of
+from mqtool.engine.repair.row_findings import FindingsOfRows
 from mqtool.engine.repair.store_times import Samples, TimeOrder
 from mqtool.engine.repair.torn_batches import mended_batches, with_records
-from mqtool.engine.repair.verify_log import TIME_ORDER, FindingsOfRows, Run
+from mqtool.engine.repair.verify_log import TIME_ORDER, Run
 from mqtool.engine.repair.verify_records import (
     check_records,
     ends_like_crc,

@@ -20,8 +20,9 @@ from mqtool.engine.repair.journal import MendFailedError
 from mqtool.engine.repair.parts import Progress
 from mqtool.engine.repair.queue_order import Missing
 from mqtool.engine.repair.rebuild import Built, build
+from mqtool.engine.repair.row_findings import MOST_LISTED, FindingsOfRows
 from mqtool.engine.repair.store_times import CONTEXT, corrections
-from mqtool.engine.repair.verify_log import MOST_LISTED, TIME_ORDER, FindingsOfRows
+from mqtool.engine.repair.verify_log import TIME_ORDER
 from mqtool.engine.repair.verify_records import NO_CRC, check_records, is_mendable_crc, right_flags, right_offsets
 from mqtool.engine.store.disk import Disk, inside
 from mqtool.engine.store.dispatch import dispatch, inner_batch_topics, properties_of

@@ -53,7 +53,8 @@ from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.disk import Disk, allocated
 from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units, dispatch, inner_batch_topics
 from mqtool.engine.store.express import Express, express
-from mqtool.engine.store.mapped_file import MappedFile, read_file
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError, UsageError
 from mqtool.formats import checkpoint, config_tables, scan

@@ -18,7 +18,7 @@ from mqtool.engine.repair.journal import Journal
 from mqtool.engine.repair.plan import Change
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.dispatch import QueueKey
-from mqtool.engine.store.mapped_file import read_file
+from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import BadDataError, FormatError, NotFoundError
 from mqtool.formats import config_tables

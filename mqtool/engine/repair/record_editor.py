@@ -16,7 +16,7 @@ import numpy as np
 from mqtool.engine.repair.bridges import Hole, QueueGap
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.parts import Span
-from mqtool.engine.repair.verify_log import FindingsOfRows
+from mqtool.engine.repair.row_findings import FindingsOfRows
 from mqtool.engine.repair.verify_records import check_records
 from mqtool.engine.store.dispatch import QueueKey, dispatch
 from mqtool.engine.store.reader import StoreReader

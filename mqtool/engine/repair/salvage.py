@@ -32,7 +32,8 @@ from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.consume_queue import ConsumeQueue
 from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.dispatch import QueueKey
-from mqtool.engine.store.mapped_file import MappedFile, read_file
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import FormatError, MqtoolError, NotFoundError, StoreInUseError, UsageError

@@ -24,10 +24,11 @@ from mqtool.engine.repair import (
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding, Held, Rest
 from mqtool.engine.repair.parts import PART, Part, PartReport, Progress, in_order, parts_below, parts_of
+from mqtool.engine.repair.row_findings import MOST_LISTED
 from mqtool.engine.repair.verify_access import leave_out_unread
 from mqtool.engine.repair.verify_far import FarRun, with_entries
 from mqtool.engine.repair.verify_index import IndexJudge, block_of
-from mqtool.engine.repair.verify_log import MOST_LISTED, LogJudge, Rules, Run, check_part
+from mqtool.engine.repair.verify_log import LogJudge, Rules, Run, check_part
 from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.repair.verify_tables import Tables
 from mqtool.engine.store.commit_log import CommitLog

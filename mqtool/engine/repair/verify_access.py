@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.store.disk import inside
-from mqtool.engine.store.mapped_file import reading
+from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.paths import StorePaths
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.remote import RemotePath, is_there, scandir

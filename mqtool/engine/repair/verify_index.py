@@ -12,7 +12,8 @@ import numpy.typing as npt
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.rebuild_index import seconds_since
-from mqtool.engine.repair.verify_log import BLOCK, MOST_LISTED, LogJudge, Run, stretches
+from mqtool.engine.repair.row_findings import MOST_LISTED
+from mqtool.engine.repair.verify_log import BLOCK, LogJudge, Run, stretches
 from mqtool.engine.store.dispatch import IndexEntries
 from mqtool.engine.store.index_file import IndexFile
 from mqtool.engine.store.reader import StoreReader

@@ -17,6 +17,7 @@ from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding, Rest, Severity
 from mqtool.engine.repair.parts import Part, PartReport, Span, spans_of, walk_part
 from mqtool.engine.repair.placement import place
+from mqtool.engine.repair.row_findings import MOST_LISTED, FindingsOfRows, Found
 from mqtool.engine.repair.store_times import steps_back
 from mqtool.engine.store.commit_log import CommitLog, Gap, with_data
 from mqtool.engine.store.disk import LOST_AND_FOUND
@@ -26,17 +27,13 @@ from mqtool.engine.store.reader import CLOCK_STEP_MS, StoreReader
 from mqtool.errors import NotFoundError
 from mqtool.formats import commit_log as layout
 from mqtool.formats import scan
-from mqtool.formats.scan import Ints, MessageTable
+from mqtool.formats.scan import MessageTable
 
 _NONE = np.empty(0, np.int64)
 _NO_UNITS = Units([], *[_NONE] * 7)
 BLOCK = 16 << 20
 """What takes messages many at once takes those of so many bytes of a segment, wherever else the log is cut."""
-Found = list[tuple[int, Finding | Rest]]
-"""Findings, each with the address of the message that it is about."""
 TIME_ORDER = "stored more than ten minutes before the message in front of it"
-MOST_LISTED = 100
-"""So many findings of one code are listed; a last one counts the others."""
 
 
 class QueueStretch(NamedTuple):
@@ -197,7 +194,7 @@ def _no_dispatch() -> Dispatch:
     return Dispatch(Any, _NO_UNITS, NO_ENTRIES)  # type: ignore[arg-type]
 
 
-def _check_bodies(found: "FindingsOfRows", derived: Dispatch) -> None:
+def _check_bodies(found: FindingsOfRows, derived: Dispatch) -> None:
     table = found.table
     stored = table.column("body_crc")
     computed = table.body_crcs()
@@ -217,51 +214,6 @@ def stretches(mask: Any) -> list[tuple[int, int]]:
     edged[1:-1] = mask
     edges = np.flatnonzero(edged[1:] != edged[:-1])
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-
-
-class FindingsOfRows:
-    """Collects findings about rows of a table; they go ``into`` a list that others may fill too."""
-
-    def __init__(self, table: MessageTable, file: str, most: int | None, into: Found | None = None) -> None:
-        self.table = table
-        self.file = file
-        self.all: Found = [] if into is None else into
-        self._most = most
-
-    def finding(
-        self, code: str, row: int, message: str, expected: int | None = None, found_in: int | None = None
-    ) -> Finding:
-        """Return a finding about one row."""
-        return finding(
-            code,
-            message,
-            file=self.file,
-            offset=int(self.table.starts[row]),
-            expected=expected,
-            found=found_in,
-            topic=self.table.bytes_of(1, row).decode("utf-8", "replace"),
-            queue_id=int(self.table.column("queue_id")[row]),
-            queue_offset=int(self.table.column("queue_offset")[row]),
-            physical_offset=self._position(row),
-        )
-
-    def _position(self, row: int) -> int:
-        return int(self.table.column("position")[row])
-
-    def rows(
-        self, code: str, wrong: Any, message: str, expected: Ints | Any = None, found_in: Ints | Any = None
-    ) -> None:
-        """Add a finding for each row that is ``wrong``; of many, those that nobody will list are counted."""
-        if not wrong.any():
-            return
-        rows = np.flatnonzero(wrong)
-        for row in rows[: self._most].tolist():
-            expected_here = None if expected is None else int(expected[row])
-            found_here = None if found_in is None else int(found_in[row])
-            self.all.append((self._position(row), self.finding(code, row, message, expected_here, found_here)))
-        if self._most is not None and len(rows) > self._most:
-            rest = Rest(code, self.file, len(rows) - self._most)
-            self.all.append((self._position(int(rows[self._most])), rest))
 
 
 def check_files(reader: StoreReader) -> Iterator[Finding]:

@@ -3,12 +3,13 @@
 import dataclasses
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.repair.findings import Finding
+from mqtool.engine.repair.row_findings import FindingsOfRows
 from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch, Properties
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log, dledger
@@ -17,9 +18,6 @@ from mqtool.formats.properties import CRC_NAME, CRC_SIZE, are_readable, build_pr
 from mqtool.formats.record_edits import with_new_crc
 from mqtool.formats.scan import Envelope, Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
-
-if TYPE_CHECKING:
-    from mqtool.engine.repair.verify_log import FindingsOfRows
 
 NO_CRC = "the record has no CRC property, though those around it have one"
 _NUMBER = "its DLedger entry is not numbered after the one before it"
@@ -88,7 +86,7 @@ class Beside:
             self._number, self._differs = last, differs if edges.alone else edges.last_differs
 
 
-def edges_of(found: "FindingsOfRows", derived: Dispatch, envelope: Envelope) -> Edges:
+def edges_of(found: FindingsOfRows, derived: Dispatch, envelope: Envelope) -> Edges:
     """Judge each of some sound records against those beside it; return what is to be judged of the outermost."""
     table = found.table
     has = has_crc_property(table, derived.properties)
@@ -124,7 +122,7 @@ def edges_of(found: "FindingsOfRows", derived: Dispatch, envelope: Envelope) -> 
     )
 
 
-def check_records(found: "FindingsOfRows", derived: Dispatch) -> None:
+def check_records(found: FindingsOfRows, derived: Dispatch) -> None:
     """Judge flags, and the properties that a broker must be able to read, of sound records."""
     _check_compression(found)
     _check_transactions(found)
@@ -189,7 +187,7 @@ def _packed_otherwise(table: MessageTable) -> tuple[Ints, Ints]:
     return packed[wrong], kinds[wrong]
 
 
-def _check_compression(found: "FindingsOfRows") -> None:
+def _check_compression(found: FindingsOfRows) -> None:
     """Judge whether a body is packed as its flag says: the body's CRC does not cover the flag."""
     wrong = np.zeros(len(found.table), np.bool_)
     wrong[_packed_otherwise(found.table)[0]] = True
@@ -197,7 +195,7 @@ def _check_compression(found: "FindingsOfRows") -> None:
     found.rows("LOG-FLAG", wrong, text, None, found.table.column("sys_flag"))
 
 
-def _check_transactions(found: "FindingsOfRows") -> None:
+def _check_transactions(found: FindingsOfRows) -> None:
     """Judge the queue offset of records that have no place in a queue."""
     table = found.table
     kind = table.column("sys_flag") & commit_log.TRANSACTION_MASK
@@ -208,7 +206,7 @@ def _check_transactions(found: "FindingsOfRows") -> None:
         found.rows("LOG-FLAG", aside & (offsets != 0), text, np.zeros_like(offsets), offsets)
 
 
-def _check_batches(found: "FindingsOfRows", derived: Dispatch) -> None:
+def _check_batches(found: FindingsOfRows, derived: Dispatch) -> None:
     """Judge whether records with several messages are flagged as such, and bits that mean nothing."""
     flags = found.table.column("sys_flag")
     strange = flags & ~_KNOWN_FLAGS != 0
@@ -227,7 +225,7 @@ def _batch_differs(table: MessageTable, derived: Dispatch) -> npt.NDArray[np.boo
     return differs
 
 
-def _check_numbers(found: "FindingsOfRows", derived: Dispatch) -> None:
+def _check_numbers(found: FindingsOfRows, derived: Dispatch) -> None:
     """Judge the numbers in properties that a broker parses: a record where it cannot ends the log for it."""
     table = found.table
     names = []
@@ -289,7 +287,7 @@ def is_mendable_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
     return found
 
 
-def check_entries(found: "FindingsOfRows", envelope: Envelope, base: int) -> None:
+def check_entries(found: FindingsOfRows, envelope: Envelope, base: int) -> None:
     """Judge the heads of DLedger's entries: where they lie, and how long they are."""
     if not envelope.size:
         return

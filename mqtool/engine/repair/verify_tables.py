@@ -9,7 +9,7 @@ from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
 from mqtool.engine.repair.verify_log import LogJudge
 from mqtool.engine.store.dispatch import QueueKey
-from mqtool.engine.store.mapped_file import read_file
+from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.rocksdb import CONFIG_DATABASES
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, MqtoolError

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mqtool.engine.repair.checks import finding
 from mqtool.engine.repair.findings import Finding
-from mqtool.engine.repair.verify_log import MOST_LISTED
+from mqtool.engine.repair.row_findings import MOST_LISTED
 from mqtool.engine.store.dispatch import QueueKey
 from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.mapped_file import MappedFile

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from mqtool.engine.store.file_queue import FileQueue, Stray
-from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.packed import READ_PACKED, PackedPath, is_packed_name, plain_name
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats import commit_log, scan

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mqtool.engine.store.file_queue import FileQueue
-from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import NotFoundError
 from mqtool.formats import batch_consume_queue, consume_queue, consume_queue_ext

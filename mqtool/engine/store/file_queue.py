@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.remote import RemotePath, scandir
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mqtool.engine.store.disk import chunks
 from mqtool.engine.store.index_file import NAME_WIDTH, IndexFile, Shape, index_name
-from mqtool.engine.store.mapped_file import reading
+from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.queue_files import QueueFiles
 from mqtool.errors import RecoveryNeededError, WriteError
 from mqtool.formats import commit_log

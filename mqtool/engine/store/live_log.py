@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.file_queue import segment_name
-from mqtool.engine.store.mapped_file import reading
+from mqtool.engine.store.mapping import reading
 from mqtool.errors import BadDataError, FormatError, MqtoolError, NotFoundError, RecoveryNeededError, StoreChangedError
 from mqtool.formats import commit_log
 from mqtool.formats.layout import packer_of

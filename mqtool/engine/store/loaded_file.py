@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mqtool.engine.store.mapped_file import Bytes, MappedFile, data_of, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import Bytes, data_of, reading
 from mqtool.engine.store.remote import RemotePath
 
 if TYPE_CHECKING:

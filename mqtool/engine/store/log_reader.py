@@ -1,17 +1,34 @@
 """The log as the bytes that it is, read on from an address: what a master gives to a slave."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mqtool.errors import NotFoundError
 
-if TYPE_CHECKING:
-    from mqtool.engine.store.live_log import LiveLog
+
+class Log(Protocol):
+    """The log that is read: a ``LiveLog``."""
+
+    readers: "set[LogReader]"
+
+    @property
+    def min_offset(self) -> int:
+        """Where it begins."""
+        ...
+
+    @property
+    def end_offset(self) -> int:
+        """Where it ends."""
+        ...
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """Return bytes at an address."""
+        ...
 
 
 class LogReader:
     """Reads on where it has ended; what it may still want holds retention back, if ``retentionWaitsForReaders``."""
 
-    def __init__(self, log: "LiveLog", offset: int) -> None:
+    def __init__(self, log: Log, offset: int) -> None:
         """Begin at an address."""
         self.offset = offset
         """Address of the next byte."""

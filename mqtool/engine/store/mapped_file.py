@@ -1,91 +1,21 @@
 """One file of a store, mapped into memory when it is read in bulk."""
 
 import contextlib
-import ctypes
-import errno
 import functools
-import mmap
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from mqtool.engine.store.mapping import Bytes, data_of, map_file, reading, release
 from mqtool.engine.store.remote import RemotePath
-from mqtool.errors import MqtoolError, NotFoundError, NotPermittedError, ReadError, StoreChangedError
+from mqtool.errors import MqtoolError, StoreChangedError
 
 if TYPE_CHECKING:
     from mqtool.engine.store.spool import Spool
-
-Bytes = npt.NDArray[np.uint8]
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what the system says about ``path`` into an error with a sentence."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{path} is not there") from error
-    except PermissionError as error:
-        raise NotPermittedError(f"{path} may not be read by this user: run as the broker's user") from error
-    except OSError as error:
-        raise ReadError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def read_file(path: Path, limit: int = 1 << 30) -> bytes:
-    """Return the content of a small file.
-
-    Raises:
-        MqtoolError: it cannot be read, or is larger than ``limit``.
-    """
-    with reading(path), path.open("rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise ReadError(f"{path} has more than {limit:,} bytes")
-    return data
-
-
-_C = ctypes.CDLL(None, use_errno=True)
-_C.mmap.restype = ctypes.c_void_p
-_C.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
-_C.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_C.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_FAILED = ctypes.c_void_p(-1).value
-
-
-def map_file(descriptor: int, size: int) -> Bytes:
-    """Map a file for reading, until nothing refers to the array any more.
-
-    Not by the module ``mmap``, which keeps a descriptor for each file, of which a process has a thousand.
-    """
-    address = _C.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-    if address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    memory = (ctypes.c_uint8 * size).from_address(address)
-    weakref.finalize(memory, _C.munmap, address, size).atexit = False
-    array = np.frombuffer(memory, np.uint8)
-    array.flags.writeable = False
-    return array
-
-
-def give_back_memory() -> None:
-    """Return what was freed to the system, after work that took much more than what follows (glibc keeps it)."""
-    with contextlib.suppress(AttributeError):  # another C library
-        _C.malloc_trim(0)
-
-
-def data_of(descriptor: int, start: int, stop: int) -> int | None:
-    """Return where data follows in a file from a position on, None where nothing but a hole does up to ``stop``."""
-    try:
-        at = os.lseek(descriptor, start, os.SEEK_DATA)
-    except OSError as error:
-        return None if error.errno == errno.ENXIO else start  # a file system that knows no holes
-    return at if at < stop else None
 
 
 class MappedFile:
@@ -202,13 +132,8 @@ class MappedFile:
             data = spool.array if spool else None  # what was fetched stays in its file
         else:
             data = self.bytes
-        if data is None:
-            return
-        page, base = mmap.PAGESIZE, data.ctypes.data
-        low, high = -(-(base + start) // page) * page, (base + stop) // page * page
-        if low < high:
-            # Not mmap's own method, which holds the interpreter's lock.
-            _C.madvise(low, high - low, mmap.MADV_DONTNEED)
+        if data is not None:
+            release(data, start, stop)
 
     def let_go(self, start: int, stop: int) -> None:
         """Do the same where the bytes can be had again: for those who may be asked for them once more."""

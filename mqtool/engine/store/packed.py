@@ -25,7 +25,7 @@ import numpy as np
 import zstandard
 
 from mqtool.engine.store.disk import write_all, writing
-from mqtool.engine.store.mapped_file import Bytes, map_file, reading
+from mqtool.engine.store.mapping import Bytes, map_file, reading
 from mqtool.engine.store.remote import Content, Entry, RemotePath, place, stamp_of
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from mqtool.engine.store.file_queue import is_segment_name
-from mqtool.engine.store.mapped_file import read_file, reading
+from mqtool.engine.store.mapping import read_file, reading
 from mqtool.engine.store.packed import plain_name
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.settings import parse_settings

@@ -22,7 +22,8 @@ from mqtool.engine.store.consume_queue import (
     ConsumeQueueExt,
     Units,
 )
-from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.reader import QueueKey, StoreReader
 from mqtool.engine.store.time_search import TimeSearch
 from mqtool.formats import commit_log, consume_queue, consume_queue_ext

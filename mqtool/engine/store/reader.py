@@ -17,7 +17,7 @@ from mqtool.engine.store.file_queue import FileQueue
 from mqtool.engine.store.index_file import DEFAULT_SHAPE, IndexFile, Shape, infer_shape
 from mqtool.engine.store.index_file import NAME_WIDTH as INDEX_NAME_WIDTH
 from mqtool.engine.store.locks import is_locked, shows_locks
-from mqtool.engine.store.mapped_file import read_file, reading
+from mqtool.engine.store.mapping import read_file, reading
 from mqtool.engine.store.packed import READ_PACKED, ArchivePath, is_archive, opened_archive
 from mqtool.engine.store.paths import StoreConfig, StorePaths
 from mqtool.engine.store.queues_on_demand import QueuesOnDemand

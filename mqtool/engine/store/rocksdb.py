@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mqtool.engine.store.mapped_file import reading
+from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import BadDataError, MissingExtraError, NotFoundError
 

@@ -21,7 +21,8 @@ import numpy.typing as npt
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.commit_log import CommitLog, Gap, settled
 from mqtool.engine.store.index_file import IndexFile
-from mqtool.engine.store.mapped_file import MappedFile, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import reading
 from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.remote import RemotePath
 from mqtool.errors import FormatError, MissingExtraError, MqtoolError, NotFoundError

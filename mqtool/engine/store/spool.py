@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from mqtool.engine.store.disk import write_all, writing
-from mqtool.engine.store.mapped_file import Bytes, map_file, reading
+from mqtool.engine.store.mapping import Bytes, map_file, reading
 from mqtool.engine.store.remote import RemotePath
 
 BLOCK = 1 << 20

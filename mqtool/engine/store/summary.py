@@ -13,7 +13,8 @@ from typing import Any
 
 from mqtool.engine.store import rocksdb
 from mqtool.engine.store.commit_log import ROWS, STEP
-from mqtool.engine.store.mapped_file import MappedFile, read_file
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.queue_view import open_queue
 from mqtool.engine.store.reader import QueueKey, StoreReader
 from mqtool.engine.store.remote import scandir

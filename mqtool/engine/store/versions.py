@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.mapped_file import read_file
+from mqtool.engine.store.mapping import read_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 from mqtool.formats import commit_log, config_tables

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from mqtool.engine.store.commit_log import STEP, CommitLog, Gap, heads_in
 from mqtool.engine.store.file_queue import segment_name
-from mqtool.engine.store.mapped_file import MappedFile, map_file
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import map_file
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import StoreChangedError
 from mqtool.formats import kernels as plain

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.engine.store.mapped_file import MappedFile, read_file, reading
+from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.mapping import read_file, reading
 from mqtool.errors import NotFoundError, NotPermittedError, ReadError, Status, StoreChangedError
 
 
