@@ -289,40 +289,49 @@ def _combined(heads: list[Known], units: list[_Units], keys: Keys) -> tuple[Rows
     )
     units.clear()  # there may be millions
     order = np.lexsort((both.size, both.start))
-    both = both.where(order)
-    edge = (np.diff(both.start) != 0) | (np.diff(both.size) != 0)
+    edge = (np.diff(both.start[order]) != 0) | (np.diff(both.size[order]) != 0)
     edges = np.flatnonzero(edge) + 1
     begins, ends = np.r_[0, edges], np.r_[edges, count]
     light: list[Light] = []
     names = keys.all
-    has_head = order[begins] < len(heads)
-    is_merged = _merge_pairs(both, begins[has_head & (ends - begins == 2)], heads, order, names)
-    several = np.flatnonzero(((ends - begins > 1) | has_head) & ~is_merged[begins])
+    firsts = order[begins]
+    has_head = firsts < len(heads)
+    pairs = np.flatnonzero(has_head & (ends - begins == 2))
+    is_merged = np.zeros(len(firsts), np.bool_)
+    is_merged[pairs] = _merge_pairs(both, firsts[pairs], order[begins[pairs] + 1], heads, names)
+    several = np.flatnonzero(((ends - begins > 1) | has_head) & ~is_merged)
     for begin, end in zip(begins[several].tolist(), ends[several].tolist(), strict=True):
-        head = heads[order[begin]] if order[begin] < len(heads) else None
-        if end - begin > 1 or (head is not None and head.light):
-            units_here = range(begin + (head is not None), end)
+        first, *others = order[begin:end].tolist()
+        head = heads[first] if first < len(heads) else None
+        if others or (head is not None and head.light):
+            units_here = [first, *others] if head is None else others
             queues = [(names[both.queue[row]], int(both.queue_offset[row]), row) for row in units_here]
-            _merge(both, begin, head, queues, light)
-    return both.where(np.r_[True, edge]), light
+            _merge(both, first, head, queues, light)
+    return both.where(firsts), light
 
 
-def _merge_pairs(rows: Rows, begins: Ints, heads: list[Known], order: Ints, keys: list[QueueKey]) -> Bools:
-    """Do what ``_merge`` does where a head and the unit behind it name the same queue and no other: nearly everywhere.
+def _merge_pairs(rows: Rows, at: Ints, units: Ints, heads: list[Known], keys: list[QueueKey]) -> Bools:
+    """Do what ``_merge`` does where a head and a unit name the same queue and no other: nearly everywhere.
 
-    Returns of which rows this was done.
+    Args:
+        rows: of which the heads are the first.
+        at: the row of the head of each place.
+        units: that of its unit.
+        heads: the records' own.
+        keys: queues by number.
+
+    Returns:
+        At which places this was done.
     """
-    done = np.zeros(len(rows), np.bool_)
     is_light = np.array([topic.startswith(LIGHT_QUEUE_PREFIX) for topic, _ in keys], np.bool_)
-    plain = (rows.queue[begins] == rows.queue[begins + 1]) & (rows.batch_size[begins] == 1)
-    plain &= rows.where(begins).has_unit & ~is_light[rows.queue[begins]]
-    plain &= np.array([not heads[number].light for number in order[begins].tolist()], np.bool_)
-    begins = begins[plain]
-    rows.own[begins] &= rows.queue_offset[begins] == rows.queue_offset[begins + 1]
-    rows.transaction[begins] &= layout.TRANSACTION_COMMIT
+    done: Bools = (rows.queue[at] == rows.queue[units]) & (rows.batch_size[at] == 1)
+    done &= rows.where(at).has_unit & ~is_light[rows.queue[at]]
+    done &= np.array([not heads[number].light for number in at.tolist()], np.bool_)
+    at, units = at[done], units[done]
+    rows.own[at] &= rows.queue_offset[at] == rows.queue_offset[units]
+    rows.transaction[at] &= layout.TRANSACTION_COMMIT
     for column in (rows.queue_offset, rows.batch_size):
-        column[begins] = column[begins + 1]
-    done[begins] = True
+        column[at] = column[units]
     return done
 
 
@@ -333,7 +342,7 @@ def _merge(
 
     Args:
         rows: of which the head, if there is one, is at ``at``.
-        at: the first row of the place.
+        at: the row of the place that stays.
         head: the record's own, if it can be read.
         queues: queue, queue offset and row of each unit.
         light: takes the light queues of the place.
@@ -518,10 +527,10 @@ def _settle_queue(
                 & (columns[2] < claims.low)
                 & (claims.low < columns[3])
             )
-    rows = np.flatnonzero(free)
     ends = starts + claims.messages
+    rows: Any = slice(None) if free.all() else np.flatnonzero(free)
     if (starts[rows][1:] < ends[rows][:-1]).any():
-        rows = rows[rising(starts[rows].tolist(), ends[rows].tolist())]
+        rows = np.flatnonzero(free)[rising(starts[rows].tolist(), ends[rows].tolist())]
     keep = np.zeros(len(starts), np.bool_)
     keep[rows] = True
     claims, starts, ends = claims.where(rows), starts[rows], ends[rows]
