@@ -52,6 +52,7 @@ COMMANDS = {
     "offset": Entry("offset", "List and set how far groups have read."),
     "dlq": Entry("dlq", "List, show, send again and purge dead letters."),
     "cluster": Entry("cluster", "List brokers and show how they are."),
+    "promote": Entry("promote", "Make a slave the master."),
     "spark": Entry("spark", "Ask stores too large for one machine, on Spark."),
 }
 

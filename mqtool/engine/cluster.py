@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from mqtool.engine.broker.roles import remarks
+from mqtool.engine.broker.roles import remarks, role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.doors import DOORS, REMOTING
 from mqtool.engine.name_server.kv_configs import write_kv
@@ -40,6 +40,7 @@ from mqtool.processes import die_with
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.broker.kept_role import KeptRole
     from mqtool.engine.broker.saves import Save
     from mqtool.engine.slave import Slave
     from mqtool.engine.store.message_store import MessageStore
@@ -108,6 +109,7 @@ class Cluster:
         """The servers of each broker, by the names of its doors."""
         self.door_addresses: list[dict[str, str]] = []
         """Where they listen."""
+        self._running: list[_RunningBroker] = []
         self.replication_addresses: list[str] = []
         """Where slaves reach each broker; empty for one whose port for them was taken."""
 
@@ -128,20 +130,43 @@ class Cluster:
                 self.name_server_address = f"{config.host}:{port}"
                 self._catching_up += [rules.routes.heard_all, server.catch_up]
             for one in self._brokers:
-                broker = _RunningBroker(one, rules, self._name_servers, self._clock)
-                await broker.start()
-                stack.push_async_callback(broker.stop)
-                self.broker_addresses.append(broker.rules.address)
-                self.brokers.append(broker.rules)
-                self.doors.append(broker.servers)
-                self.door_addresses.append(broker.addresses)
-                self.replication_addresses.append(broker.rules.state.ha_address)
-                self._catching_up.append(broker.catch_up)
+                await self._start(one, rules, stack)
             if isinstance(self._clock, VirtualClock):
                 self._clock.on_advance.append(self._follow)
                 stack.callback(self._clock.on_advance.remove, self._follow)
             self._stack = stack.pop_all()
         return self
+
+    async def _start(
+        self, config: BrokerConfig, name_server: NameServer | None, stack: contextlib.AsyncExitStack
+    ) -> None:
+        """Start a broker in the role that it has; what is said of it here is said anew when that is changed."""
+        from mqtool.engine.role_keeper import RoleKeeper
+
+        number = len(self.brokers)
+
+        def make(
+            config: BrokerConfig, epoch: int, has_changed: bool, on_change: "Callable[[KeptRole], None]"
+        ) -> _RunningBroker:
+            life = _Life(epoch, configured, has_changed, on_change, told)
+            return _RunningBroker(config, name_server, self._name_servers, self._clock, life)
+
+        def told(broker: "_RunningBroker") -> None:
+            keeper.listens_on(int(broker.rules.address.rpartition(":")[2]))
+            self.broker_addresses[number:] = [broker.rules.address, *self.broker_addresses[number + 1 :]]
+            self.brokers[number:] = [broker.rules, *self.brokers[number + 1 :]]
+            self.doors[number:] = [broker.servers, *self.doors[number + 1 :]]
+            self.door_addresses[number:] = [broker.addresses, *self.door_addresses[number + 1 :]]
+            self.replication_addresses[number:] = [
+                broker.rules.state.ha_address,
+                *self.replication_addresses[number + 1 :],
+            ]
+            self._running[number:] = [broker, *self._running[number + 1 :]]
+
+        configured = (role_of(config.settings), config.settings.broker_id)
+        keeper = RoleKeeper(config, self._name_servers, make)
+        await keeper.start()
+        stack.push_async_callback(keeper.stop)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -162,6 +187,8 @@ class Cluster:
         now = self._clock()
         for catch_up in self._catching_up:
             catch_up(now)
+        for broker in self._running:
+            broker.catch_up(now)
 
 
 class _KvKeeper:
@@ -198,13 +225,29 @@ class _KvKeeper:
                 self._server.turn(self._clock())
 
 
+class _Life(NamedTuple):
+    """A broker from its start in a role to the end of that."""
+
+    epoch: int
+    configured: tuple[Role, int]  # role and id by its settings
+    has_changed: bool  # it was something else a moment before
+    on_change: "Callable[[KeptRole], None]"
+    on_start: "Callable[[_RunningBroker], None]"
+
+
 class _RunningBroker:
     """A broker on its sockets, with a thread that flushes its store."""
 
     def __init__(
-        self, config: BrokerConfig, name_server: NameServer | None, name_servers: Sequence[str], clock: Clock
+        self,
+        config: BrokerConfig,
+        name_server: NameServer | None,
+        name_servers: Sequence[str],
+        clock: Clock,
+        life: _Life,
     ) -> None:
         self._config = config
+        self._life = life
         self._name_server = name_server
         self._elsewhere = [RemotingClient([address], config.tls.to_name_servers) for address in name_servers]
         self._clock = clock
@@ -232,7 +275,11 @@ class _RunningBroker:
         self.store = await self._open_store()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self.store.close)
+            if self._life.has_changed:  # tables that are copied from a master are some seconds old
+                self.store.was_recovered = True
             self.rules: Broker = Broker(self.store, self._clock(), config.settings)
+            self.rules.state.epoch, self.rules.state.configured = self._life.epoch, self._life.configured
+            self.rules.role_changes.on_change = self._life.on_change
             for remark in remarks(config.settings):
                 log.warning("%s", remark)
             limits = Limits(connections=_MAX_SLAVES, idle_seconds=float("inf"))  # the rules look after idle slaves
@@ -263,6 +310,7 @@ class _RunningBroker:
         if self.rules.state.role is Role.SLAVE:
             self._slave = Slave(self.rules, self._registrar, self._clock)
             self._slave.start()
+        self._life.on_start(self)
 
     async def _open_doors(self, stack: contextlib.AsyncExitStack, host: str, port: int) -> None:
         config = self._config

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from mqtool.engine.broker.following import FollowingStatus
+from mqtool.engine.broker.kept_role import EPOCH
 from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.replication.comparing import (
@@ -253,6 +254,7 @@ class Slave:
             start, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
             settings = parse_settings(config.body.decode("utf-8", "replace"))
             size = int(settings.get("mappedFileSizeCommitLog", 0))
+            self._broker.role_changes.learn(int(table.get(EPOCH, 0)))
         except (FormatError, KeyError, TypeError, ValueError) as error:
             raise _NotAskedError("the master does not tell the ends of its log") from error
         return Extent(max(0, start), end, size)

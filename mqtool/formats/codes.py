@@ -181,6 +181,7 @@ class RequestCode(enum.IntEnum):
     GET_LITE_GROUP_INFO = 200078
     TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
+    CHANGE_ROLE = 210001  # of mqtool alone
 
 
 class ResponseCode(enum.IntEnum):

@@ -64,6 +64,15 @@ class RegisterBrokerResponse(NamedTuple):
     master_addr: str | None = None
 
 
+class ChangeRole(NamedTuple):
+    """CHANGE_ROLE, of mqtool alone: what to do, and what the broker is to be then."""
+
+    step: str  # stop, go on, become
+    role: str = ""
+    broker_id: Long = 0
+    epoch: Long = 0
+
+
 class BrokerIdentity(NamedTuple):
     """UNREGISTER_BROKER and QUERY_DATA_VERSION."""
 

@@ -28,6 +28,7 @@ from mqtool.engine.broker.operations.questions import ClientQuestions
 from mqtool.engine.broker.operations.reading import ReadingParts
 from mqtool.engine.broker.operations.recall import Recalls
 from mqtool.engine.broker.operations.reply import Replies
+from mqtool.engine.broker.operations.role_changes import RoleChanges
 from mqtool.engine.broker.operations.send import Sends
 from mqtool.engine.broker.operations.statistics import Statistics
 from mqtool.engine.broker.operations.topics import TopicRequests
@@ -130,6 +131,7 @@ class Broker:
         self.statistics = Statistics(store, topics, groups, offsets, self.clients, self.figures)
         self.awaited_flushes = AwaitedFlushes(store, state, room)
         self.slaves: Master | None = None
+        self.role_changes = RoleChanges(store, state)
         self.delayed = DelayedMessages(store, state, saves, config, now)
         self.copied_tables = CopiedTables(topics, groups, offsets, self.delayed, self.request_modes)
         self.timers = Timers(store, state, saves, config, now)

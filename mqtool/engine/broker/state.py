@@ -11,6 +11,10 @@ class BrokerState:
     def __init__(self, settings: BrokerSettings, address: str) -> None:
         self.settings = settings
         self.role = role_of(settings)
+        self.configured = (self.role, settings.broker_id)
+        """Role and id by the settings that it was given, before those that its store keeps."""
+        self.epoch = 0
+        """Of the last change of roles that it took part in (``kept_role``)."""
         self.listens_at(address)
 
         self.ha_address = ""

@@ -34,6 +34,7 @@ from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode, version
 from mqtool.formats.config_tables import OffsetKey, Table, TopicConfig, topics
 from mqtool.formats.config_tables import consumer_offsets as parse_offsets
 from mqtool.formats.headers import (
+    ChangeRole,
     ConsumerGroup,
     CreateTopic,
     DeleteGroup,
@@ -464,6 +465,15 @@ def ha_status() -> Question[HaStatus | None]:
 
     codes = (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     return _ask(RequestCode.GET_BROKER_HA_STATUS, read, codes=codes)
+
+
+def change_role(step: str, role: str = "", broker_id: int = 0, epoch: int = 0) -> Question[int]:
+    """Have a broker of mqtool stop taking messages, go on with it, or become something else: where its log ends."""
+    return _ask(
+        RequestCode.CHANGE_ROLE,
+        lambda answer: int(answer.ext_fields.get("maxOffset", "0")),
+        ChangeRole(step, role, broker_id, epoch),
+    )
 
 
 def broker_settings() -> Question[dict[str, str]]:

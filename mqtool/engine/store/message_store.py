@@ -244,6 +244,10 @@ class MessageStore:
 
         self.append = self.append_batch = refuse
 
+    def take_messages(self) -> None:
+        """Take messages again, after ``take_only_copies``."""
+        self.append, self.append_batch = self._appender.append, self._appender.append_batch
+
     # Reading
 
     @property

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from mqtool.engine.broker.kept_role import EPOCH
 from mqtool.engine.broker.operations.administration import resume_check, runtime_info
 from mqtool.engine.broker.operations.statistics import Progress
 from mqtool.engine.broker.settings import Role
@@ -49,6 +50,8 @@ def _reply(request: "Request", body: Any) -> "Answer":
 
 def _runtime_info(broker: "Broker", request: "Request") -> "Answer":
     info = runtime_info(broker.store, broker.figures, broker.delayed, request.now)
+    if broker.state.epoch:
+        info[EPOCH] = str(broker.state.epoch)
     if broker.state.role is Role.SLAVE:
         info |= broker.following.texts()
     return request.command.answer(body=build_kv_table(info))

@@ -271,6 +271,7 @@ NEEDS: Mapping[int, Row] = {
             RequestCode.POP_ROLLBACK,
             RequestCode.GET_BROKER_HA_STATUS,
             RequestCode.RESET_MASTER_FLUSH_OFFSET,
+            RequestCode.CHANGE_ROLE,
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
             RequestCode.DELETE_ACL_CONFIG,
             RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,

@@ -5,10 +5,12 @@
 
 from typing import TYPE_CHECKING
 
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
 from mqtool.engine.broker.settings import Role
 from mqtool.formats.bodies import build_body, version_members
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import DataVersion
+from mqtool.formats.headers import ChangeRole, parse_header
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -70,9 +72,25 @@ def reset_flush_offset(broker: "Broker", request: "Request") -> "Answer":  # noq
     return request.command.answer()
 
 
+def change_role(broker: "Broker", request: "Request") -> "Answer":
+    """Have this broker take no messages, take them again, or begin anew in another role; tell where its log ends."""
+    step, role, broker_id, epoch = parse_header(ChangeRole, request.command.ext_fields)
+    changes = broker.role_changes
+    if step == "stop":
+        end = changes.stop_messages()
+    elif step == "go on":
+        end = changes.take_messages()
+    elif step == "become" and role in {*Role}:
+        end = changes.become(Role(role), broker_id, epoch)
+    else:
+        raise RefusedError(Reason.BAD_ARGUMENT, f"there is no step {step!r} to {role!r}")
+    return request.command.answer(ext_fields={"maxOffset": str(end)})
+
+
 PROCESSORS: "dict[int, Processor]" = {
     RequestCode.GET_BROKER_HA_STATUS: ha_status,
     RequestCode.GET_TIMER_CHECK_POINT: timer_check_point,
     RequestCode.GET_TIMER_METRICS: timer_metrics,
+    RequestCode.CHANGE_ROLE: change_role,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: reset_flush_offset,
 }

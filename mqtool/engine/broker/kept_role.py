@@ -1,0 +1,80 @@
+"""The role that a broker was given while it ran, kept in its store: it counts more than the settings it was given with.
+
+Each change of roles among the brokers of a name has an epoch, one above the highest known. A broker that finds a higher
+one than its own at another of its name is a master no more. Who changes ``brokerRole`` in the settings afterwards
+decides anew: the settings count then, and the epoch stays.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from mqtool.engine.broker.config_files import save_data
+from mqtool.engine.broker.roles import role_of
+from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.store.mapping import reading
+from mqtool.errors import BadDataError, FormatError, NotFoundError
+from mqtool.formats.bodies import build_body, parse_body
+
+EPOCH = "replicationEpoch"
+"""Among what a broker tells of itself: the epoch of the last change of roles that it knows of."""
+_FILE = "mqtoolRole.json"
+
+
+class KeptRole(NamedTuple):
+    """What a broker was made, and what its settings said when it was."""
+
+    role: Role
+    broker_id: int
+    epoch: int
+    configured_role: Role
+    configured_id: int
+
+
+def read_role(root: Path) -> KeptRole | None:
+    """Return the role that the store under ``root`` keeps, None where it was never changed.
+
+    Raises:
+        BadDataError: the file cannot be read: nothing tells whether this may be a master.
+    """
+    path = root / "config" / _FILE
+    try:
+        with reading(path):
+            body = parse_body(path.read_bytes())
+        return KeptRole(
+            Role(body["role"]),
+            int(body["brokerId"]),
+            int(body["epoch"]),
+            Role(body["configuredRole"]),
+            int(body["configuredId"]),
+        )
+    except NotFoundError:
+        return None
+    except (FormatError, KeyError, TypeError, ValueError) as error:
+        text = f"{path} cannot be read: {error}; remove it where the settings tell the role of this broker"
+        raise BadDataError(text) from None
+
+
+def write_role(root: Path, kept: KeptRole) -> None:
+    """Keep a role; it is on the disk on return.
+
+    Raises:
+        WriteError: the disk is full, or fails: the role before stays.
+    """
+    body = {
+        "role": kept.role,
+        "brokerId": kept.broker_id,
+        "epoch": kept.epoch,
+        "configuredRole": kept.configured_role,
+        "configuredId": kept.configured_id,
+    }
+    save_data(root / "config" / _FILE, build_body(body))
+
+
+def with_kept_role(settings: BrokerSettings, kept: KeptRole | None) -> tuple[BrokerSettings, int]:
+    """Return settings with the role that a broker has, and its epoch."""
+    if kept is None:
+        return settings, 0
+    if (role_of(settings), settings.broker_id) != (kept.configured_role, kept.configured_id):
+        return settings, kept.epoch
+    return replace(settings, role=kept.role, broker_id=kept.broker_id), kept.epoch

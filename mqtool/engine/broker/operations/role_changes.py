@@ -1,0 +1,92 @@
+"""Changes of roles: a master that takes no more messages, a slave that becomes master, and the other way round."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.kept_role import KeptRole, write_role
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+from mqtool.engine.broker.settings import MASTER_ID, Role
+from mqtool.engine.broker.state import BrokerState
+from mqtool.errors import MqtoolError
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class RoleChanges:
+    """Changes of the role of one broker; who runs it carries them out (``on_change``), and it begins anew then."""
+
+    def __init__(self, store: "MessageStore", state: BrokerState) -> None:
+        self.on_change: Callable[[KeptRole], None] | None = None
+        self._store = store
+        self._state = state
+        self._is_changing = False
+
+    def stop_messages(self) -> int:
+        """Take no message any more, and return where the log ends.
+
+        Raises:
+            RefusedError: this is no master.
+        """
+        if self._state.role is Role.SLAVE:
+            raise RefusedError(Reason.NOT_POSSIBLE, "this broker is a slave: it takes no messages")
+        self._store.take_only_copies()
+        log.warning("messages are taken no more: another broker is to become the master")
+        return self._store.log.end_offset
+
+    def take_messages(self) -> int:
+        """Take messages again, as nothing came of it, and return where the log ends.
+
+        Raises:
+            RefusedError: this is no master, or not any more.
+        """
+        if self._state.role is Role.SLAVE or self._is_changing:
+            raise RefusedError(Reason.NOT_POSSIBLE, "this broker is no master")
+        self._store.take_messages()
+        log.warning("messages are taken again")
+        return self._store.log.end_offset
+
+    def learn(self, epoch: int) -> None:
+        """Take note of the epoch that the master of this slave knows: others may ask this one when it is gone.
+
+        Raises:
+            WriteError: it cannot be kept.
+        """
+        state = self._state
+        if epoch > state.epoch and state.role is Role.SLAVE and not self._is_changing:
+            write_role(self._store.root, KeptRole(state.role, state.broker_id, epoch, *state.configured))
+            state.epoch = epoch
+
+    def become(self, role: Role, broker_id: int, epoch: int) -> int:
+        """Have this broker begin anew in another role, and return where its log ends.
+
+        Args:
+            role: what it is to be.
+            broker_id: of a slave, above 0.
+            epoch: of this change, above that of all before.
+
+        Raises:
+            RefusedError: it cannot be; it stays what it is.
+        """
+        state = self._state
+        if epoch <= state.epoch:
+            raise RefusedError(Reason.NOT_POSSIBLE, f"epoch {epoch} is not above {state.epoch}, which is known here")
+        if (role is Role.SLAVE) != (broker_id > MASTER_ID):
+            raise RefusedError(
+                Reason.BAD_ARGUMENT, f"{role} with the id {broker_id}: the id of a master is {MASTER_ID}"
+            )
+        if self._is_changing or self.on_change is None:
+            raise RefusedError(Reason.NOT_POSSIBLE, "the role of this broker is just being changed, or cannot be")
+        kept = KeptRole(role, broker_id, epoch, *state.configured)
+        try:
+            write_role(self._store.root, kept)
+        except MqtoolError as error:
+            raise RefusedError(Reason.NOT_POSSIBLE, str(error)) from None
+        self._is_changing = True
+        self._store.take_only_copies()
+        log.warning("this broker becomes %s, id %d, epoch %d", role, broker_id, epoch)
+        self.on_change(kept)
+        return self._store.log.end_offset

@@ -1,0 +1,182 @@
+"""A slave becomes the master of its name: planned first, with what would be lost and repeated; then carried out.
+
+Where the old master answers and is one of mqtool it stops taking messages, the slave gets the rest, and they swap. A
+master of RocketMQ cannot be told to stop: it has to be stopped by hand before. Nobody is promoted without being asked.
+
+Cost: some requests to each broker of the name, and one for each queue of a group whose offset differs.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from mqtool.engine.client import questions
+from mqtool.engine.client.routes import MASTER
+from mqtool.errors import MqtoolError, NotFoundError, RefusedError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from mqtool.engine.client_runtime.admin_client import AdminClient, BrokerFigures, BrokerPlace
+
+_CATCH_UP_SECONDS = 30.0
+_COPY_SECONDS = 20.0
+_SWAP_SECONDS = 90.0
+_LOOK_SECONDS = 0.2
+_OUR_SETTING = "haDialect"
+"""That only brokers of mqtool have."""
+_EPOCH, _STATUS, _END = "replicationEpoch", "replicationStatus", "commitLogMaxOffset"
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What is to become master, and what that means."""
+
+    slave: "BrokerPlace"
+    master: "BrokerPlace | None"  # that answers and swaps with the slave
+    role: str  # of the new master
+    epoch: int
+    lag_bytes: int | None  # what the slave lacks, None where no master answers
+    repeats: dict[str, int] = field(default_factory=dict)  # messages by group; none where the two swap
+    remarks: list[str] = field(default_factory=list)
+
+
+async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int | None = None) -> Promotion:
+    """Return how a slave is to become master: the one with an id, or the one that has most of the log.
+
+    Raises:
+        NotFoundError: there is no broker, or no slave, of that name or id.
+        UnavailableError: no slave answers.
+        UsageError: it has to be done by hand, and how.
+    """
+    places = [one for one in await admin.brokers() if one.broker_name == broker_name]
+    if not places:
+        raise NotFoundError(f"no broker is named {broker_name}")
+    told = await admin.broker_figures(places)
+    master = next((one for one in told if one.broker.broker_id == MASTER and not one.error), None)
+    slave = _chosen(broker_name, told, slave_id)
+    if _STATUS not in slave.figures:
+        raise UsageError(
+            f"slave {slave.broker.broker_id} of {broker_name} is a broker of RocketMQ, which cannot be told to become "
+            "master: stop it, set brokerRole=ASYNC_MASTER and brokerId=0, and start it; the old master must be stopped"
+        )
+    epoch = 1 + max(int(one.figures.get(_EPOCH, "0")) for one in told)
+    if master is None:
+        return _without_master(slave, epoch)
+    settings = await admin.ask(master.broker.address, questions.broker_settings())
+    if _OUR_SETTING not in settings:
+        raise UsageError(
+            f"the master of {broker_name} ({master.broker.address}) is a broker of RocketMQ, which cannot be told to "
+            "take no messages: stop it, and run this again; then it may come back with brokerRole=SLAVE and its own id"
+        )
+    if reason := slave.figures.get("replicationReason"):
+        raise UsageError(f"slave {slave.broker.broker_id} of {broker_name} does not follow its master: {reason}")
+    lag = max(int(master.figures[_END]) - int(slave.figures[_END]), 0)
+    remarks = [
+        f"{master.broker.address} takes no messages until {slave.broker.address} has the {lag:,} bytes that it lacks",
+        "delayed messages of the last seconds may be delivered once more",
+    ]
+    role = settings.get("brokerRole", "ASYNC_MASTER")
+    return Promotion(slave.broker, master.broker, role, epoch, lag, {}, remarks)
+
+
+def _chosen(broker_name: str, told: "list[BrokerFigures]", slave_id: int | None) -> "BrokerFigures":
+    slaves = [one for one in told if one.broker.broker_id != MASTER and slave_id in (None, one.broker.broker_id)]
+    if not slaves:
+        which = "slave" if slave_id is None else f"slave with the id {slave_id}"
+        raise NotFoundError(f"{broker_name} has no {which}")
+    answering = [one for one in slaves if not one.error]
+    if not answering:
+        raise UnavailableError(f"no slave of {broker_name} answers: {slaves[0].error}")
+    return max(answering, key=lambda one: int(one.figures.get(_END, "0")))
+
+
+def _without_master(slave: "BrokerFigures", epoch: int) -> Promotion:
+    copied = slave.figures.get("replicationCopiedTimestamp", "0")
+    remarks = [
+        "no master answers: messages that it had and the slave has not are lost, and how many is not known",
+        "where it still runs, cut off from here, stop it first: else there are two masters",
+        "groups repeat what they have consumed since the slave copied their offsets"
+        + (f" ({_time(int(copied))})" if copied != "0" else ", which it never did"),
+    ]
+    return Promotion(slave.broker, None, "ASYNC_MASTER", epoch, None, {}, remarks)
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+
+
+async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], None]) -> None:
+    """Carry a plan out; ``say`` is told what has been done.
+
+    Raises:
+        UnavailableError: the slave does not get the rest in time, and all is as before; or it does not come back as
+            master, though it was told to.
+        MqtoolError: a broker refuses, and all is as before.
+    """
+    slave, master = plan.slave, plan.master
+    if master is not None:
+        end = await admin.ask(master.address, questions.change_role("stop"))
+        try:
+            await _until_it_has(admin, slave.address, end)
+            say(f"{slave.address} has all up to {end:,}")
+            moved = await _copy_offsets(admin, master.address, slave.address)
+            say(f"offsets of groups copied: {moved:,} of them had changed since the slave copied them")
+            await admin.ask(slave.address, questions.change_role("become", plan.role, MASTER, plan.epoch))
+        except BaseException:
+            await admin.ask(master.address, questions.change_role("go on"))
+            raise
+        await admin.ask(master.address, questions.change_role("become", "SLAVE", slave.broker_id, plan.epoch))
+    else:
+        await admin.ask(slave.address, questions.change_role("become", plan.role, MASTER, plan.epoch))
+    await _until_master(admin, slave)
+    say(f"{slave.address} is the master of {slave.broker_name}")
+    if master is not None:
+        say(f"{master.address} is its slave {slave.broker_id}")
+
+
+async def _until_it_has(admin: "AdminClient", address: str, end: int) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _CATCH_UP_SECONDS
+    while True:
+        here = int((await admin.ask(address, questions.runtime_info())).get(_END, "0"))
+        if here >= end:
+            return
+        if loop.time() > deadline:
+            lack = f"{end - here:,} bytes"
+            raise UnavailableError(f"{address} still lacks {lack} after {_CATCH_UP_SECONDS:.0f} s; all is as before")
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _copy_offsets(admin: "AdminClient", master: str, slave: str) -> int:
+    """Have a slave know how far groups have read at its master, and return how many offsets it did not know."""
+    there = await admin.ask(master, questions.consumer_offsets())
+    here = await admin.ask(slave, questions.consumer_offsets())
+    late = {key: offset for key, offset in there.items() if here.get(key) != offset}
+    deadline = asyncio.get_running_loop().time() + _COPY_SECONDS
+    for (topic, group, queue_id), offset in late.items():
+        while True:
+            try:
+                await admin.ask(slave, questions.set_offset(group, topic, queue_id, offset))
+                break
+            except RefusedError:  # it does not know the group yet: it copies such tables every ten seconds
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(_LOOK_SECONDS)
+    return len(late)
+
+
+async def _until_master(admin: "AdminClient", slave: "BrokerPlace") -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _SWAP_SECONDS
+    while True:
+        try:
+            masters = await admin.masters(slave.broker_name)
+            if any(one.address == slave.address for one in masters):
+                await admin.ask(slave.address, questions.runtime_info())
+                return
+        except MqtoolError:  # it is just being made
+            pass
+        if loop.time() > deadline:
+            raise UnavailableError(f"{slave.address} was told to become master, and name servers do not say so yet")
+        await asyncio.sleep(_LOOK_SECONDS)

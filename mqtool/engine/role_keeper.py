@@ -1,0 +1,165 @@
+"""A broker in the role that it has now: it begins anew in its process, on the same ports, when that is changed.
+
+Before it is a master it asks the name servers which others there are of its name, and these for the epoch of the last
+change of roles that they know: where that is higher than its own, another has become the master in its place.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from mqtool.engine.broker.kept_role import EPOCH, KeptRole, read_role, with_kept_role, write_role
+from mqtool.engine.broker.roles import role_of
+from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.streams.tls import TlsSettings
+from mqtool.errors import MqtoolError, UnavailableError
+from mqtool.formats.bodies import parse_body, parse_cluster_info
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from mqtool.engine.cluster import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+_ASK_MS = 3000
+_AGAIN_SECONDS = 1.0
+
+
+class Running(Protocol):
+    """A broker in one role, from its start to its end."""
+
+    async def start(self) -> None:
+        """Begin."""
+        ...
+
+    async def stop(self) -> None:
+        """End."""
+        ...
+
+
+class RoleKeeper:
+    """Runs a broker, one life after the other."""
+
+    def __init__(
+        self,
+        config: "BrokerConfig",
+        name_servers: Sequence[str],
+        make: Callable[["BrokerConfig", int, bool, Callable[[KeptRole], None]], Running],
+    ) -> None:
+        """Make one; nothing runs yet.
+
+        Args:
+            config: of the broker; what its store keeps of its role counts more.
+            name_servers: elsewhere, that are asked for others of its name.
+            make: returns the broker, not started, in the role of the settings that it is given; besides it gets its
+                epoch, whether it was something else a moment before, and whom to tell of a change of its role.
+        """
+        self._config = config
+        self._name_servers = name_servers
+        self._make = make
+        self._ports: BrokerConfig = config
+        self._changing: asyncio.Task[None] | None = None
+        self.running: Running
+
+    async def start(self) -> None:
+        """Begin in the role that the broker has by its store and its settings.
+
+        Raises:
+            UnavailableError: it would be a master, and there is another.
+            MqtoolError: it cannot begin.
+        """
+        kept = read_role(self._config.store)
+        settings, epoch = with_kept_role(self._config.settings, kept)
+        if settings != self._config.settings:
+            log.warning("by its store this broker is %s, id %d, epoch %d", settings.role, settings.broker_id, epoch)
+        if role_of(settings) is not Role.SLAVE:
+            settings, epoch = await self._if_it_is_the_master(settings, epoch)
+        self.running = self._make(replace(self._config, settings=settings), epoch, False, self._change)
+        await self.running.start()
+
+    def listens_on(self, port: int) -> None:
+        """Have the next life listen on the port of this one."""
+        self._ports = replace(self._config, port=port)
+
+    async def stop(self) -> None:
+        """End, after a change of roles that is under way."""
+        if self._changing is not None:
+            await self._changing
+        await self.running.stop()
+
+    def _change(self, kept: KeptRole) -> None:
+        self._changing = asyncio.create_task(self._begin_anew(kept))
+
+    async def _begin_anew(self, kept: KeptRole) -> None:
+        settings = replace(self._config.settings, role=kept.role, broker_id=kept.broker_id)
+        try:
+            await self.running.stop()
+        except MqtoolError:
+            log.exception("what this broker was did not end well")
+        while True:
+            running = self._make(replace(self._ports, settings=settings), kept.epoch, True, self._change)
+            try:
+                await running.start()
+            except MqtoolError as error:
+                log.error("this broker is nothing for now, it is to be %s: %s; it is tried again", kept.role, error)
+                await asyncio.sleep(_AGAIN_SECONDS)
+                continue
+            self.running = running
+            log.warning("this broker is %s now, id %d, epoch %d", kept.role, kept.broker_id, kept.epoch)
+            return
+
+    # Others of its name
+
+    async def _if_it_is_the_master(self, settings: BrokerSettings, epoch: int) -> tuple[BrokerSettings, int]:
+        """Return settings and epoch of a broker that is to be a master, or those of a slave where that is another."""
+        address, others = max(await self._epochs(settings), key=lambda one: one[1], default=("", 0))
+        if others <= epoch:
+            return settings, epoch
+        configured = self._config.settings
+        if role_of(configured) is not Role.SLAVE:
+            raise UnavailableError(
+                f"{settings.broker_name} has another master since epoch {others}, as {address} says, and this "
+                f"broker knows of epoch {epoch}: start it with brokerRole=SLAVE and a brokerId above 0"
+            )
+        log.warning("there is another master since epoch %d, as %s says: this broker is a slave again", others, address)
+        role, number = role_of(configured), configured.broker_id
+        write_role(self._config.store, KeptRole(role, number, others, role, number))
+        return configured, others
+
+    async def _epochs(self, settings: BrokerSettings) -> list[tuple[str, int]]:
+        """Return the addresses of others of its name that answer, and the epoch that each knows."""
+        tls = self._config.tls
+        listed = await asyncio.gather(*(self._others(one, settings, tls) for one in self._name_servers))
+        addresses = sorted({address for some in listed for address in some})
+        told = await asyncio.gather(*(_epoch_at(address) for address in addresses))
+        return list(zip(addresses, told, strict=True))
+
+    async def _others(self, name_server: str, settings: BrokerSettings, tls: TlsSettings) -> list[str]:
+        client = RemotingClient([name_server], tls.to_name_servers)
+        try:
+            answer = await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), _ASK_MS)
+            broker = parse_cluster_info(answer.body).brokers.get(settings.broker_name)
+        except MqtoolError:  # it does not know of others then
+            return []
+        finally:
+            await client.close()
+        return [*broker.addresses.values()] if broker and broker.cluster == settings.cluster_name else []
+
+
+async def _epoch_at(address: str) -> int:
+    client = RemotingClient([address])
+    try:
+        answer = await client.invoke(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), _ASK_MS)
+        table = parse_body(answer.body).get("table") if answer.body else None
+        text = str(table.get(EPOCH, "0")) if isinstance(table, dict) else "0"
+        return int(text) if text.isdecimal() else 0
+    except MqtoolError:
+        return 0
+    finally:
+        with contextlib.suppress(MqtoolError):
+            await client.close()

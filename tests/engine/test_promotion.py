@@ -1,0 +1,290 @@
+"""A slave becomes the master of its name: brokers in one process, asked as ``mqtool promote`` asks them."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mqtool
+from mqtool.engine.broker.kept_role import KeptRole, read_role, with_kept_role, write_role
+from mqtool.engine.broker.roles import role_of
+from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.client_runtime import promotion
+from mqtool.engine.client_runtime.admin_client import AdminClient
+from mqtool.engine.client_runtime.promotion import plan_promotion, promote
+from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, UnavailableError, UsageError
+from mqtool.formats.codes import RequestCode, ResponseCode
+from tests.commands.running import run
+from tests.engine.remoting.test_server import on_a_loop
+from tests.wire_client import Client
+
+SETTINGS: dict[str, str | int | bool] = {
+    "brokerName": "broker-a",
+    "mappedFileSizeCommitLog": 1 << 20,
+    "haSendHeartbeatInterval": 500,
+    "registerNameServerPeriod": 1000,
+}
+SLAVE = {**SETTINGS, "slaveReadEnable": True, "haCopyInterval": 300}
+
+
+@contextlib.asynccontextmanager
+async def names() -> AsyncIterator[str]:
+    """Run a name server, by a broker of another name, and give its address."""
+    async with asyncio.timeout(90), mqtool.Broker(settings={"brokerName": "other"}) as broker:
+        yield broker.name_server_address
+
+
+def master_of(folder: Path, name_server: str) -> mqtool.Broker:
+    return mqtool.Broker(folder, role="master", name_servers=[name_server], settings=SETTINGS)
+
+
+def slave_of(folder: Path, name_server: str, number: int = 1) -> mqtool.Broker:
+    return mqtool.Broker(folder, role="slave", name_servers=[name_server], settings={**SLAVE, "brokerId": number})
+
+
+async def figures(admin: AdminClient, broker_id: int) -> dict[str, str]:
+    [told] = [
+        one
+        for one in await admin.broker_figures()
+        if one.broker.broker_name == "broker-a" and one.broker.broker_id == broker_id
+    ]
+    return told.figures
+
+
+async def until_it_follows(admin: AdminClient, broker_id: int = 1, end: str = "") -> None:
+    """Wait until a slave follows its master, and has its log up to an end."""
+    while True:
+        with contextlib.suppress(ValueError, MqtoolError):
+            told = await figures(admin, broker_id)
+            if told.get("replicationStatus") == "following" and (not end or told["commitLogMaxOffset"] == end):
+                return
+        await asyncio.sleep(0.05)
+
+
+async def bodies(broker: mqtool.Broker) -> list[bytes]:
+    client = Client(broker.address)
+    found = [one.body for one in await client.messages("Orders")]
+    await client.close()
+    return found
+
+
+@on_a_loop
+async def test_master_and_slave_swap_and_nothing_acknowledged_is_lost_while_a_producer_goes_on(tmp_path: Path) -> None:
+    async with (
+        names() as name_server,
+        master_of(tmp_path / "a", name_server) as first,
+        slave_of(tmp_path / "b", name_server) as second,
+        AdminClient([name_server]) as admin,
+    ):
+        clients = [Client(first.address), Client(second.address)]
+        acknowledged: list[bytes] = []
+        is_over = asyncio.Event()
+
+        async def produce() -> None:
+            number = 0
+            while not is_over.is_set():
+                for client in clients:  # whichever is the master
+                    number += 1
+                    with contextlib.suppress(MqtoolError, AssertionError):
+                        await client.send(b"%d" % number)
+                        acknowledged.append(b"%d" % number)
+                        break
+                await asyncio.sleep(0.002)
+
+        producing = asyncio.create_task(produce())
+        await until_it_follows(admin)
+        while len(acknowledged) < 50:
+            await asyncio.sleep(0.01)
+        fields: dict[str, Any] = {"consumerGroup": "G", "topic": "Orders", "queueId": 0}
+        await clients[0].done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"G"}')
+        await clients[0].done(RequestCode.UPDATE_CONSUMER_OFFSET, **fields, commitOffset=17)
+
+        plan = await plan_promotion(admin, "broker-a")
+        assert plan.master is not None
+        assert (plan.slave.address, plan.master.address) == (second.address, first.address)
+        assert (plan.role, plan.epoch) == ("ASYNC_MASTER", 1)
+        said: list[str] = []
+        await promote(admin, plan, said.append)
+        assert said[-2:] == [f"{second.address} is the master of broker-a", f"{first.address} is its slave 1"]
+
+        count = len(acknowledged)
+        while len(acknowledged) < count + 50:
+            await asyncio.sleep(0.01)
+        is_over.set()
+        await producing
+        stored = await bodies(second)
+        assert sorted({*stored} & {*acknowledged}) == sorted(acknowledged)
+        assert len(stored) == len({*stored})
+        offset = await clients[1].done(RequestCode.QUERY_CONSUMER_OFFSET, **fields)
+        assert offset["offset"] == "17"
+        await until_it_follows(admin, 1, (await figures(admin, 0))["commitLogMaxOffset"])
+        end = int((await figures(admin, 0))["commitLogMaxOffset"])
+        logs = [
+            b"".join(one.read_bytes() for one in sorted((tmp_path / name / "commitlog").iterdir()))[:end]
+            for name in "ab"
+        ]
+        assert logs[0] == logs[1]
+        refused = await clients[0].ask(
+            RequestCode.SEND_MESSAGE, b"x", producerGroup="P", topic="Orders", defaultTopic="TBW102",
+            defaultTopicQueueNums=4, queueId=0, sysFlag=0, bornTimestamp=1, flag=0, batch=False, reconsumeTimes=0,
+            properties="",
+        )  # fmt: skip
+        assert refused.code != ResponseCode.SUCCESS
+        for client in clients:
+            await client.close()
+    assert read_role(tmp_path / "a") == KeptRole(Role.SLAVE, 1, 1, Role.ASYNC_MASTER, 0)
+    assert read_role(tmp_path / "b") == KeptRole(Role.ASYNC_MASTER, 0, 1, Role.SLAVE, 1)
+
+
+@on_a_loop
+async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_may_come_back_as_slave(
+    tmp_path: Path,
+) -> None:
+    async with (
+        names() as name_server,
+        slave_of(tmp_path / "b", name_server) as second,
+        slave_of(tmp_path / "c", name_server, 2) as third,
+        AdminClient([name_server]) as admin,
+    ):
+        async with master_of(tmp_path / "a", name_server) as first:
+            client = Client(first.address)
+            for number in range(10):
+                await client.send(b"%d" % number)
+            await client.close()
+            end = (await figures(admin, 0))["commitLogMaxOffset"]
+            for number in (1, 2):
+                await until_it_follows(admin, number, end)
+        plan = await plan_promotion(admin, "broker-a", 1)
+        assert (plan.master, plan.lag_bytes, plan.epoch) == (None, None, 1)
+        assert any("how many is not known" in one for one in plan.remarks)
+        await promote(admin, plan, lambda _: None)
+
+        with pytest.raises(UnavailableError, match="broker-a has another master since epoch 1"):
+            async with master_of(tmp_path / "a", name_server):
+                pass
+        while read_role(tmp_path / "c") != KeptRole(Role.SLAVE, 2, 1, Role.SLAVE, 2):  # it has learned of it
+            await asyncio.sleep(0.05)
+        async with slave_of(tmp_path / "a", name_server, 3):
+            client = Client(second.address)
+            await client.send(b"10")
+            await client.close()
+            end = (await figures(admin, 0))["commitLogMaxOffset"]
+            for number in (2, 3):
+                await until_it_follows(admin, number, end)
+        assert await bodies(second) == [b"%d" % number for number in range(11)]
+        assert third.address
+
+
+@on_a_loop
+async def test_a_promoted_slave_stays_master_over_a_start_and_is_slave_again_after_another_was_promoted(
+    tmp_path: Path,
+) -> None:
+    async with names() as name_server, AdminClient([name_server]) as admin:
+        async with slave_of(tmp_path / "b", name_server):
+            async with master_of(tmp_path / "a", name_server):
+                await until_it_follows(admin)
+            await promote(admin, await plan_promotion(admin, "broker-a"), lambda _: None)
+        async with slave_of(tmp_path / "b", name_server) as second, slave_of(tmp_path / "c", name_server, 2):
+            [master] = await admin.masters("broker-a")
+            assert master.address == second.address  # by its store, whatever its settings say
+            await until_it_follows(admin, 2)
+            await promote(admin, await plan_promotion(admin, "broker-a", 2), lambda _: None)
+            assert (await figures(admin, 0))["replicationEpoch"] == "2"
+        write_role(tmp_path / "b", KeptRole(Role.ASYNC_MASTER, 0, 1, Role.SLAVE, 1))  # as if it had been dead then
+        async with slave_of(tmp_path / "c", name_server, 2), slave_of(tmp_path / "b", name_server):
+            await until_it_follows(admin, 1)
+        assert read_role(tmp_path / "b") == KeptRole(Role.SLAVE, 1, 2, Role.SLAVE, 1)
+
+
+@on_a_loop
+async def test_where_the_slave_does_not_get_the_rest_the_master_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        names() as name_server,
+        master_of(tmp_path / "a", name_server) as first,
+        slave_of(tmp_path / "b", name_server),
+        AdminClient([name_server]) as admin,
+    ):
+        await until_it_follows(admin)
+        client = Client(first.address)
+        await client.send(b"before")
+        plan = await plan_promotion(admin, "broker-a")
+
+        async def never(admin: AdminClient, address: str, end: int) -> None:  # noqa: ARG001
+            with pytest.raises(AssertionError, match=r"code=14"):
+                await client.send(b"meanwhile")
+            raise UnavailableError("it still lacks 5 bytes")
+
+        monkeypatch.setattr(promotion, "_until_it_has", never)
+        with pytest.raises(UnavailableError, match="it still lacks 5 bytes"):
+            await promote(admin, plan, lambda _: None)
+        await client.send(b"after")
+        assert await bodies(first) == [b"before", b"after"]
+        again = await client.ask(RequestCode.CHANGE_ROLE, step="become", role="SLAVE", brokerId=1, epoch=0)
+        assert again.remark == "epoch 0 is not above 0, which is known here"
+        await client.close()
+    assert read_role(tmp_path / "a") is None
+
+
+@on_a_loop
+async def test_what_cannot_be_promoted_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        names() as name_server,
+        master_of(tmp_path / "a", name_server),
+        AdminClient([name_server]) as admin,
+    ):
+        with pytest.raises(NotFoundError, match="no broker is named broker-x"):
+            await plan_promotion(admin, "broker-x")
+        with pytest.raises(NotFoundError, match="broker-a has no slave"):
+            await plan_promotion(admin, "broker-a")
+        async with slave_of(tmp_path / "b", name_server):
+            await until_it_follows(admin)
+            with pytest.raises(NotFoundError, match="broker-a has no slave with the id 9"):
+                await plan_promotion(admin, "broker-a", 9)
+            with monkeypatch.context() as patch:
+                patch.setattr(promotion, "_OUR_SETTING", "a setting that no broker of RocketMQ has")
+                with pytest.raises(
+                    UsageError, match="is a broker of RocketMQ, which cannot be told to take no messages"
+                ):
+                    await plan_promotion(admin, "broker-a")
+                patch.setattr(promotion, "_STATUS", "what no slave of RocketMQ tells")
+                with pytest.raises(UsageError, match=r"set brokerRole=ASYNC_MASTER and brokerId=0, and start it"):
+                    await plan_promotion(admin, "broker-a")
+
+            dry = await asyncio.to_thread(run, "promote", "-n", name_server, "--broker", "broker-a", "--dry-run")
+            assert (dry.status, dry.rows[0]["epoch"], dry.rows[0]["lag_bytes"]) == (Status.DAMAGE, 1, 0)
+            assert "nothing was changed" in dry.remarks
+            done = await asyncio.to_thread(run, "promote", "-n", name_server, "--broker", "broker-a", "--yes")
+            assert done.status == Status.OK
+            assert "is the master of broker-a" in done.remarks
+
+
+def test_a_kept_role_counts_until_the_settings_say_something_else(tmp_path: Path) -> None:
+    settings, _ = BrokerSettings().updated({"brokerRole": "SLAVE", "brokerId": "1"})
+    assert read_role(tmp_path) is None
+    assert with_kept_role(settings, None) == (settings, 0)
+    kept = KeptRole(Role.SYNC_MASTER, 0, 7, Role.SLAVE, 1)
+    write_role(tmp_path, kept)
+    assert read_role(tmp_path) == kept
+    now, epoch = with_kept_role(settings, kept)
+    assert (role_of(now), now.broker_id, epoch) == (Role.SYNC_MASTER, 0, 7)
+    changed, _ = settings.updated({"brokerId": "2"})
+    assert with_kept_role(changed, kept) == (changed, 7)
+    path = tmp_path / "config" / "mqtoolRole.json"
+    for text in (
+        "",
+        "{",
+        "[]",
+        json.dumps({"role": "KING"}),
+        json.dumps({**json.loads(path.read_text()), "epoch": "x"}),
+    ):
+        path.write_text(text)
+        with pytest.raises(BadDataError, match=r"mqtoolRole\.json cannot be read"):
+            read_role(tmp_path)
