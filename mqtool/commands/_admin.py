@@ -9,7 +9,7 @@ from mqtool.commands._output import Output
 from mqtool.errors import FormatError, NotFoundError
 
 if TYPE_CHECKING:
-    from mqtool.engine.client_runtime.admin_client import GroupOffset
+    from mqtool.engine.client_runtime.admin_queries import GroupOffset
     from mqtool.engine.client_runtime.wire import Wire
     from mqtool.engine.store.dispatch import QueueKey
     from mqtool.engine.store.queue_view import QueueView
@@ -90,7 +90,7 @@ def offset_row(offset: "GroupOffset") -> dict[str, Any]:
 
 def stored_offsets(store: "StoreReader", is_wanted: "Callable[[OffsetKey], bool]") -> "list[GroupOffset]":
     """Return how far groups have read, by the offsets that a store keeps."""
-    from mqtool.engine.client_runtime.admin_client import group_offsets
+    from mqtool.engine.client_runtime.admin_queries import group_offsets
     from mqtool.engine.store.queue_view import open_queue, queue_keys
     from mqtool.formats.config_tables import consumer_offsets
 

@@ -12,7 +12,8 @@ from mqtool.engine.client.routes import MASTER
 from mqtool.errors import Status
 
 if TYPE_CHECKING:
-    from mqtool.engine.client_runtime.admin_client import AdminClient, BrokerPlace, Replication
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.admin_queries import BrokerPlace, Replication
 
 _COLUMNS = (
     "broker_name", "broker_id", "address", "version", "stored_per_second", "given_per_second", "disk_used",

@@ -360,7 +360,7 @@ def resend(
 
 def _letters_of_store(store: "StoreReader", chosen: Chosen, broker_name: str | None) -> "list[DeadLetter]":
     """Return the dead letters of a store with the addresses that they had at its broker."""
-    from mqtool.engine.client_runtime.admin_changes import Master
+    from mqtool.engine.client_runtime.admin_queries import Master
     from mqtool.engine.client_runtime.browser import Browsed
     from mqtool.engine.client_runtime.dead_letters import DeadLetter, origin_topic
 

@@ -16,7 +16,8 @@ from mqtool.errors import Status, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client.questions import Members
-    from mqtool.engine.client_runtime.admin_client import AdminClient, GroupOffset
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.admin_queries import GroupOffset
     from mqtool.engine.store.reader import StoreReader
     from mqtool.formats.config_tables import SubscriptionGroup
 
@@ -116,7 +117,7 @@ def _show(rows: list[dict[str, Any]], output: Output) -> None:
 
 
 def _shown_by_store(store: "StoreReader", group: str) -> list[dict[str, Any]]:
-    from mqtool.engine.client_runtime.admin_changes import check_known
+    from mqtool.engine.client_runtime.admin_queries import check_known
 
     groups = _stored_groups(store)
     offsets = stored_offsets(store, lambda key: key[1] == group)

@@ -8,7 +8,7 @@ import pytest
 
 from mqtool.cli import COMMANDS, cli
 from mqtool.commands._options import matching
-from mqtool.engine.client_runtime.admin_changes import check_known
+from mqtool.engine.client_runtime.admin_queries import check_known
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.errors import NotFoundError, Status
 from tests.commands.running import run

@@ -3,37 +3,24 @@
 Cost: a few requests to each broker, and one for each queue that a time is looked up in.
 """
 
-import difflib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mqtool.engine.client import questions
+from mqtool.engine.client_runtime.admin_queries import AdminQueries, Master, check_known
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.config_changes import changed_group, changed_topic, differences, group_differences
-from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIXES, is_system_topic
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from mqtool.engine.client.questions import Question, QueueEnds
-    from mqtool.engine.client_runtime.admin_client import AdminClient
 
 T = TypeVar("T")
-
-_GLOB = frozenset("*?[")
-_OF_BROKERS = (*SYSTEM_GROUP_PREFIXES, "CID_ONS", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
-"""How groups begin that each broker has."""
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-class Master(NamedTuple):
-    """A broker that may be written to."""
-
-    cluster: str
-    broker_name: str
-    address: str
 
 
 @dataclass(frozen=True)
@@ -83,28 +70,11 @@ class Changes:
             self.add("create" if before is None else "replace", broker, request, difference(before, after), **fields)
 
 
-def check_known(name: str, names: Collection[str], what: str, advice: str = "") -> None:
-    """Refuse a name that is not there, with what to do then.
-
-    Raises:
-        NotFoundError: it lists near names.
-        UsageError: it is a pattern.
-    """
-    if name in names:
-        return
-    if _GLOB & {*name}:
-        raise UsageError(f"give the {what} by its name, not by a pattern: {name}")
-    own = sorted(one for one in names if not one.startswith(_OF_BROKERS) and not is_system_topic(one))
-    likely = [one for one in own if not one.startswith("%")] or own
-    near = ", ".join(difflib.get_close_matches(name, own, 5, 0.4) or likely[:5])
-    raise NotFoundError(f"no {what} matches {name}{f'; near it: {near}' if near else ''}{advice}")
-
-
 # Topics
 
 
 async def plan_topic(
-    admin: "AdminClient", brokers: Sequence[Master], topic: str, queue_count: int | None, perm: int | None
+    admin: AdminQueries, brokers: Sequence[Master], topic: str, queue_count: int | None, perm: int | None
 ) -> Changes:
     """Plan to make a topic, or to change it."""
     changes = Changes()
@@ -115,7 +85,7 @@ async def plan_topic(
     return changes
 
 
-async def plan_topic_deletion(admin: "AdminClient", brokers: Sequence[Master], topic: str) -> Changes:
+async def plan_topic_deletion(admin: AdminQueries, brokers: Sequence[Master], topic: str) -> Changes:
     """Plan to delete a topic and its queues."""
     changes = Changes()
     holders = await _holders(admin, brokers, questions.topic_configs, topic, "topic")
@@ -124,7 +94,7 @@ async def plan_topic_deletion(admin: "AdminClient", brokers: Sequence[Master], t
 
 
 async def _holders(
-    admin: "AdminClient",
+    admin: AdminQueries,
     brokers: Sequence[Master],
     question: "Callable[[], Question[dict[str, T]]]",
     name: str,
@@ -136,7 +106,7 @@ async def _holders(
     return [broker for broker, held in answers if name in held]
 
 
-async def _add_topic_deletion(admin: "AdminClient", holders: Sequence[Master], topic: str, changes: Changes) -> None:
+async def _add_topic_deletion(admin: AdminQueries, holders: Sequence[Master], topic: str, changes: Changes) -> None:
     for broker, queues in await admin.ask_each(holders, lambda: questions.topic_queues(topic)):
         count = sum(queue.max_offset - queue.min_offset for queue in queues.values())
         reason = f"{_counted(len(queues), 'queue')} with {_counted(count, 'message')} that can no longer be consumed"
@@ -148,7 +118,7 @@ async def _add_topic_deletion(admin: "AdminClient", holders: Sequence[Master], t
 
 
 async def plan_group(
-    admin: "AdminClient",
+    admin: AdminQueries,
     brokers: Sequence[Master],
     group: str,
     retries: int | None,
@@ -165,7 +135,7 @@ async def plan_group(
     return changes
 
 
-async def plan_group_deletion(admin: "AdminClient", brokers: Sequence[Master], group: str) -> Changes:
+async def plan_group_deletion(admin: AdminQueries, brokers: Sequence[Master], group: str) -> Changes:
     """Plan to delete a group, its offsets, and its topics for retries and dead letters."""
     changes = Changes()
     for broker in await _holders(admin, brokers, questions.groups, group, "group"):
@@ -198,7 +168,7 @@ class Wanted(NamedTuple):
 
 
 async def plan_offsets(
-    admin: "AdminClient", brokers: Sequence[Master], group: str, topics: Sequence[str], wanted: Wanted
+    admin: AdminQueries, brokers: Sequence[Master], group: str, topics: Sequence[str], wanted: Wanted
 ) -> Changes:
     """Plan to set what a group reads next of topics."""
     changes = Changes()
@@ -222,7 +192,7 @@ class _OffsetPlan:
     """What one group is to read next of one topic on one broker."""
 
     def __init__(
-        self, admin: "AdminClient", broker: Master, group: str, topic: str, wanted: Wanted, changes: Changes
+        self, admin: AdminQueries, broker: Master, group: str, topic: str, wanted: Wanted, changes: Changes
     ) -> None:
         self._admin = admin
         self._broker = broker

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import NamedTuple
 
 from mqtool.engine.client import questions
-from mqtool.engine.client_runtime.admin_changes import Master, check_known
 from mqtool.engine.client_runtime.admin_client import AdminClient
+from mqtool.engine.client_runtime.admin_queries import Master, check_known
 from mqtool.engine.client_runtime.wire import together
 from mqtool.engine.store.search import Query
 from mqtool.errors import BadDataError, FormatError, NotFoundError, UsageError

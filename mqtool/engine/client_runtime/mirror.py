@@ -20,8 +20,8 @@ from mqtool.engine.client import mirroring, questions, sending
 from mqtool.engine.client.mirroring import Copy, Hop, OffsetMap
 from mqtool.engine.client.questions import Pulled
 from mqtool.engine.client.routes import masters, writable_queues
-from mqtool.engine.client_runtime.admin_changes import Master
 from mqtool.engine.client_runtime.admin_client import AdminClient
+from mqtool.engine.client_runtime.admin_queries import Master
 from mqtool.engine.client_runtime.wire import together
 from mqtool.errors import (
     IllegalMessageError,

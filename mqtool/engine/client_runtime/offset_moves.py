@@ -9,16 +9,14 @@ Cost: a request for each broker, and for what goes by time one or two for each q
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mqtool.engine.client import questions
-from mqtool.engine.client_runtime.admin_changes import Changes, Master, check_known
+from mqtool.engine.client_runtime.admin_changes import Changes
+from mqtool.engine.client_runtime.admin_queries import AdminQueries, GroupOffset, Master, TopicQueue, check_known
 from mqtool.engine.client_runtime.wire import together
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
-
-if TYPE_CHECKING:
-    from mqtool.engine.client_runtime.admin_client import AdminClient, GroupOffset, TopicQueue
 
 _AT_ONCE = 32
 _NEW = "; a new one is made by `mqtool group create {}`"
@@ -47,7 +45,7 @@ class KeptOffset(NamedTuple):
     is_at_end: bool
 
 
-async def plan_positions(admin: "AdminClient", brokers: Sequence[Master], positions: Collection[Position]) -> Changes:
+async def plan_positions(admin: AdminQueries, brokers: Sequence[Master], positions: Collection[Position]) -> Changes:
     """Plan to set what groups read next; what they are at already is left out.
 
     Raises:
@@ -86,7 +84,7 @@ async def plan_positions(admin: "AdminClient", brokers: Sequence[Master], positi
 
 
 async def copied(
-    admin: "AdminClient", from_group: str, to_group: str, is_wanted: Callable[[str], bool]
+    admin: AdminQueries, from_group: str, to_group: str, is_wanted: Callable[[str], bool]
 ) -> list[Position]:
     """Return where a group is to go on that takes over from another, in topics that are wanted.
 
@@ -108,7 +106,7 @@ async def copied(
     return positions
 
 
-async def _committed(admin: "AdminClient", group: str, is_wanted: Callable[[str], bool]) -> "list[GroupOffset]":
+async def _committed(admin: AdminQueries, group: str, is_wanted: Callable[[str], bool]) -> "list[GroupOffset]":
     own = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
     return [
         one
@@ -118,7 +116,7 @@ async def _committed(admin: "AdminClient", group: str, is_wanted: Callable[[str]
 
 
 async def shifted(
-    admin: "AdminClient", group: str, is_wanted: Callable[[str], bool], by: int | None, by_ms: int | None, now: int
+    admin: AdminQueries, group: str, is_wanted: Callable[[str], bool], by: int | None, by_ms: int | None, now: int
 ) -> list[Position]:
     """Return where a group is to go on that is moved back (negative) or forward, within what its queues hold.
 
@@ -155,7 +153,7 @@ async def shifted(
     return await together(position(one) for one in found)
 
 
-async def kept(admin: "AdminClient", offsets: "Iterable[GroupOffset]", now: int) -> list[KeptOffset]:
+async def kept(admin: AdminQueries, offsets: "Iterable[GroupOffset]", now: int) -> list[KeptOffset]:
     """Return committed offsets as they can be taken to another cluster."""
     addresses = {master.broker_name: master.address for master in await admin.masters()}
 
@@ -169,7 +167,7 @@ async def kept(admin: "AdminClient", offsets: "Iterable[GroupOffset]", now: int)
     return await together(one_kept(one) for one in offsets if one.consumer_offset is not None)
 
 
-async def _next_timestamp(admin: "AdminClient", address: str, one: "GroupOffset", now: int) -> int:
+async def _next_timestamp(admin: AdminQueries, address: str, one: "GroupOffset", now: int) -> int:
     """Return the store time of what a group reads next, ``now`` where that has not come yet."""
     from mqtool.formats.inner_batch import messages_of
 
@@ -183,7 +181,7 @@ async def _next_timestamp(admin: "AdminClient", address: str, one: "GroupOffset"
     return now
 
 
-async def translated(admin: "AdminClient", offsets: Sequence[KeptOffset], now: int) -> list[Position]:
+async def translated(admin: AdminQueries, offsets: Sequence[KeptOffset], now: int) -> list[Position]:
     """Return where groups are to go on by offsets that were kept.
 
     A topic whose queues still have what was next goes on there exactly; another goes by time, in all its queues.
@@ -220,15 +218,13 @@ async def translated(admin: "AdminClient", offsets: Sequence[KeptOffset], now: i
 
 
 async def _is_still_there(
-    admin: "AdminClient",
+    admin: AdminQueries,
     addresses: dict[str, str],
     queues: "dict[tuple[str, str, int], TopicQueue]",
     one: KeptOffset,
     now: int,
 ) -> bool:
     """Tell whether a queue here is the one that an offset was kept of: what was next has the same store time."""
-    from mqtool.engine.client_runtime.admin_client import GroupOffset
-
     queue = queues.get((one.topic, one.broker_name, one.queue_id))
     if queue is None or not queue.min_offset <= one.consumer_offset <= queue.max_offset:
         return False

@@ -1,0 +1,411 @@
+"""What administrators ask of brokers, for asyncio: topics, groups, offsets, the brokers themselves.
+
+Cost: every call asks each master that is registered, sixteen requests at a time; nothing is remembered between calls.
+"""
+
+import difflib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from mqtool.engine.client import questions
+from mqtool.engine.client.questions import Members, Question
+from mqtool.engine.client.routes import MASTER
+from mqtool.engine.client_runtime.client import Running
+from mqtool.engine.client_runtime.given_options import options_of
+from mqtool.engine.client_runtime.instance import ClientOptions, wire_of
+from mqtool.engine.client_runtime.wire import ANSWER_MS, Wire, together
+from mqtool.errors import MqtoolError, NotFoundError, UnavailableError, UsageError
+from mqtool.formats.bodies import MessageQueue
+from mqtool.formats.config_tables import SubscriptionGroup, TopicConfig, subscription_groups
+from mqtool.formats.topics import SYSTEM_GROUP_PREFIXES, is_system_topic
+
+T = TypeVar("T")
+
+_GLOB = frozenset("*?[")
+_OF_BROKERS = (*SYSTEM_GROUP_PREFIXES, "CID_ONS", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
+"""How groups begin that each broker has."""
+
+
+class Master(NamedTuple):
+    """A broker that may be written to."""
+
+    cluster: str
+    broker_name: str
+    address: str
+
+
+class BrokerPlace(NamedTuple):
+    """A broker that is registered; the id of a master is 0."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+class BrokerFigures(NamedTuple):
+    """What a broker tells of itself, by RocketMQ's names; or ``error``, why it does not."""
+
+    broker: BrokerPlace
+    figures: dict[str, str]
+    error: MqtoolError | None = None
+
+
+class Replication(NamedTuple):
+    """How a broker takes part in replication."""
+
+    broker: BrokerPlace
+    role: str  # ASYNC_MASTER, SYNC_MASTER, SLAVE; MASTER of one that does not say which
+    lag_bytes: int | None  # of a slave: what its log lacks of its master's; None where one of them does not answer
+    lag_seconds: (
+        float | None
+    )  # since when it lacks that; known where the master is one of mqtool, or nothing is lacking
+    in_sync_count: int | None  # of a master: how many have its log, itself included; brokers of 4.9 do not tell
+    fault: str  # why a slave does not follow its master
+
+
+class TopicOnBroker(NamedTuple):
+    """The settings that a broker has for a topic."""
+
+    broker_name: str
+    settings: TopicConfig
+
+
+class TopicQueue(NamedTuple):
+    """What a broker has of a queue: its first offset, the one behind its last, and when (ms) that was stored, or 0."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_timestamp: int
+
+
+class GroupOffset(NamedTuple):
+    """How far a group has read a queue.
+
+    ``consumer_offset`` is None where nothing was committed: the queue counts from its first message then. The queue's
+    own offsets, and the lag, are None where the broker has no such queue any more. A store names no broker.
+    """
+
+    group: str
+    topic: str
+    broker_name: str | None
+    queue_id: int
+    min_offset: int | None
+    consumer_offset: int | None
+    max_offset: int | None
+    lag: int | None
+
+
+class GroupOnBroker(NamedTuple):
+    """The settings that a broker has for a group, how many consumers are online there, and what is left for them."""
+
+    broker_name: str
+    settings: SubscriptionGroup
+    members: int
+    lag: int | None
+
+
+class GroupState(NamedTuple):
+    """What a broker knows of a group; ``online`` is None where no consumer is.
+
+    ``holders`` tells which consumer works on a queue, as far as they tell.
+    """
+
+    broker_name: str
+    settings: SubscriptionGroup
+    online: Members | None
+    offsets: list[GroupOffset]
+    holders: dict[MessageQueue, str]
+
+
+class AdminQueries(Running):
+    """Asks brokers, and changes nothing."""
+
+    _kind = "admin client"
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] | None = None,
+        options: "ClientOptions | Mapping[str, Any] | None" = None,
+        **more: Any,
+    ) -> None:
+        """Make a client; nothing is asked yet.
+
+        Args:
+            name_servers: as ``host:port;host:port``, or a sequence; by default what NAMESRV_ADDR says.
+            options: how it connects.
+            **more: options by name.
+
+        Raises:
+            UsageError: the addresses or the options make no sense.
+        """
+        self._wire: Wire = wire_of(name_servers, options_of(ClientOptions, options, more))
+
+    def __repr__(self) -> str:
+        state = "running" if self._is_running else "not running"
+        return f"<{type(self).__name__} of {';'.join(self._wire.name_servers)}, {state}>"
+
+    async def start(self) -> None:
+        """Begin; connections are made when they are needed."""
+        self._check_stopped()
+        self._is_running = True
+
+    async def shutdown(self) -> None:
+        """End all connections."""
+        self._is_running = False
+        await self._wire.close()
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The addresses of the name servers."""
+        return self._wire.name_servers
+
+    def ask(self, address: str, question: Question[T], timeout_ms: int = ANSWER_MS) -> Awaitable[T]:
+        """Ask one server; raises what ``Wire.ask`` does."""
+        self._check_running()
+        return self._wire.ask(address, question, timeout_ms)
+
+    async def ask_name_server(self, question: Question[T]) -> T:
+        """Ask the name servers, the first of them that can be reached."""
+        self._check_running()
+        return await self._wire.ask_name_server(question)
+
+    async def ask_each(self, brokers: Iterable[Master], question: Callable[[], Question[T]]) -> list[tuple[Master, T]]:
+        """Ask all brokers the same and return each with its answer."""
+        asked = [*brokers]
+        answers = await together(self.ask(broker.address, question()) for broker in asked)
+        return list(zip(asked, answers, strict=True))
+
+    async def brokers(self) -> list[BrokerPlace]:
+        """Return all brokers that are registered.
+
+        Raises:
+            UnavailableError: there is none, or no name server answers.
+        """
+        info = await self.ask_name_server(questions.clusters())
+        places = sorted(
+            BrokerPlace(broker.cluster, name, broker_id, address)
+            for name, broker in info.brokers.items()
+            for broker_id, address in broker.addresses.items()
+        )
+        if not places:
+            raise UnavailableError(f"no broker is registered with {', '.join(self.name_servers)}")
+        return places
+
+    async def masters(self, broker_name: str | None = None) -> list[Master]:
+        """Return the brokers that may be written to, or the one of a name.
+
+        Raises:
+            UnavailableError: there is none.
+            NotFoundError: none has this name.
+        """
+        places = await self.brokers()
+        found = [Master(one.cluster, one.broker_name, one.address) for one in places if one.broker_id == MASTER]
+        if not found:
+            raise UnavailableError(f"no broker is registered with {', '.join(self.name_servers)}")
+        named = [master for master in found if broker_name in (None, master.broker_name)]
+        if not named:
+            known = ", ".join(master.broker_name for master in found)
+            raise NotFoundError(f"no broker is named {broker_name}; there are {known}")
+        return named
+
+    async def broker_figures(self, brokers: Iterable[BrokerPlace] | None = None) -> list[BrokerFigures]:
+        """Return what brokers tell of themselves: of all, or those given; who does not answer has an error."""
+
+        async def told(broker: BrokerPlace) -> BrokerFigures:
+            try:
+                return BrokerFigures(broker, await self.ask(broker.address, questions.runtime_info()))
+            except MqtoolError as error:
+                return BrokerFigures(broker, {}, error)
+
+        return await together(told(broker) for broker in (await self.brokers() if brokers is None else brokers))
+
+    async def replication(self, told: Iterable[BrokerFigures] | None = None) -> list[Replication]:
+        """Return how brokers take part in replication: all, or those of ``told``, whose figures are taken from there.
+
+        How far a slave is behind is what its own figures and those of its master say, which are asked for one after the
+        other: of a busy master it is some messages off.
+        """
+        figures = list(await self.broker_figures() if told is None else told)
+        places = {
+            (one.broker.cluster, one.broker.broker_name): one for one in figures if one.broker.broker_id == MASTER
+        }
+        statuses = await together(self._ha_status(one) for one in places.values())
+        status_of = dict(zip(places, statuses, strict=True))
+        found = []
+        for one, role in zip(figures, await together(self._role(one) for one in figures), strict=True):
+            place = one.broker
+            key = (place.cluster, place.broker_name)
+            status = status_of.get(key)
+            if place.broker_id == MASTER:
+                count = None if status is None else 1 + status.in_sync_slaves
+                found.append(Replication(place, role, None, None, count, ""))
+                continue
+            end, own_end = _log_end(places.get(key)), _log_end(one)
+            lag = None if end is None or own_end is None else max(end - own_end, 0)
+            fault = one.figures.get("replicationReason", "")  # of a slave of mqtool
+            found.append(Replication(place, role, lag, _lag_seconds(lag, own_end, place, status), None, fault))
+        return found
+
+    async def _role(self, told: BrokerFigures) -> str:
+        try:
+            settings = {} if told.error else await self.ask(told.broker.address, questions.broker_settings())
+        except MqtoolError:
+            settings = {}
+        return settings.get("brokerRole") or ("MASTER" if told.broker.broker_id == MASTER else "SLAVE")
+
+    async def _ha_status(self, told: BrokerFigures) -> "questions.HaStatus | None":
+        try:
+            return None if told.error else await self.ask(told.broker.address, questions.ha_status())
+        except MqtoolError:
+            return None
+
+    async def topics(self) -> list[TopicOnBroker]:
+        """Return all topics with their settings, one for each broker that has the topic."""
+        answers = await self.ask_each(await self.masters(), questions.topic_configs)
+        return [TopicOnBroker(broker.broker_name, one) for broker, configs in answers for one in configs.values()]
+
+    async def topic_queues(self, *topics: str) -> list[TopicQueue]:
+        """Return the queues of topics, on all brokers that have them.
+
+        Raises:
+            NotFoundError: no broker has such a topic.
+        """
+        answers = await self.ask_each(await self.masters(), questions.topic_configs)
+        for topic in topics:
+            check_known(topic, {name for _, configs in answers for name in configs}, "topic")
+        asked = [(broker, topic) for topic in topics for broker, configs in answers if topic in configs]
+        told = await together(self.ask(broker.address, questions.topic_queues(topic)) for broker, topic in asked)
+        return [
+            TopicQueue(topic, broker.broker_name, queue_id, *queue)
+            for (broker, topic), queues in zip(asked, told, strict=True)
+            for queue_id, queue in queues.items()
+        ]
+
+    async def group_names(self) -> set[str]:
+        """Return the names of all groups."""
+        return {name for _, tables in await self.ask_each(await self.masters(), questions.groups) for name in tables}
+
+    async def groups(self, names: Collection[str] | None = None) -> list[GroupOnBroker]:
+        """Return all groups with their settings, or those named; one for each broker that has the group."""
+        rows = []
+        for broker, told in await self.ask_each(await self.masters(), questions.groups):
+            tables = {name: table for name, table in told.items() if names is None or name in names}
+            online = await together(self.ask(broker.address, questions.members(name)) for name in tables)
+            lags: dict[str, int] = {}
+            for offset in await self._offsets_of(broker, tables):
+                lags[offset.group] = lags.get(offset.group, 0) + (offset.lag or 0)
+            settings = subscription_groups({"subscriptionGroupTable": tables})
+            rows += [
+                GroupOnBroker(broker.broker_name, one, len(members.members) if members else 0, lags.get(name))
+                for (name, one), members in zip(settings.items(), online, strict=True)
+            ]
+        return rows
+
+    async def group(self, group: str) -> list[GroupState]:
+        """Return what each broker knows of a group.
+
+        Raises:
+            NotFoundError: no broker has it.
+        """
+        answers = await self.ask_each(await self.masters(), questions.groups)
+        check_known(group, {name for _, tables in answers for name in tables}, "group")
+        return [
+            await self._group_on(broker, subscription_groups({"subscriptionGroupTable": {group: tables[group]}})[group])
+            for broker, tables in answers
+            if group in tables
+        ]
+
+    async def _group_on(self, broker: Master, settings: SubscriptionGroup) -> GroupState:
+        group = settings.group
+        offsets = await self._offsets_of(broker, (group,))
+        online = await self.ask(broker.address, questions.members(group))
+        holders: dict[MessageQueue, str] = {}
+        for member in online.members if online else ():
+            try:
+                for queue in await self.ask(broker.address, questions.held_queues(group, member.client_id)):
+                    holders[queue] = member.client_id
+            except MqtoolError:  # not all clients tell
+                continue
+        return GroupState(broker.broker_name, settings, online, offsets, holders)
+
+    async def offsets(self, group: str | None = None) -> list[GroupOffset]:
+        """Return how far groups, or one of them, have read all queues of topics that they have read at all."""
+        rows = []
+        for broker in await self.masters():
+            rows += await self._offsets_of(broker, None if group is None else (group,))
+        return rows
+
+    async def _offsets_of(self, broker: Master, groups: Collection[str] | None) -> list[GroupOffset]:
+        told = await self.ask(broker.address, questions.consumer_offsets())
+        offsets = {key: offset for key, offset in told.items() if groups is None or key[1] in groups}
+        topics = sorted({topic for topic, _, _ in offsets})
+        answers = await together(self.ask(broker.address, questions.topic_queues(topic)) for topic in topics)
+        ends = {
+            (topic, queue_id): (queue.min_offset, queue.max_offset)
+            for topic, queues in zip(topics, answers, strict=True)
+            for queue_id, queue in queues.items()
+        }
+        return group_offsets(offsets, ends, broker.broker_name)
+
+
+def check_known(name: str, names: Collection[str], what: str, advice: str = "") -> None:
+    """Refuse a name that is not there, with what to do then.
+
+    Raises:
+        NotFoundError: it lists near names.
+        UsageError: it is a pattern.
+    """
+    if name in names:
+        return
+    if _GLOB & {*name}:
+        raise UsageError(f"give the {what} by its name, not by a pattern: {name}")
+    own = sorted(one for one in names if not one.startswith(_OF_BROKERS) and not is_system_topic(one))
+    likely = [one for one in own if not one.startswith("%")] or own
+    near = ", ".join(difflib.get_close_matches(name, own, 5, 0.4) or likely[:5])
+    raise NotFoundError(f"no {what} matches {name}{f'; near it: {near}' if near else ''}{advice}")
+
+
+def group_offsets(
+    offsets: "dict[tuple[str, str, int], int]", ends: "dict[tuple[str, int], tuple[int, int]]", broker_name: str | None
+) -> list[GroupOffset]:
+    """Return how far groups have read, of every queue of their topics.
+
+    Args:
+        offsets: by topic, group and queue id, what was committed.
+        ends: by topic and queue id, the first offset and the one behind the last.
+        broker_name: of the broker that has them.
+    """
+    queue_ids: dict[str, set[int]] = {}
+    for topic, queue_id in ends:
+        queue_ids.setdefault(topic, set()).add(queue_id)
+    pairs = {(topic, group) for topic, group, _ in offsets}
+    keys = {(topic, group, queue_id) for topic, group in pairs for queue_id in queue_ids.get(topic, ())} | {*offsets}
+    rows = []
+    for topic, group, queue_id in sorted(keys, key=lambda key: (key[1], key)):
+        offset = offsets.get((topic, group, queue_id))
+        low, high = ends.get((topic, queue_id), (None, None))
+        lag = None if high is None else max(high - ((low or 0) if offset is None else offset), 0)
+        rows.append(GroupOffset(group, topic, broker_name, queue_id, low, offset, high, lag))
+    return rows
+
+
+def _log_end(told: BrokerFigures | None) -> int | None:
+    """Return where the log of a broker ends, None where that is not known."""
+    text = told.figures.get("commitLogMaxOffset", "") if told else ""
+    return int(text) if text.isdecimal() else None
+
+
+def _lag_seconds(
+    lag: int | None, end: int | None, place: BrokerPlace, status: "questions.HaStatus | None"
+) -> float | None:
+    """Return since when a slave lacks what it lacks: of the connections from its host that nearest to its end tells."""
+    if not lag or end is None:
+        return None if lag is None else 0.0
+    host = place.address.rpartition(":")[0]
+    near = [one for one in (status.slaves if status else ()) if one.host == host and one.lag_ms is not None]
+    lags = [one.lag_ms for one in sorted(near, key=lambda one: abs(one.acknowledged_offset - end))]
+    return None if not lags or lags[0] is None else lags[0] / 1000
