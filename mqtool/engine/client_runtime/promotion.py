@@ -17,7 +17,8 @@ from mqtool.engine.client.routes import MASTER
 from mqtool.errors import MqtoolError, NotFoundError, RefusedError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from mqtool.engine.client_runtime.admin_client import AdminClient, BrokerFigures, BrokerPlace
+    from mqtool.engine.client_runtime.admin_client import AdminClient
+    from mqtool.engine.client_runtime.admin_queries import BrokerFigures, BrokerPlace
 
 _CATCH_UP_SECONDS = 30.0
 _COPY_SECONDS = 20.0
