@@ -48,6 +48,7 @@ EXAMPLES = {
     "offset": "mqtool offset reset -s store --group billing --topic OrderEvents --latest --dry-run",
     "dlq": "mqtool dlq resend -n localhost:9876 --group billing",
     "cluster": "mqtool cluster show -n localhost:9876",
+    "promote": "mqtool promote -n localhost:9876 --broker broker-a --dry-run",
     "spark": "mqtool spark verify -s '/brokers/*/store'",
 }
 """A command line for each command; those of a store are run in the folder of ``sessions``."""
@@ -70,6 +71,8 @@ STATUSES = {
     "send": "69 no broker took the message",
     "mirror": "5 something could not be copied",
     "dlq": "5 some letters could not be copied",
+    "cluster": "4 with `--max-lag`, if a slave is farther behind; 69 a broker does not answer",
+    "promote": "3 with `--dry-run`, or if it was declined",
     "spark": "those of the command of the same name; 69 without pyspark, Java or an answer of the master",
 }
 """What statuses mean for a command, beside those of all commands."""
