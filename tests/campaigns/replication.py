@@ -1,0 +1,100 @@
+"""The table of scenarios of replication and combinations: who is master, who is slave, of which version.
+
+::
+
+    python -m tests.campaigns.replication > docs/reports/replication.md        all combinations: two hours
+    python -m tests.campaigns.replication --master mqtool --slave 5.3.3 [SCENARIO ...]
+
+A scenario that fails is run for RocketMQ with itself in the same version, too: where that fails as well it counts as
+RocketMQ's, and is listed. Ends with status 1 when another fails.
+"""
+
+# ruff: noqa: T201  its results go to standard output
+
+import argparse
+import datetime
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.differential.java_store import VERSIONS
+from tests.interop.replication import OURS, run_scenarios
+
+COMBINATIONS = [
+    *((OURS, version) for version in VERSIONS),
+    *((version, OURS) for version in VERSIONS),
+    (OURS, OURS),
+]
+
+INTRODUCTION = """\
+# Who replicates with whom
+
+Made on {day} by `python -m tests.campaigns.replication`: real brokers, and `mqtool serve` as master, as slave, and as
+both; the name server is ours. What a scenario checks stands in its source below `tests/interop/ha`: bytes of logs,
+queues and tables, and what producers and consumers are told. A cell is the time it took, in seconds. Empty: not run.
+"""
+
+
+def main() -> int:
+    """Run what was asked for and print the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--master", help="a version of RocketMQ, or mqtool; default: all combinations")
+    parser.add_argument("--slave")
+    parser.add_argument("--jobs", type=int, default=2, help="scenarios at a time")
+    parser.add_argument("--patience", type=int, default=3, help="what limits of time are multiplied by")
+    parser.add_argument("scenarios", nargs="*")
+    options = parser.parse_args()
+    if bool(options.master) != bool(options.slave):
+        parser.error("--master and --slave belong together")
+    chosen = [(options.master, options.slave)] if options.master else COMBINATIONS
+    rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    theirs: list[str] = []
+    failed: list[str] = []
+    for master, slave in chosen:
+        rows[master, slave] = of = _run(master, slave, options, options.scenarios)
+        for name in [name for name, row in of.items() if not row["ok"]]:
+            version = next((one for one in (master, slave) if one != OURS), None)
+            sentence = f"{name}, {_name(master)} and {_name(slave)}: {of[name]['detail']}"
+            if version and not _run(version, version, options, [name])[name]["ok"]:
+                theirs.append(sentence)
+            else:
+                failed.append(sentence)
+    print(_page(rows, theirs, failed))
+    return 1 if failed else 0
+
+
+def _run(master: str, slave: str, options: argparse.Namespace, names: list[str]) -> dict[str, dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="mqtool-replication-") as work:
+        found = {}
+        for row in run_scenarios(master, slave, Path(work), *names, patience=options.patience, jobs=options.jobs):
+            print(f"{_name(master)} > {_name(slave)}: {row}", file=sys.stderr, flush=True)
+            found[str(row["scenario"]).removeprefix("ha/")] = row
+        return found
+
+
+def _name(version: str) -> str:
+    return "mqtool" if version == OURS else f"Java {version}"
+
+
+def _page(rows: dict[tuple[str, str], dict[str, dict[str, Any]]], theirs: list[str], failed: list[str]) -> str:
+    names = dict.fromkeys(name for of in rows.values() for name in of)
+    lines = [INTRODUCTION.format(day=datetime.datetime.now(datetime.UTC).date())]
+    lines.append("| Scenario | " + " | ".join(f"{_name(one)} > {_name(other)}" for one, other in rows) + " |")
+    lines.append("|---" * (len(rows) + 1) + "|")
+    for name in names:
+        cells = []
+        for of in rows.values():
+            row = of.get(name)
+            cells.append("" if row is None else f"{row['seconds']:.1f}" if row["ok"] else "**failed**")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    passed = [f"{sum(row['ok'] for row in of.values())} of {len(of)}" for of in rows.values()]
+    lines.append("| passed | " + " | ".join(passed) + " |")
+    for title, sentences in (("Fail for RocketMQ with itself as well", theirs), ("Failed", failed)):
+        if sentences:
+            lines += ["", f"{title}:", "", *(f"- {one}" for one in sentences)]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
