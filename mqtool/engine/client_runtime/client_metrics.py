@@ -6,7 +6,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from prometheus_client import REGISTRY, CollectorRegistry, Histogram
@@ -14,17 +14,34 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mqtool.engine.client.consuming import ConsumeStatus
-from mqtool.engine.client_runtime.client import Client
 from mqtool.engine.client_runtime.hooks import Hook
 from mqtool.errors import UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.client.incoming import ConsumerMessage
     from mqtool.engine.client.outgoing import ProducerMessage
-    from mqtool.engine.client_runtime.consumer import Consumer
 
 _SENT = ("topic", "client_id", "invocation_status")
 _CONSUMED = ("topic", "client_id", "consumer_group")
+
+
+class Measured(Protocol):
+    """A client, as far as it is measured."""
+
+    group: str
+
+    @property
+    def client_id(self) -> str:
+        """What brokers know it by."""
+        ...
+
+
+class Holding(Measured, Protocol):
+    """A consumer that pulls ahead."""
+
+    def _held_sizes(self) -> Iterable[tuple[str, int, int]]:
+        """Return topic, messages and bytes of each queue that it holds; called by any thread."""
+        ...
 
 
 class _Registered(Collector):
@@ -47,7 +64,7 @@ class _Registered(Collector):
             (*_CONSUMED, "invocation_status"),
             *(1, 5, 10, 100, 1000, 10_000, 60_000),
         )
-        self.consumers: WeakSet[Consumer] = WeakSet()
+        self.consumers: WeakSet[Holding] = WeakSet()
         registry.register(self)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -63,9 +80,9 @@ class _Registered(Collector):
         messages, sizes = families = [*self.describe()]
         for consumer in [*self.consumers]:
             totals: dict[str, tuple[int, int]] = {}
-            for queue, held in consumer._held.copy().items():
-                count, size = totals.get(queue.topic, (0, 0))
-                totals[queue.topic] = (count + held.waiting.count, size + held.waiting.size)
+            for topic, held_count, held_size in consumer._held_sizes():
+                count, size = totals.get(topic, (0, 0))
+                totals[topic] = (count + held_count, size + held_size)
             for topic, (count, size) in totals.items():
                 labels = (topic, consumer.client_id, consumer.group)
                 messages.add_metric(labels, count)
@@ -79,7 +96,7 @@ _registered: "WeakKeyDictionary[CollectorRegistry, _Registered]" = WeakKeyDictio
 class ClientMetrics(Hook):
     """Measures what one client sends, or has consumed."""
 
-    def __init__(self, client: Client, registry: Any) -> None:
+    def __init__(self, client: Measured, registry: Any) -> None:
         """Measure for a registry of ``prometheus_client``, True for its default.
 
         Raises:
@@ -96,7 +113,7 @@ class ClientMetrics(Hook):
         self._all = _registered[registry]
         self._id, self._group = client.client_id, client.group
 
-    def watch(self, consumer: "Consumer") -> None:
+    def watch(self, consumer: Holding) -> None:
         """Tell what a consumer has pulled ahead, as long as there is this consumer."""
         self._all.consumers.add(consumer)
 

@@ -177,6 +177,11 @@ class Consumer(Subscriber, Reader):
         if self._metrics:
             self._metrics.watch(self)
 
+    def _held_sizes(self) -> list[tuple[str, int, int]]:
+        """Return topic, messages and bytes of each queue that is held; called by any thread."""
+        held = self._held.copy().items()
+        return [(queue.topic, one.waiting.count, one.waiting.size) for queue, one in held]
+
     def subscribe(self, topic: str, expression: str = "*", *, is_sql92: bool = False) -> None:
         """Consume a topic, or those of its messages that an expression chooses: tags with ``||``, or SQL92.
 

@@ -22,6 +22,7 @@ from mqtool.engine.client.names import check_topic, with_namespace, without_name
 from mqtool.engine.client.questions import Question
 from mqtool.engine.client_runtime import hooks, user_code
 from mqtool.engine.client_runtime.consumer import Consumer, ConsumerOptions, HeldQueue
+from mqtool.engine.client_runtime.consumer_trace import trace_sender
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.message_trace import message_trace_of
 from mqtool.engine.remoting.clock import wall_clock
@@ -125,7 +126,9 @@ class LitePullConsumer(Consumer):
         self._came_late: list[tuple[HeldQueue, list[ConsumerMessage]]] = []  # of queues that are paused
         self._has_come: asyncio.Event
         self._next_commit = 0
-        self._trace, told = message_trace_of("CONSUME", self, name_servers, self.options)
+        self._trace, told = message_trace_of(
+            "CONSUME", self.group, name_servers, self.options, self._clock, trace_sender
+        )
         self._works = hooks.Works(told, self.group)
 
     # Which queues

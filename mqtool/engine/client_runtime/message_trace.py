@@ -11,8 +11,8 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.outgoing import ProducerMessage
@@ -24,8 +24,6 @@ from mqtool.formats import trace
 if TYPE_CHECKING:
     from mqtool.engine.client.incoming import ConsumerMessage
     from mqtool.engine.client.sending import SendResult
-    from mqtool.engine.client_runtime.client import Client
-    from mqtool.engine.client_runtime.producer import Producer
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +56,26 @@ class _Begun(NamedTuple):
         return round((time.perf_counter() - self.at) * 1000)
 
 
+class Sender(Protocol):
+    """A producer, as far as records need one."""
+
+    async def start(self) -> None:
+        """Begin."""
+        ...
+
+    async def send(self, message: ProducerMessage, /) -> object:
+        """Send a message, and return when it is taken."""
+        ...
+
+    async def shutdown(self) -> None:
+        """End."""
+        ...
+
+
+MakeSender = Callable[[str, str | Sequence[str] | None, Mapping[str, Any]], Sender]
+"""Makes a producer of a group, by name servers and options."""
+
+
 class MessageTrace(Hook):
     """Collects records, and sends them every second, again where nobody took them.
 
@@ -71,6 +89,7 @@ class MessageTrace(Hook):
         name_servers: str | Sequence[str] | None,
         options: ClientOptions,
         clock: Callable[[], int],
+        make_sender: "MakeSender",
     ) -> None:
         """Begin without a record.
 
@@ -80,7 +99,9 @@ class MessageTrace(Hook):
             name_servers: of the client.
             options: how it connects.
             clock: of the client.
+            make_sender: makes the producer that sends records.
         """
+        self._make_sender = make_sender
         self._name = f"_INNER_TRACE_PRODUCER-{group}-{kind}"
         self._group = group
         self._namespace = options.namespace
@@ -90,16 +111,14 @@ class MessageTrace(Hook):
         self._clock = clock
         self._waiting: collections.deque[_Told] = collections.deque()
         self._left_out = 0
-        self._producer: Producer | None = None
+        self._producer: Sender | None = None
         self._sending: asyncio.Lock
         self._failed: MqtoolError | None = None  # why the last try did
 
     async def start(self, instance: Instance) -> None:
         """Send records from now on."""
-        from mqtool.engine.client_runtime.producer import Producer, ProducerOptions
-
         self._sending = asyncio.Lock()
-        self._producer = Producer(self._name, self._name_servers, ProducerOptions(**self._options))
+        self._producer = self._make_sender(self._name, self._name_servers, self._options)
         await self._producer.start()
         instance.keep_on("sending traces", self._send_on)
 
@@ -231,12 +250,17 @@ class MessageTrace(Hook):
 
 
 def message_trace_of(
-    kind: str, client: "Client", name_servers: str | Sequence[str] | None, options: Any
+    kind: str,
+    group: str,
+    name_servers: str | Sequence[str] | None,
+    options: Any,
+    clock: Callable[[], int],
+    make_sender: MakeSender,
 ) -> tuple[MessageTrace | None, tuple[Hook, ...]]:
     """Return the trace of a client, None where it wants none, and all its hooks."""
     if not options.trace:
         return None, tuple(options.hooks)
-    made = MessageTrace(kind, client.group, name_servers, options, client._clock)
+    made = MessageTrace(kind, group, name_servers, options, clock, make_sender)
     return made, (*options.hooks, made)
 
 

@@ -20,6 +20,7 @@ from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import with_namespace
 from mqtool.engine.client.routes import masters
 from mqtool.engine.client_runtime import hooks
+from mqtool.engine.client_runtime.consumer_trace import trace_sender
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.message_trace import message_trace_of
@@ -111,7 +112,9 @@ class PopConsumer(Subscriber):
         self._to_give: deque[tuple[_Hidden, ConsumerMessage]] = deque()  # one by one
         self._ahead: dict[str, int] = {}  # ms by which the clock of a broker is ahead of ours, where that is known
         self._last: ConsumerMessage | None = None
-        self._trace, told = message_trace_of("CONSUME", self, name_servers, self.options)
+        self._trace, told = message_trace_of(
+            "CONSUME", self.group, name_servers, self.options, self._clock, trace_sender
+        )
         self._works = hooks.Works(told, self.group)
 
     # From start to shutdown

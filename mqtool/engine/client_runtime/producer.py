@@ -188,7 +188,9 @@ class Producer(Client):
         )
         self._under_way: set[asyncio.Task[SendResult]] = set()  # of send_async
         self._batches: AutoBatch | None = None
-        self._trace, self._hooks = message_trace_of("PRODUCE", self, name_servers, self.options)
+        self._trace, self._hooks = message_trace_of(
+            "PRODUCE", self.group, name_servers, self.options, self._clock, trace_sender
+        )
         if measured := self._measured(self.options.metrics):
             self._hooks = (*self._hooks, measured)
         self._awaited: dict[str, asyncio.Future[ConsumerMessage]] = {}  # replies, by correlation id
@@ -839,3 +841,8 @@ class _Room:
             self._count += 1
             self._size += size
             self._changed.notify_all()
+
+
+def trace_sender(name: str, name_servers: str | Sequence[str] | None, options: Mapping[str, Any]) -> Producer:
+    """Return the producer that sends the trace of a client, not started."""
+    return Producer(name, name_servers, ProducerOptions(**options))

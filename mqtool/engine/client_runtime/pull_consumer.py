@@ -13,6 +13,7 @@ from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client.names import DEFAULT_CONSUMER
 from mqtool.engine.client.routes import MASTER
 from mqtool.engine.client_runtime import hooks
+from mqtool.engine.client_runtime.consumer_trace import trace_sender
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.instance import ClientOptions
 from mqtool.engine.client_runtime.message_trace import message_trace_of
@@ -97,7 +98,9 @@ class PullConsumer(Reader):
         self._instance.heartbeat = self._heartbeat
         self._wished: dict[MessageQueue, int] = {}  # the id of the broker that a queue is to be pulled from
         self._greeted: set[str] = set()
-        self._trace, told = message_trace_of("CONSUME", self, name_servers, self.options)
+        self._trace, told = message_trace_of(
+            "CONSUME", self.group, name_servers, self.options, self._clock, trace_sender
+        )
         self._works = hooks.Works(told, self.group)
 
     async def start(self) -> None:

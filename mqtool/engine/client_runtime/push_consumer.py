@@ -22,6 +22,7 @@ from mqtool.engine.client_runtime.consume_services import (
     PushConsumerOptions,
 )
 from mqtool.engine.client_runtime.consumer import LISTENERS_END_S, Consumer, HeldQueue
+from mqtool.engine.client_runtime.consumer_trace import trace_sender
 from mqtool.engine.client_runtime.given_options import options_of
 from mqtool.engine.client_runtime.hooks import around_listener
 from mqtool.engine.client_runtime.message_trace import message_trace_of
@@ -70,7 +71,9 @@ class PushConsumer(Consumer):
         super().__init__(group, name_servers, options_of(PushConsumerOptions, options, more), clock)
         self._instance.on_request[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self._consume_directly
         self._service: ConsumeService
-        self._trace, hooks = message_trace_of("CONSUME", self, name_servers, self.options)
+        self._trace, hooks = message_trace_of(
+            "CONSUME", self.group, name_servers, self.options, self._clock, trace_sender
+        )
         if self._metrics:
             hooks = (*hooks, self._metrics)
         self._listener = around_listener(hooks, listener, self.group)
