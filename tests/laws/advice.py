@@ -85,13 +85,13 @@ def _agree(case: Case, found: list[Diagnosis], config: StoreConfig, broken: Brok
 
 
 def _steps(found: list[Diagnosis]) -> list[tuple[str, str]]:
-    """Return code and command of what doctor advises, in its order; what needs a running broker is left out."""
+    """Return code and command of what doctor advises, in its order, but for what needs a running broker or systemd."""
     return [
         (one.code, command)
         for one in found
         if one.severity != "note"
         for command in one.next[:1]
-        if not command.startswith("mqadmin")
+        if not command.startswith(("mqadmin", "timedatectl"))
     ]
 
 

@@ -1414,6 +1414,56 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000000000", "at": 536, "hex": "31"},
         ],
     ),
+    "a CRC property is not written over the end of another one": (
+        "propcrc-forced-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "write",
+                "file": "commitlog/00000000000000000000",
+                "at": 26738,
+                "hex": "4b455953016b3139206b3502",
+            }
+        ],
+    ),
+    "a unit of the timer that cancels a message is named where its own message is lost": (
+        "timer-550-clean",
+        "recover",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 8859, "hex": "ff"}],
+    ),
+    "a place whose unit leads to a lost message is not given to another by the next mend": (
+        "mixed-533-clean",
+        "recover --abnormal",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-550-kill",
+                "path": "commitlog/00000000000000262144",
+                "to": "commitlog/00000000000000065536",
+            },
+            {
+                "op": "copy",
+                "file": "commitlog/00000000000000196608",
+                "at": 46080,
+                "len": 512,
+                "to": "commitlog/00000000000000262144",
+                "to_at": 0,
+            },
+        ],
+    ),
+    "messages that no place was found for behind a hole get none once it is bridged": (
+        "mixed-497-kill",
+        "recover",
+        [
+            {
+                "op": "graft",
+                "base": "mixed-533-clean",
+                "path": "commitlog/00000000000000196608",
+                "to": "commitlog/00000000000000065536",
+            },
+            {"op": "write", "file": "commitlog/00000000000000196608", "at": 738, "hex": "ff"},
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

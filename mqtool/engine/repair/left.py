@@ -5,7 +5,7 @@ Cost: the tables under ``config/``, and the units of the timer log and of extens
 
 import collections
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mqtool.engine.repair import verify_ext, verify_tables, verify_timer
 from mqtool.engine.repair.checks import finding
@@ -15,7 +15,11 @@ from mqtool.engine.store.reader import StoreReader
 
 
 def remarks(
-    reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int, in_log: Iterable[Finding]
+    reader: StoreReader,
+    ends: Mapping[QueueKey, int] | None,
+    log_end: int,
+    in_log: Iterable[Finding],
+    bridged: Sequence[tuple[int, int]],
 ) -> Iterator[str]:
     """Yield a sentence for each code of which something is found, and stays.
 
@@ -24,9 +28,10 @@ def remarks(
         ends: one past the last queue offset of each queue, as it becomes; None where queues are not mended.
         log_end: of the log, as it becomes.
         in_log: what is found in its records, and stays.
+        bridged: where placeholders will stand, from and to, in order.
     """
     found: dict[str, list[Finding]] = collections.defaultdict(list)
-    for one in itertools.chain(in_log, _findings(reader, ends, log_end)):
+    for one in itertools.chain(in_log, _findings(reader, ends, log_end, bridged)):
         if one.severity is not Severity.NOTE:
             found[one.code].append(one)
     for code, those in found.items():
@@ -34,7 +39,9 @@ def remarks(
         yield f"left as it is ({code}): {those[0].file}: {those[0].message}{more}; see `mqtool explain {code}`"
 
 
-def _findings(reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int) -> Iterator[Finding]:
+def _findings(
+    reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end: int, bridged: Sequence[tuple[int, int]]
+) -> Iterator[Finding]:
     for stray in reader.commit_log.strays:
         if stray.is_folder:
             text = "a folder among the segments: 4.9 does not start until it is moved away, 5.3 passes it by"
@@ -42,4 +49,4 @@ def _findings(reader: StoreReader, ends: Mapping[QueueKey, int] | None, log_end:
     yield from verify_tables.check_tables(reader, ends)
     yield from verify_ext.check_walks(reader)
     yield from verify_timer.check_files(reader)
-    yield from verify_timer.check_messages(reader, log_end, ends)
+    yield from verify_timer.check_messages(reader, log_end, ends, bridged)

@@ -533,7 +533,7 @@ class _Builder:
         self.ends: dict[QueueKey, int] = {}  # one past the last message that is cut off
         self.twice: dict[QueueKey, Span] = {}  # the first whose queue offsets others have before them
         self.odd: list[Span] = []  # messages whose queue or offset cannot be right
-        self.at = start_offset  # one past what has been taken
+        self.start = self.at = start_offset  # of the first segment; one past what has been taken
         self.like = placeholder.PLAIN
         self.like_at = -1  # address of that record
         self.times = TimeOrder()
@@ -937,9 +937,26 @@ class _Builder:
         return span.start > after and between <= before and not self._is_torn(address, span)
 
     def _is_torn(self, address: int, span: Span) -> bool:
-        """Tell whether a hole lies between an address and a message."""
+        """Tell whether a hole lies between an address and a message, or what an earlier mend bridged one with."""
         number = bisect.bisect(self.holes, address, key=lambda hole: hole.start)
-        return number < len(self.holes) and self.holes[number].start < span.physical_offset
+        if number < len(self.holes) and self.holes[number].start < span.physical_offset:
+            return True
+        number = bisect.bisect(self._bridged, address)
+        return number < len(self._bridged) and self._bridged[number] < span.physical_offset
+
+    @functools.cached_property
+    def _bridged(self) -> list[int]:
+        """Addresses of the placeholders that are there, in order. Cost: one more walk over the log."""
+        kernels = scan.kernels_for(self.log.total_size)
+        found: list[int] = []
+        for segment in self.log.segments:
+            pieces = self.log.walk(segment, 0, segment.size, kernels) if segment.start_offset >= self.start else ()
+            for piece in pieces:
+                if not isinstance(piece, Gap):
+                    sound = piece.where(piece.faults == 0)
+                    found += sound.column("position")[placeholder.placeholders(sound)].tolist()
+            segment.release(0, segment.size)
+        return found
 
     def _mend_times(self, editor: RecordEditor) -> None:
         """Write store times into messages where they cannot be right, and tell of those that stay."""

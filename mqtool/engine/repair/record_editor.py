@@ -23,7 +23,7 @@ from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 from mqtool.formats import commit_log as layout
 from mqtool.formats import kernels as plain
-from mqtool.formats import record_edits, scan
+from mqtool.formats import placeholder, record_edits, scan
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.properties import (
     CRC_NAME,
@@ -159,7 +159,7 @@ class RecordEditor:
         count = 0
         for span, gap in _fits(spans, gaps):
             position = span.physical_offset
-            if position >= self.end_offset or gap.start in fixed[gap.queue]:
+            if position >= self.end_offset or gap.start in fixed[gap.queue] or self._is_of_lost(gap, position):
                 continue
             if self._is_light(span):
                 is_filled = self._move_light(span, gap)
@@ -256,6 +256,19 @@ class RecordEditor:
         if not queue.first_offset <= offset < queue.max_offset():
             return False
         return int(queue.units(offset, offset + 1)["physical_offset"][0]) == message.position
+
+    def _is_of_lost(self, gap: QueueGap, position: int) -> bool:
+        """Tell whether the unit of a place leads to where a message was lost, and not to the one at ``position``."""
+        queue = self.reader.consume_queues.get(gap.queue)
+        if queue is None or not queue.first_offset <= gap.start < queue.max_offset():
+            return False
+        unit = queue.units(gap.start, gap.start + 1)[0]
+        address = int(unit["physical_offset"])
+        is_between = gap.after < address < min(gap.before, self.end_offset) and int(unit["size"]) >= layout.MIN_SIZE
+        if not is_between or address == position:
+            return False
+        record = self._record(address)
+        return record is None or placeholder.LOST in record.message.properties
 
     def _put(self, position: int, gap: QueueGap) -> bool:
         record = self._record(position)

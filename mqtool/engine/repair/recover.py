@@ -233,7 +233,7 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
         options=options,
         changes=tuple(_changes(found)),
         losses=losses,
-        remarks=(*_remarks(found), *remarks, *left.remarks(reader, found.ends, found.log.end_offset, found.log.left)),
+        remarks=(*_remarks(found), *remarks, *_left(reader, found)),
         journal_size=noted,
         write_size=written,
         growth=written,
@@ -681,6 +681,11 @@ def _remarks(found: Recovery) -> list[str]:
     if found.reader.rocksdb_queues is not None:
         remarks.append("the queues lie in RocksDB: they are left as they are, the broker fills them up by itself")
     return remarks
+
+
+def _left(reader: StoreReader, found: Recovery) -> Iterator[str]:
+    bridged = [(hole.start, hole.end) for hole in found.log.holes if hole.lost]
+    return left.remarks(reader, found.ends, found.log.end_offset, found.log.left, bridged)
 
 
 def _rehearse(found: Recovery, journal: Journal) -> None:

@@ -14,7 +14,14 @@ from mqtool.engine.store.dispatch import CRC_PROPERTY, Dispatch, Properties
 from mqtool.errors import FormatError
 from mqtool.formats import commit_log, dledger
 from mqtool.formats import kernels as plain
-from mqtool.formats.properties import CRC_NAME, CRC_SIZE, are_readable, build_properties
+from mqtool.formats.properties import (
+    CRC_NAME,
+    CRC_SIZE,
+    NAME_SEPARATOR,
+    PAIR_SEPARATOR,
+    are_readable,
+    build_properties,
+)
 from mqtool.formats.record_edits import with_new_crc
 from mqtool.formats.scan import Envelope, Ints, MessageTable
 from mqtool.formats.topics import SCHEDULE_TOPIC
@@ -279,12 +286,21 @@ def ends_like_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
 
 
 def is_mendable_crc(table: MessageTable) -> npt.NDArray[np.bool_]:
-    """Tell which records end in a damaged CRC property, and can be read once it is written anew."""
+    """Tell which records end in a damaged CRC property, and can be read once it is written anew, over no other one."""
     found = ends_like_crc(table)
     for row in np.flatnonzero(found).tolist():
-        size = int(table.sizes(plain.PROPERTIES)[row])
-        found[row] = are_readable(with_new_crc(table.record(row), size)[-size:])
+        properties = table.bytes_of(plain.PROPERTIES, row)
+        anew = with_new_crc(table.record(row), len(properties))[-len(properties) :]
+        found[row] = are_readable(anew) and not _ends_within_crc(properties)
     return found
+
+
+def _ends_within_crc(properties: bytes) -> bool:
+    """Tell whether a property ends where the CRC property belongs, so that this would be written over its end."""
+    separator, edge = PAIR_SEPARATOR.encode(), len(properties) - CRC_SIZE
+    start = properties.rfind(separator, 0, edge) + 1
+    end = properties.find(separator, edge)
+    return start < edge < end < len(properties) - 1 and NAME_SEPARATOR.encode() in properties[start:end]
 
 
 def check_entries(found: FindingsOfRows, envelope: Envelope, base: int) -> None:

@@ -5,8 +5,9 @@ the messages to come. What has run out stays in wheel and log until its place is
 shape is judged.
 """
 
+import bisect
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +108,19 @@ def units_of(log: FileQueue) -> Iterator[tuple[MappedFile, int, np.void]]:
             at += timer.LOG_UNIT_SIZE
 
 
-def check_messages(reader: StoreReader, log_end: int, ends: Mapping[QueueKey, int] | None = None) -> Iterator[Finding]:
+def check_messages(
+    reader: StoreReader,
+    log_end: int,
+    ends: Mapping[QueueKey, int] | None = None,
+    bridged: Sequence[tuple[int, int]] = (),
+) -> Iterator[Finding]:
     """Judge each unit against its message and its chain, and each slot of the wheel against the log.
 
     Args:
         reader: of the store.
         log_end: of its log.
         ends: one past the last queue offset of each queue; None: as the files have it.
+        bridged: where placeholders will stand in the log, from and to, in order.
     """
     log = reader.timer_log
     check = reader.paths.timer_check
@@ -126,7 +133,7 @@ def check_messages(reader: StoreReader, log_end: int, ends: Mapping[QueueKey, in
     whole = not reader.is_left_out(check) and check.is_file() and check.stat().st_size >= timer.TIMER_CHECK_SIZE
     values = reader.timer_check if whole else None
     seconds: dict[int, _Second] = {}
-    yield from _check_units(reader, log, log_end, values, seconds)
+    yield from _check_units(reader, log, log_end, values, seconds, bridged)
     if values is None:
         return
     yield from _check_wheel(reader, log, values, seconds)
@@ -174,7 +181,12 @@ def _check_end(reader: StoreReader, segment: MappedFile) -> Iterator[Finding]:
 
 
 def _check_units(
-    reader: StoreReader, log: FileQueue, log_end: int, values: Any, seconds: dict[int, _Second]
+    reader: StoreReader,
+    log: FileQueue,
+    log_end: int,
+    values: Any,
+    seconds: dict[int, _Second],
+    bridged: Sequence[tuple[int, int]],
 ) -> Iterator[Finding]:
     """Judge each unit by itself, against its message and against the unit before it; fills ``seconds``."""
     now = values.last_read_timestamp if values is not None else None
@@ -188,7 +200,9 @@ def _check_units(
             found.append(finding("TIMER-UNIT", "an unknown kind of unit", found=magic, **place))
         offset = int(unit["physical_offset"])
         if offset >= reader.commit_log.min_offset or offset < 0:
-            found += _check_message(reader, unit, due, log_end, place)
+            number = bisect.bisect_right(bridged, offset, key=lambda one: one[0]) - 1
+            is_bridged = number >= 0 and offset < bridged[number][1]
+            found += _check_message(reader, unit, due, log_end, is_bridged, place)
         position = segment.start_offset + at
         if second is None:
             second = seconds[due // _SECOND] = _Second(position, position)
@@ -217,7 +231,9 @@ def _check_chain(
     yield finding("TIMER-CHAIN", text, expected=expected, found=previous, **place)
 
 
-def _check_message(reader: StoreReader, unit: np.void, due: int, log_end: int, place: Any) -> Iterator[Finding]:
+def _check_message(
+    reader: StoreReader, unit: np.void, due: int, log_end: int, is_bridged: bool, place: Any
+) -> Iterator[Finding]:
     """Hold a unit against its message."""
     offset = int(unit["physical_offset"])
     problem = None
@@ -231,7 +247,7 @@ def _check_message(reader: StoreReader, unit: np.void, due: int, log_end: int, p
             problem = "no message begins where the unit points"
     if message and (message.topic != TIMER_TOPIC or message.size != int(unit["message_size"])):
         problem = "the message is not the one that the unit tells of"
-    elif message and int(unit["magic_code"]) & timer.MAGIC_DELETE and LOST in message.properties:
+    elif message and int(unit["magic_code"]) & timer.MAGIC_DELETE and (is_bridged or LOST in message.properties):
         problem = "the message is lost: a placeholder stands there"  # which cancels nothing
     if problem or message is None:
         yield finding("TIMER-MESSAGE", problem or "", physical_offset=offset, **place)
