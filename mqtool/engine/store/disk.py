@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mqtool.errors import MqtoolError, NotPermittedError, ReadError, WriteError
@@ -33,6 +33,7 @@ if _SYNC_FILE_RANGE:
 _BEGIN_WRITING = 2
 _LARGE = 1 << 18
 """Bytes of a write that are worth to be sent to the disk at once."""
+_MOST_PIECES = 512  # in one call: systems take 1,024
 _PART, _GONE = b".mqtool-part", b".mqtool-gone"
 _LONGEST_NAME = 255  # bytes
 _KEPT = 200
@@ -373,6 +374,17 @@ def write_all(descriptor: int, at: int, rest: memoryview) -> None:
     while rest:
         written = os.pwrite(descriptor, rest, at)
         rest, at = rest[written:], at + written
+
+
+def write_pieces(descriptor: int, at: int, pieces: Sequence[memoryview]) -> None:
+    """Write what follows one another at a position of a file, without bringing it together in memory."""
+    for first in range(0, len(pieces), _MOST_PIECES):
+        some = pieces[first : first + _MOST_PIECES]
+        size = sum(map(len, some))
+        written = os.pwritev(descriptor, some, at)
+        if written < size:
+            write_all(descriptor, at + written, memoryview(b"".join(some))[written:])
+        at += size
 
 
 def _allocated_so(descriptor: int, mode: int, at: int, size: int) -> bool:

@@ -293,6 +293,10 @@ class Content:
         """Return a stretch of it."""
         raise NotImplementedError
 
+    def pieces(self, at: int, size: int) -> list[bytes]:
+        """Return a stretch of it in the pieces in which it came: those who write it need not have it as one."""
+        return [self.fetch(at, size)]
+
     def check(self) -> None:
         """Raise ``StoreChangedError`` where this is no longer what was listed, ``NotFoundError`` where it is gone."""
 
@@ -325,6 +329,10 @@ class RemoteFile(Content):
             raise self._changed()
 
     def fetch(self, at: int, size: int) -> bytes:
+        """Return bytes of the file; raises like ``pieces``."""
+        return b"".join(self.pieces(at, size))
+
+    def pieces(self, at: int, size: int) -> list[bytes]:
         """Return bytes of the file, by one request, tried again a few times.
 
         Raises:
@@ -335,11 +343,14 @@ class RemoteFile(Content):
         tree = self.path.tree
         name, read, stamp = tree.name_of(self.path.key), tree.reader, self._entry.stamp
 
-        def ask() -> bytes:
-            data = read(name, at, size, stamp) if read else bytes(tree.storage.cat_file(name, start=at, end=at + size))
-            if len(data) != size:
-                raise OSError(f"{len(data):,} of {size:,} bytes came")
-            return data
+        def ask() -> list[bytes]:
+            if read:
+                found = read(name, at, size, stamp)
+            else:
+                found = [bytes(tree.storage.cat_file(name, start=at, end=at + size))]
+            if (came := sum(map(len, found))) != size:
+                raise OSError(f"{came:,} of {size:,} bytes came")
+            return found
 
         try:
             return _tried(ask, self.path)
@@ -496,8 +507,8 @@ class _Tree:
         return f"{self.scheme}://{key}"
 
 
-_Reader = Callable[[str, int, int, str], bytes]
-"""Takes a name, where to begin, how much to read, and the stamp that the object was listed with."""
+_Reader = Callable[[str, int, int, str], list[bytes]]
+"""Takes a name, where to begin, how much to read, and the stamp that the object was listed with; returns pieces."""
 
 
 class _OtherObjectError(MqtoolError):
@@ -508,7 +519,7 @@ def _s3_reader(storage: Any) -> _Reader:
     """Return what reads from S3: the request names the ETag, and so does the answer."""
     from fsspec.asyn import sync
 
-    async def get(name: str, at: int, size: int, stamp: str) -> bytes:
+    async def get(name: str, at: int, size: int, stamp: str) -> list[bytes]:
         bucket, key, _ = storage.split_path(name)
         try:
             answer = await storage._call_s3(
@@ -522,16 +533,19 @@ def _s3_reader(storage: Any) -> _Reader:
         async with answer["Body"] as body:
             if answer["ETag"].strip('"') != stamp:
                 raise _OtherObjectError
-            return bytes(await body.read())
+            found = []
+            while data := await body.read(size):  # what has come by now: nobody needs it as one
+                found.append(bytes(data))
+            return found
 
-    return lambda name, at, size, stamp: bytes(sync(storage.loop, get, name, at, size, stamp))
+    return lambda *asked: list(sync(storage.loop, get, *asked))
 
 
 def _gs_reader(storage: Any) -> _Reader:
     """Return what reads from Google Cloud Storage: the request names the generation, and the answer tells it."""
     from fsspec.asyn import sync
 
-    async def get(name: str, at: int, size: int, stamp: str) -> bytes:
+    async def get(name: str, at: int, size: int, stamp: str) -> list[bytes]:
         asked = {"Range": f"bytes={at}-{at + size - 1}"}
         try:
             headers, data = await storage._call("GET", storage.url(name), ifGenerationMatch=stamp, headers=asked)
@@ -542,9 +556,9 @@ def _gs_reader(storage: Any) -> _Reader:
             found = _entry_of(name, await storage._info(name)).stamp
         if found != stamp:
             raise _OtherObjectError
-        return bytes(data)
+        return [bytes(data)]
 
-    return lambda name, at, size, stamp: bytes(sync(storage.loop, get, name, at, size, stamp))
+    return lambda *asked: list(sync(storage.loop, get, *asked))
 
 
 def _abfs_reader(storage: Any) -> _Reader:
@@ -553,7 +567,7 @@ def _abfs_reader(storage: Any) -> _Reader:
     from azure.core.exceptions import ResourceModifiedError
     from fsspec.asyn import sync
 
-    async def get(name: str, at: int, size: int, stamp: str) -> bytes:
+    async def get(name: str, at: int, size: int, stamp: str) -> list[bytes]:
         container, path, _ = storage.split_path(name)
         async with storage.service_client.get_blob_client(container, path) as client:
             try:
@@ -562,9 +576,9 @@ def _abfs_reader(storage: Any) -> _Reader:
                 )
             except ResourceModifiedError as error:
                 raise _OtherObjectError from error
-            return bytes(await stream.readall())
+            return [bytes(await stream.readall())]
 
-    return lambda name, at, size, stamp: bytes(sync(storage.loop, get, name, at, size, stamp))
+    return lambda *asked: list(sync(storage.loop, get, *asked))
 
 
 _READERS: dict[str, Callable[[Any], _Reader]] = {"s3": _s3_reader, "gs": _gs_reader, "abfs": _abfs_reader}

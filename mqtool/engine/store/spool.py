@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mqtool.engine.store.disk import write_all, writing
+from mqtool.engine.store.disk import write_pieces, writing
 from mqtool.engine.store.mapping import Bytes, map_file, reading
 from mqtool.engine.store.remote import RemotePath
 
@@ -85,7 +85,8 @@ class Spool:
             ReadError: the storage does not give it.
         """
         first, last = max(0, start) // BLOCK, -(-min(stop, self.size) // BLOCK)
-        self._have([(first, last)], ahead=first <= self._reached < last + 1 and first > 0)
+        is_walk = last - first > _REQUEST or (first <= self._reached < last + 1 and first > 0)
+        self._have([(first, last)], ahead=is_walk)
         self._reached = max(last - 1, 0)
         return min(last * BLOCK, self.size)
 
@@ -154,10 +155,10 @@ class Spool:
     def _fetch(self, first: int, last: int) -> None:
         try:
             at = first * BLOCK
-            data = memoryview(self._file.fetch(at, min(last * BLOCK, self.size) - at))
+            pieces = self._file.pieces(at, min(last * BLOCK, self.size) - at)
             with writing(Path(tempfile.gettempdir())):
-                for start, stop in _with_content(data):
-                    write_all(self._descriptor, at + start, data[start:stop])
+                for start, some in _with_content(pieces):
+                    write_pieces(self._descriptor, at + start, some)
             with self._lock:
                 state = _CHECKED if self._file.is_checked else _FETCHED
                 self._states[first:last] = bytes([state]) * (last - first)
@@ -179,18 +180,20 @@ class Spool:
             self._drop()
 
 
-def _with_content(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the stretches that are more than blocks of zeros, as long as can be: system calls cost more than bytes."""
-    begun: int | None = None
-    for at in range(0, len(data), BLOCK):
-        block = data[at : at + BLOCK]
-        if any(block[:_LOOKED_AT]) or np.frombuffer(block, np.uint8).any():
-            begun = at if begun is None else begun
-        elif begun is not None:
-            yield begun, at
-            begun = None
-    if begun is not None:
-        yield begun, len(data)
+def _with_content(pieces: Iterable[bytes]) -> Iterator[tuple[int, list[memoryview]]]:
+    """Yield what is more than zeros: where it begins, and pieces that follow one another, as many as can be."""
+    start, run = 0, list[memoryview]()
+    for piece in pieces:
+        for at in range(0, len(piece), BLOCK):
+            part = memoryview(piece)[at : at + BLOCK]
+            if any(part[:_LOOKED_AT]) or np.frombuffer(part, np.uint8).any():
+                run.append(part)
+                continue
+            if run:
+                yield start, run
+            start, run = start + sum(map(len, run)) + len(part), []
+    if run:
+        yield start, run
 
 
 def nameless_file() -> int:
