@@ -3,7 +3,6 @@
 A micro-batch is the messages of ranges of queues, so each comes once, whichever executor reads it and however often.
 """
 
-import itertools
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from mqtool.spark.brokers import (
 )
 from mqtool.spark.ends import LogEnd, Mark, mark_of
 from mqtool.spark.options import Options, check_endless
-from mqtool.spark.places import Losses, Place, place_behind
+from mqtool.spark.places import Losses, Place, moved, place_behind, resumed, shares
 from mqtool.spark.queues import Connection, Ends, Queues
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
@@ -111,21 +110,16 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if queue in self._target
             }
         self._known = set()
-        resumed = {queue: self._resumed(queue, before.get(queue), one) for queue, one in ends.items()}
+        begins = {queue: self._resumed(queue, before.get(queue), one) for queue, one in ends.items()}
         self._compared = {*ends}
-        begins = {queue: max(resumed[queue]["offset"], one.first) for queue, one in ends.items()}
-        stops = self._limited(begins, ends, limit)
-        moved = [queue for queue, stop in stops.items() if stop > begins[queue]]
-        last = dict(zip(moved, self._marks([(queue, stops[queue] - 1) for queue in moved]), strict=True))
+        lows = {queue: max(begins[queue]["offset"], one.first) for queue, one in ends.items()}
+        left = {queue: max(0, one.stop - lows[queue]) for queue, one in ends.items()}
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        stops = {queue: lows[queue] + count for queue, count in shares(left, most).items()}
+        read = [queue for queue, stop in stops.items() if stop > lows[queue]]
+        last = dict(zip(read, self._marks([(queue, stops[queue] - 1) for queue in read]), strict=True))
         self._known |= {(queue, mark) for queue, mark in last.items() if mark}
-        new = dict(before)
-        for queue, stop in stops.items():
-            place, is_kept = resumed[queue], resumed[queue] is before.get(queue)
-            if queue in last or not is_kept:
-                end = LogEnd(stop, last[queue]) if queue in last else LogEnd(begins[queue], None)
-                new[queue] = place_behind(end, place["marks"])
-                if not is_kept:
-                    new[queue]["start"] = place["offset"]
+        new = moved(before, begins, lows, {queue: LogEnd(stop, last.get(queue)) for queue, stop in stops.items()})
         self._wait_where_nothing_comes(new == before)
         return _nested(new)
 
@@ -222,13 +216,11 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stop = self._ends[queue].stop
         if stop == place["offset"] and queue in self._compared:  # nothing has come since
             return place
-        marks = [Mark(*one) for one in place["marks"]]
-        if stop >= place["offset"] and (not marks or self._holds(queue, marks[0]) is not False):
-            return place
-        left = list(itertools.dropwhile(lambda mark: not self._holds(queue, mark), marks))
-        low = left[0].stop if left else ends.first
-        self._losses.tell(_changed(queue, place["offset"]), f"at {low:,}, from where on messages may come twice")
-        return {"offset": low, "marks": left}
+        found, _ = resumed(place, ends.first, stop, lambda mark: self._holds(queue, mark))
+        if found is not place:
+            how = f"at {found['offset']:,}, from where on messages may come twice"
+            self._losses.tell(_changed(queue, place["offset"]), how)
+        return found
 
     def _check(self, queue: MessageQueue, place: Place) -> None:
         """See to it that a queue is as it was when it was read, or is to be read, up to a place."""
@@ -255,18 +247,6 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             mark_of(answer.records, offset, offset + 1) if answer.code == ResponseCode.SUCCESS else None
             for (_, offset), answer in zip(places, answers, strict=True)
         ]
-
-    def _limited(
-        self, begins: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, Ends], limit: ReadLimit
-    ) -> dict[MessageQueue, int]:
-        """Return ends of a micro-batch: each queue gets of a limit what it has of all that is to be read."""
-        stops = {queue: max(one.stop, begins[queue]) for queue, one in ends.items()}
-        left = {queue: stop - begins[queue] for queue, stop in stops.items()}
-        total = sum(left.values())
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else total
-        if total <= most:
-            return stops
-        return {queue: begins[queue] + min(count, -(-most * count // total)) for queue, count in left.items()}
 
 
 def _changed(queue: MessageQueue, offset: int) -> StoreChangedError:

@@ -1,8 +1,12 @@
-"""How far a stream has come, and what becomes of it where something that it was to read is lost."""
+"""How far a stream has come, and what becomes of it where something that it was to read is lost.
 
+What streams of stores and of running brokers have in common: a store has an address, a queue of a broker an offset.
+"""
+
+import itertools
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.spark.ends import LogEnd, Mark, thinned
@@ -16,6 +20,9 @@ before it, the newest first. ``start`` is there where the messages since the pla
 Offsets = dict[str, Place]
 """By the name of the store."""
 
+Source = TypeVar("Source", bound=Hashable)
+"""What has a place: a store by its name, or a queue."""
+
 _GO_ON = "set failOnDataLoss=false to go on"
 
 
@@ -25,6 +32,60 @@ def place_behind(end: LogEnd, marks: Sequence[Sequence[Any]]) -> Place:
     if end.last and end.last not in every[:1]:
         every.insert(0, end.last)
     return {"offset": end.offset, "marks": [list(mark) for mark in thinned(every)]}
+
+
+def resumed(place: Place | None, first: int, end: int, holds: Callable[[Mark], bool | None]) -> tuple[Place, bool]:
+    """Return the place from which to read on, and whether messages that were read are known to be gone.
+
+    It is ``place`` itself where all is as it was; else it lies behind the newest message that was read and is still
+    there, or at the first.
+
+    Args:
+        place: up to which was read, None where nothing was.
+        first: the first offset that is there.
+        end: the one behind the last.
+        holds: tells whether a message is still where it was, None where it has been deleted.
+    """
+    if place is None:
+        return {"offset": first, "marks": []}, False
+    marks = [Mark(*one) for one in place["marks"]]
+    if end >= place["offset"] and (not marks or holds(marks[0]) is not False):
+        return place, False
+    left = list(itertools.dropwhile(lambda mark: not holds(mark), marks))
+    return {"offset": left[0].stop if left else first, "marks": left}, left != marks or not marks
+
+
+def moved(
+    before: Mapping[Source, Place],
+    begins: Mapping[Source, Place],
+    lows: Mapping[Source, int],
+    ends: Mapping[Source, LogEnd],
+) -> dict[Source, Place]:
+    """Return the places behind a micro-batch.
+
+    Args:
+        before: the places behind the last one, which stay where nothing is new.
+        begins: the places from which is read on, as ``resumed`` returned them.
+        lows: the first offsets that are read, behind what retention has deleted.
+        ends: where the micro-batch ends.
+    """
+    places = dict(before)
+    for source, end in ends.items():
+        place, is_new = begins[source], end.offset > lows[source]
+        is_kept = place is before.get(source)
+        if is_new or not is_kept:
+            places[source] = place_behind(end if is_new else LogEnd(lows[source], None), place["marks"])
+        if not is_kept:
+            places[source]["start"] = place["offset"]
+    return places
+
+
+def shares(left: Mapping[Source, int], most: int | None) -> dict[Source, int]:
+    """Return how much of what is left of each a micro-batch takes, ``most`` of all, but something of each."""
+    total = sum(left.values())
+    if not most or total <= most:
+        return dict(left)
+    return {source: min(count, max(1, most * count // total)) for source, count in left.items()}
 
 
 class Losses:

@@ -7,7 +7,6 @@ more.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError, UsageEr
 from mqtool.spark.ends import LogEnd, Mark, end_before, end_of_log, holds
 from mqtool.spark.options import EARLIEST, LATEST, Options, check_endless, choose
 from mqtool.spark.partitions import log_ranges
-from mqtool.spark.places import Losses, Offsets, Place, place_behind
+from mqtool.spark.places import Losses, Offsets, Place, moved, place_behind, resumed, shares
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
 from mqtool.spark.source import StorePartition, ask_for, places
@@ -97,19 +96,12 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._latest(stores)
         if self._target is not None:
             ends = {name: min(ends[name], end, key=_offset) for name, end in self._target.items() if name in ends}
-        places, begins = {}, {}
+        begins, lows = {}, {}
         for name, end in ends.items():
             reader = stores[name].open()
-            places[name], low = self._resumed(name, stores[name], reader, start.get(name), end)
-            begins[name] = max(low, reader.commit_log.min_offset)
-        new = dict(start)
-        for name, end in self._limited(stores, begins, ends, limit).items():
-            place, is_new = places[name], end.offset > begins[name]
-            if is_new or place is not start.get(name):
-                new[name] = place_behind(end if is_new else LogEnd(begins[name], None), place["marks"])
-            if place is not start.get(name):
-                new[name]["start"] = place["offset"]
-        return new
+            begins[name] = self._resumed(name, stores[name], reader, start.get(name), end)
+            lows[name] = max(begins[name]["offset"], reader.commit_log.min_offset)
+        return moved(start, begins, lows, self._limited(stores, lows, ends, limit))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the options give; the other of them holds as well."""
@@ -186,28 +178,13 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = {name: end_of_log(store, store.open(), self._ends.get(name)) for name, store in stores.items()}
         return dict(self._ends)
 
-    def _resumed(
-        self, name: str, store: Store, reader: StoreReader, place: Place | None, end: LogEnd
-    ) -> tuple[Place, int]:
-        """Return the place from which to read on, and its address.
-
-        It is the one that is given where the log is still as it was; else it lies behind the newest message that was
-        read and is still there, or at the first.
-        """
-        first = reader.commit_log.min_offset
-        if place is None:
-            return {"offset": first, "marks": []}, first
-        marks = [Mark(*one) for one in place["marks"]]
-        is_same = not marks or holds(reader, marks[0]) is not False
-        if is_same and end.offset >= place["offset"]:
-            return place, place["offset"]
-        left = list(itertools.dropwhile(lambda mark: not holds(reader, mark), marks))
-        low = left[0].stop if left else first
-        if left != marks or not marks:
-            self._losses.tell(
-                _changed(name, store, place["offset"]), f"at {low:,}, from where on messages may come twice"
-            )
-        return {"offset": low, "marks": left}, low
+    def _resumed(self, name: str, store: Store, reader: StoreReader, place: Place | None, end: LogEnd) -> Place:
+        """Return the place from which to read on: the one that is given where the log is still as it was."""
+        found, is_lost = resumed(place, reader.commit_log.min_offset, end.offset, lambda mark: holds(reader, mark))
+        if is_lost and place:
+            how = f"at {found['offset']:,}, from where on messages may come twice"
+            self._losses.tell(_changed(name, store, place["offset"]), how)
+        return found
 
     def _check(self, name: str, store: Store, reader: StoreReader, place: Place) -> None:
         """See to it that a log is as it was when it was read or to be read up to a place."""
@@ -225,13 +202,10 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most_files = limit.max_files if isinstance(limit, ReadMaxFiles) else self.most_files
         left = {name: max(0, end.offset - begins[name]) for name, end in ends.items()}
         files = {name: _files(stores[name].open(), begins[name], end.offset) for name, end in ends.items()}
-        stops = {name: end.offset for name, end in ends.items()}
-        total, total_files = sum(left.values()), sum(map(len, files.values()))
-        for name in stops:
-            if most and total > most and left[name]:
-                stops[name] = begins[name] + max(1, most * left[name] // total)
-            if most_files and total_files > most_files and files[name]:
-                count = max(1, most_files * len(files[name]) // total_files)
+        counts = shares({name: len(some) for name, some in files.items()}, most_files)
+        stops = {name: begins[name] + size for name, size in shares(left, most).items()}
+        for name, count in counts.items():
+            if count:
                 stops[name] = min(stops[name], files[name][count - 1])
         return {
             name: end if stops[name] >= end.offset else end_before(store, store.open(), begins[name], stops[name])

@@ -146,6 +146,23 @@ def test_a_limit_is_kept_and_the_rest_comes_later(growing: Growing) -> None:
     assert isinstance(query.reader.getDefaultReadLimit(), ReadMaxBytes)
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_limit_of_segments_is_kept_and_progress_tells_how_far_the_log_reaches(growing: Growing, most: int) -> None:
+    growing.grow(growing.size)
+    query = Query(growing.root, maxFilesPerTrigger=most)
+    end = growing.stored[-1].physical_offset + len(growing.stored[-1].record)
+    counts = [0]
+
+    while query.trigger():
+        read = query.offsets_read()
+        assert len({offset // SEGMENT for offset in read[counts[-1] :]}) <= most
+        assert query.reader.reportLatestOffset() == {str(growing.root): {"offset": end}}
+        counts.append(len(read))
+
+    assert query.offsets_read() == growing.offsets()
+    assert len(counts) <= 2 * len(growing.files)
+
+
 def test_available_now_ends_where_the_log_ended_when_it_began(growing: Growing) -> None:
     growing.grow(9000)
     query = Query(growing.root, maxBytesPerTrigger=2000)
