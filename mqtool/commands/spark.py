@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from mqtool.commands._options import (
     queue_filter,
     range_options,
     tag_filter,
+    tell_left_over,
     time_options,
     topic_filter,
 )
@@ -243,15 +245,16 @@ def offsets(limit: int, job: Job) -> int:
 
     The log tells of messages that were given back, that went to the dead letters, that pop consumers took or
     acknowledged, and of ended transactions. That is a lower bound: what was consumed at the first attempt leaves no
-    trace. Where nothing is saved, consumer_offset is that bound.
+    trace. Where nothing is saved, consumer_offset is that bound. Ends with status 3 when saved offsets cannot be read.
     """
     from mqtool.spark.offsets import progress
 
     rows = []
     with job.session() as spark:
-        found = progress(spark, job.stores, job.partition_size)
+        found, observed = progress(spark, job.stores, job.partition_size)
         if not job.write(found):
             rows = found.orderBy("store", "group", "topic", "queue_id").limit(limit).collect()
+        unread = observed.get["unread"]
     job.output.columns = (
         "group", "topic", "queue_id", "consumer_offset", "lag", "saved", "at_least", "min_offset", "max_offset",
     )  # fmt: skip
@@ -259,10 +262,13 @@ def offsets(limit: int, job: Job) -> int:
         job.output.row(job.named(row.asDict()))
     if without := sum(row["lag"] is None for row in rows):
         job.output.remark(
-            f"{without:,} have no lag: their queue is gone, or in RocksDB, which executors read with mqtool[rocksdb]"
+            f"{without:,} have no lag: their queue is gone or cannot be read (RocksDB: with mqtool[rocksdb])"
         )
+    if unread:
+        tables = "a table of saved offsets" if unread == 1 else f"{unread:,} tables of saved offsets"
+        job.output.remark(f"{tables} cannot be read: of its groups only what the log tells is shown")
     job.tell(f"{len(rows):,} groups and queues" + ("; --limit is reached" if len(rows) == limit else ""))
-    return Status.OK
+    return Status.DAMAGE if unread else Status.OK
 
 
 @command.command("compare", short_help="Tell which messages are in only one of two stores.")
@@ -334,6 +340,7 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
 @job_options
 def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job) -> int:
     """Make queues and index again from the commit log, byte for byte what `mqtool rebuild --into` makes."""
+    from mqtool.engine.repair.new_store import refuse_used
     from mqtool.engine.repair.rebuild import losses_of
     from mqtool.spark.rebuild import run
 
@@ -345,6 +352,9 @@ def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job)
     (store,) = job.stores
     chosen = topics_of(store.open(), topics)
     assert job.into is not None
+    if isinstance(job.into, Path):
+        refuse_used(job.into)
+        tell_left_over(job.into, job.output)
     with job.session() as spark:
         built = run(
             spark, store, job.into, queues=target != "index", index=target != "queues",

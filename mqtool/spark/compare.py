@@ -97,8 +97,11 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
         *(count_if(is_side & ~is_message).alias(f"{side}_unread") for side, is_side in sides.items()),
     )
     named = functions.struct(*_NAMED)
+    # A row that is no message: Spark, where there is none at all, drops what counts them.
+    nothing = spark.range(1).select(*(functions.lit(None).cast(one.dataType).alias(one.name) for one in _IDENTITIES))
     grouped = (
         rows.where(is_message)
+        .unionAll(nothing)
         .groupBy("first", "second")
         .agg(
             *(count_if(is_side).alias(f"{side}_count") for side, is_side in sides.items()),

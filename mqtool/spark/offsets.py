@@ -9,14 +9,15 @@ need not be what it has committed. (Rules: store.md 10.4, 11.2, 11.4, 11.5.)
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from mqtool.engine.store import rocksdb
-from mqtool.engine.store.reader import StoreReader
+from mqtool.engine.store.queue_view import open_queue
+from mqtool.engine.store.reader import QueueKey, StoreReader
 from mqtool.errors import BadDataError, FormatError, MissingExtraError, NotFoundError
 from mqtool.formats import config_tables, pop
 from mqtool.formats.hosts import parse_message_id
@@ -53,6 +54,10 @@ _ROWS = pa.schema(
 )
 _ROWS_SCHEMA = "store string, kind string, group string, topic string, queue_id long, offset long"
 _QUEUE_ENDS = ("min_offset", "max_offset")
+_LISTED = "listed"  # a queue of a topic of which a group has saved offsets
+_UNREAD = "unread"  # a table that keeps offsets
+_STORE = "store"
+_UNREADABLE = (BadDataError, FormatError, MissingExtraError)
 _MOST_TOLD = 10_000
 
 
@@ -67,42 +72,48 @@ class Progress(NamedTuple):
     """How far a group has come in a queue."""
 
     kind: str
-    group: str | None  # None: of the queue itself
+    group: str | None  # None: of the queue itself, or of a table
     topic: str
     queue_id: int
     offset: int
 
 
-def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> Any:
-    """Return the DataFrame of how far each group has come in each queue.
+def progress(spark: Any, stores: Sequence[Store], partition_size: int) -> tuple[Any, Any]:
+    """Return the DataFrame of how far each group has come in each queue, and an observation of it.
 
     Columns: ``store``, ``group``, ``topic``, ``queue_id``, ``consumer_offset`` (what is saved, else ``at_least``),
     ``at_least`` (the furthest that the log tells), an offset for each of ``KINDS``, ``min_offset``, ``max_offset`` and
-    ``lag``.
+    ``lag``, which is null where the ends of the queue are not known. A group has a row for every queue of a topic of
+    which it has saved an offset, as in ``mqtool offset list``. The observation counts, while the DataFrame is read, the
+    tables of offsets that could not be read (``unread``).
 
     Args:
         spark: the session.
         stores: which.
         partition_size: bytes of log for one task.
     """
-    from pyspark.sql import functions
+    from pyspark.sql import Observation, Window, functions
     from pyspark.sql.functions import col
 
     items = [Item(store, None) for store in stores]
     items += [Item(store, part) for store in stores for part in log_ranges(store, store.open(), partition_size)]
-    rows = spread(spark, items, find, _ROWS_SCHEMA)
-    offsets = [functions.max(functions.when(col("kind") == kind, col("offset"))).alias(kind) for kind in KINDS]
-    ends = [functions.max(functions.when(col("kind") == kind, col("offset"))).alias(kind) for kind in _QUEUE_ENDS]
+    observed = Observation("offsets")
+    unread = functions.count_if(col("kind") == _UNREAD).alias("unread")
+    rows = spread(spark, items, find, _ROWS_SCHEMA).observe(observed, unread)
+    furthest = [
+        functions.max(functions.when(col("kind") == kind, col("offset"))).alias(kind) for kind in (*KINDS, *_QUEUE_ENDS)
+    ]
     # The ends of a queue stand in a row without a group; every group of the queue gets them.
     place = ("store", "topic", "queue_id")
-    queues = rows.where("group is null").groupBy(*place).agg(*ends)
-    groups = rows.where("group is not null").groupBy("store", "group", *place[1:]).agg(*offsets)
-    known = groups.withColumn("at_least", functions.greatest(*_EVIDENCE))
+    ends = {name: functions.max(name).over(Window.partitionBy(*place)) for name in _QUEUE_ENDS}
+    known = rows.groupBy("store", "group", *place[1:]).agg(*furthest).withColumns(ends).where("group is not null")
+    known = known.withColumn("at_least", functions.greatest(*_EVIDENCE))
     known = known.withColumn("consumer_offset", functions.coalesce("saved", "at_least"))
-    joined = known.join(queues, list(place), "left")
-    joined = joined.withColumn("lag", functions.greatest(col("max_offset") - col("consumer_offset"), functions.lit(0)))
+    # Where nothing is known a queue counts from its first message.
+    left = functions.greatest(col("max_offset") - functions.coalesce("consumer_offset", "min_offset"), functions.lit(0))
+    known = known.withColumn("lag", functions.when(col("max_offset").isNotNull(), left))
     columns = ("store", "group", "topic", "queue_id", "consumer_offset", "at_least", *KINDS, *_QUEUE_ENDS, "lag")
-    return joined.select(*columns)
+    return known.select(*columns), observed
 
 
 def find(item: Item) -> Iterator[pa.RecordBatch]:
@@ -125,30 +136,64 @@ def sorted_by_key(found: dict[tuple[str, str | None, str, int], int]) -> list[tu
 
 
 def _of_tables(reader: StoreReader) -> Iterator[Progress]:
+    # Or Spark, where there is no row at all, drops what counts them.
+    yield Progress(_STORE, None, "", 0, 0)
+    groups: dict[str, set[str]] = {}
+    gone: set[QueueKey] = set()
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
         try:
             saved = config_tables.consumer_offsets(reader.config_table(name) or {})
-        except (BadDataError, FormatError, MissingExtraError):
-            continue  # the log has to tell
+        except _UNREADABLE:  # the log has to tell
+            yield Progress(_UNREAD, None, name, 0, 0)
+            continue
         for (topic, group, queue_id), offset in saved.items():
+            groups.setdefault(topic, set()).add(group)
+            gone.add((topic, queue_id))
             yield Progress("saved", group, topic, queue_id, offset)
     try:
         delays = config_tables.delay_offsets(reader.config_table("delayOffset.json") or {})
-    except (BadDataError, FormatError, MissingExtraError):
+    except _UNREADABLE:
         delays = {}
+        yield Progress(_UNREAD, None, "delayOffset.json", 0, 0)
     for level, offset in delays.items():
         yield Progress("saved", SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, offset)
+    try:
+        for key, low, high in _ends(reader, groups):
+            gone.discard(key)
+            yield from _of_queue(*key, low, high, groups)
+    except _UNREADABLE:  # then nobody knows which of them are gone
+        return
+    for key in gone:
+        yield from _of_queue(*key, 0, 0, groups)
+
+
+def _of_queue(
+    topic: str, queue_id: int, low: int, high: int, groups: Mapping[str, Collection[str]]
+) -> Iterator[Progress]:
+    yield Progress("min_offset", None, topic, queue_id, low)
+    yield Progress("max_offset", None, topic, queue_id, high)
+    for group in groups.get(topic, ()):
+        yield Progress(_LISTED, group, topic, queue_id, 0)
+
+
+def _ends(reader: StoreReader, topics: Container[str]) -> Iterator[tuple[QueueKey, int, int]]:
+    """Yield each queue of a store with the offsets between which a consumer finds messages, as a broker tells them.
+
+    Of a queue in RocksDB they are what its database says, but for some topics: it would be opened for each queue.
+    """
     if not reader.is_live:
         reader.open_queues_on_demand()
     for queues in (reader.consume_queues, reader.batch_consume_queues):
-        for (topic, queue_id), queue in queues.items():
-            yield Progress("min_offset", None, topic, queue_id, queue.first_offset)
-            yield Progress("max_offset", None, topic, queue_id, queue.max_offset())
+        for key in queues:
+            with contextlib.suppress(KeyError):  # deleted just now
+                if queue := open_queue(reader, *key):
+                    yield key, queue.min_offset, queue.max_offset
     if reader.rocksdb_queues:
-        with contextlib.suppress(BadDataError, FormatError, MissingExtraError):
-            for (topic, queue_id), ends in rocksdb.read_ends(reader.rocksdb_queues).queues.items():
-                yield Progress("min_offset", None, topic, queue_id, ends.min_offset)
-                yield Progress("max_offset", None, topic, queue_id, ends.max_offset)
+        for key, known in rocksdb.read_ends(reader.rocksdb_queues).queues.items():
+            if queue := open_queue(reader, *key) if key[0] in topics else None:
+                yield key, queue.min_offset, queue.max_offset
+            else:
+                yield key, known.min_offset, known.max_offset
 
 
 def _of_log(store: Store, part: LogRange) -> Iterator[Progress]:

@@ -14,10 +14,14 @@ from mqtool.engine.repair.compare_keys import Messages, compare_keys
 from mqtool.engine.repair.rebuild import build, losses_of
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.queue_view import queue_keys
+from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.search import Query, Search
 from mqtool.engine.store.stats import KEYS, By, Selection, count_messages
+from mqtool.errors import Status
 from mqtool.spark import compare, export, find, offsets, rebuild, stats, verify
 from mqtool.spark.stores import Store, find_stores
+from tests.commands.running import run
 from tests.damage import cases
 from tests.golden import GOLDEN_NAMES, copy_of, golden_store, manifest
 from tests.spark.session import session
@@ -287,17 +291,69 @@ def test_the_lag_of_queues_in_rocksdb_is_told(spark: Any, tmp_path: Path) -> Non
     (copy / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": saved}))
     ends = collections.Counter(one["queue_id"] for one in manifest("rocksdb-533-clean")["messages"])
 
-    rows = offsets.progress(spark, [Store(str(copy))], SMALL).collect()
+    rows = offsets.progress(spark, [Store(str(copy))], SMALL)[0].collect()
 
     lags = {row["queue_id"]: row["lag"] for row in rows if row["group"] == "GID_r"}
     assert lags == {0: ends[0] - 3, 1: ends[1]}
+
+
+def test_offsets_lists_what_offset_list_lists(spark: Any, tmp_path: Path) -> None:
+    mixed, batches, rocks, damaged = (
+        copy_of(name, tmp_path / str(number))
+        for number, name in enumerate(("mixed-533-clean", "batchcq-533-clean", "rocksdb-533-clean", "mixed-533-clean"))
+    )
+    min((mixed / "commitlog").iterdir()).unlink()  # by retention: queues begin with the first message that is left
+    topics = {}
+    for store in (mixed, batches, rocks):
+        topic, queue_id = min(queue_keys(StoreReader(store)))
+        topics[topic] = queue_id
+        saved = {f"{topic}@GID_read": {str(queue_id): 1, "77": 3}}  # of one queue, and of one that is gone
+        (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": saved}))
+    for path in (damaged / "config").glob("consumerOffset.json*"):
+        path.write_text("{")
+    stores = [Store(str(store)) for store in (mixed, batches, rocks, damaged)]
+
+    frame, observed = offsets.progress(spark, stores, SMALL)
+    rows = frame.collect()
+
+    found = {
+        (row["store"], row["topic"], row["queue_id"]): (row["min_offset"], row["saved"], row["max_offset"], row["lag"])
+        for row in rows
+        if row["group"] == "GID_read"
+    }
+    listed = [(store.path, row) for store in stores[:3] for row in run("offset", "list", "-s", store.path).rows]
+    names = ("min_offset", "consumer_offset", "max_offset", "lag")
+    assert found == {
+        (path, row["topic"], row["queue_id"]): tuple(row[name] for name in names)
+        for path, row in listed
+        if row["group"] == "GID_read"
+    }
+    assert {row["queue_id"] for _, row in listed} > {*topics.values(), 77}
+    assert any(low > 0 and saved is None and lag == high - low for low, saved, high, lag in found.values())
+    assert run("offset", "list", "-s", damaged).status == Status.BAD_DATA
+    assert observed.get == {"unread": 1}
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("MapInArrow") == 1  # the log is read once
+
+
+def test_of_stores_without_any_message_nothing_is_told_and_that_is_counted(spark: Any, tmp_path: Path) -> None:
+    one, two = stores = [Store(str(tmp_path / name)) for name in ("one", "two")]
+    for store in stores:
+        Path(store.path, "commitlog").mkdir(parents=True)
+        Path(store.path, "commitlog", f"{0:020}").write_bytes(bytes(SMALL))
+
+    frame, observed = offsets.progress(spark, stores, SMALL)
+    assert (frame.collect(), observed.get) == ([], {"unread": 0})
+    found, observations = compare.by_key(spark, one, two, SMALL)
+    assert found.collect() == []
+    assert {count for seen in observations for count in seen.get.values()} == {0}
 
 
 def test_progress_is_what_is_saved_and_what_the_log_tells(spark: Any) -> None:
     store = golden("retry-533-clean")
     saved = (store.open().config_table("consumerOffset.json") or {})["offsetTable"]
 
-    rows = offsets.progress(spark, [store], SMALL).collect()
+    rows = offsets.progress(spark, [store], SMALL)[0].collect()
 
     found = {(f"{row['topic']}@{row['group']}", row["queue_id"]): row for row in rows}
     assert {(name, int(queue_id)): offset for name, queues in saved.items() for queue_id, offset in queues.items()} == {
