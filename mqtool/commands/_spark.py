@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FORMS = ("parquet", "jsonl")
 _UNPACKING = ("stats", "verify")
 """Jobs that walk over the log and need nothing else, as `find --scan` does: they read compressed segments."""
+_GOING_ON = ("rebuild",)
+"""Jobs that take a folder which is empty, or which a run that was killed has left."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://+")
 _NO_FILE_SYSTEM = re.compile(r'Class (\S+) not found|No FileSystem for scheme "?(\w+)')
 _RAISED = re.compile(r"mqtool\.errors\.(\w+): (.+)")
@@ -312,7 +314,7 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
             unpacks = name in _UNPACKING or bool(kwargs.get("scan"))
             finder = Finder(config, config_of, settings, output, is_live, unpacks)
             stores = finder.find(paths or (str(default_store()),))
-            if isinstance(into, Path) and into.exists():
+            if isinstance(into, Path) and into.exists() and name not in _GOING_ON:
                 raise UsageError(f"{into} is there already: give another name")
             size = None if partition_size is None else max(1 << 20, partition_size)
             job = Job(name, stores, master, conf, size, output, into, form, finder)

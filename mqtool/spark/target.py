@@ -105,10 +105,16 @@ class Storage:
         """Have an object ``abort`` there until all is whole; what was put there goes where anything fails.
 
         Raises:
-            UsageError: there is something already.
+            UsageError: there is something already; what a lost driver has left is told apart, and stays: nothing
+                shows that no other is at work.
             WriteError: it cannot be written.
         """
-        root = self._root
+        root = self._root.fresh()
+        if (root / "abort").exists() and (root / "abort").opened().read_all() == _MARK:
+            raise UsageError(
+                f"{root} holds what another run has begun to make: where none is at work any more, remove it, then try "
+                f"again"
+            )
         if root.exists():
             raise UsageError(f"{root} holds something already: give a place where nothing is")
         abort = root / "abort"

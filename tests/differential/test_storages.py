@@ -12,13 +12,19 @@ from typing import Any
 import fsspec
 import pytest
 
+from mqtool.engine.repair.rebuild import build
 from mqtool.engine.store import remote
+from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.mapped_file import MappedFile
+from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.remote import RemotePath, place
 from mqtool.errors import NotFoundError, Status, StoreChangedError
+from mqtool.spark import rebuild
+from mqtool.spark.stores import Store
 from tests.commands.running import run
 from tests.differential.conftest import REQUIRED
 from tests.golden import golden_store
+from tests.spark.frames import Frames
 from tests.storage import environment
 
 pytestmark = [pytest.mark.java, pytest.mark.xdist_group("s3")]
@@ -87,14 +93,17 @@ def azure() -> Iterator[Any]:
             process.kill()
 
 
+def files_below(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
 @pytest.mark.parametrize(("scheme", "server"), [("gs", google), ("abfs", azure)])
 def test_a_store_in_an_emulator_is_told_as_the_same_files_on_a_disk(scheme: str, server: Any, tmp_path: Path) -> None:
     store, url = golden_store("mixed-533-clean"), f"{scheme}://brokers/a/store"
     with server() as storage:
         remote.forget_storages()
-        for path in sorted(store.rglob("*")):
-            if path.is_file():
-                storage.pipe_file(f"brokers/a/store/{path.relative_to(store)}", path.read_bytes())
+        for path in files_below(store):
+            storage.pipe_file(f"brokers/a/store/{path.relative_to(store)}", path.read_bytes())
 
         for command in ("verify", "stats --by queue", "dump commitlog", "dump consumequeue", "find --key *1*", "get 0"):
             ran = [run(*command.split(), "-s", where) for where in (store, url)]
@@ -102,6 +111,18 @@ def test_a_store_in_an_emulator_is_told_as_the_same_files_on_a_disk(scheme: str,
         assert run("salvage", "-s", url, "--into", tmp_path / "made").status == Status.OK
         assert run("recover", "--yes", "-s", url).status == Status.USAGE
         assert run("info", "-s", f"{scheme}://brokers/b").status == Status.NO_INPUT
+
+        one = build(StoreReader(store), tmp_path / "one", Disk())
+        made_at = f"{scheme}://brokers/made"
+        two = rebuild.run(
+            Frames(), Store(url), made_at, queues=True, index=True, topics=None, version=None, partition_size=20_000
+        )
+        assert (two.queues, two.index_names, two.entries) == (one.queues, one.index_names, one.entries)
+        remote.forget_storages()
+        made = {str(path.relative_to(tmp_path / "one")): path for path in files_below(tmp_path / "one")}
+        put = {name.partition("brokers/made/")[2]: name for name in storage.find("brokers/made")}
+        assert made.keys() == put.keys()
+        assert all(storage.cat_file(put[name]) == path.read_bytes() for name, path in made.items())
 
         path = place(f"{url}/checkpoint")
         assert isinstance(path, RemotePath)

@@ -1,18 +1,22 @@
 """``rebuild`` in pieces, without Spark: every step of the job, with rows that are brought together by plain Python."""
 
+import contextlib
 import filecmp
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mqtool.commands._spark import Job
 from mqtool.engine.repair.rebuild import Built, build
-from mqtool.engine.store import remote
+from mqtool.engine.store import remote, uploads
 from mqtool.engine.store.disk import Disk
-from mqtool.errors import UsageError, WriteError
-from mqtool.spark import rebuild
+from mqtool.errors import Status, UsageError, WriteError
+from mqtool.spark import rebuild, target
 from mqtool.spark.stores import Store, find_stores
+from tests.commands.running import run
 from tests.damage import Case, cases
 from tests.engine.repair.test_rebuild import IN_FILES, config_of
 from tests.golden import copy_of, golden_store, manifest
@@ -149,3 +153,64 @@ def test_of_a_job_that_fails_nothing_is_left_in_a_storage(s3: S3) -> None:
         rebuilt(Lost(), Store(str(golden_store("mixed-533-clean"))), f"s3://{BUCKET}/lost")
 
     assert objects(s3, "lost") == {}
+
+
+class Killed(Frames):
+    """The process ends when queues are there, and index files are to be made."""
+
+    def __init__(self, is_there: Callable[[], bool]) -> None:
+        self._is_there = is_there
+
+    def createDataFrame(self, rows: list[tuple[bytes]], _schema: str, **_: bool) -> Frame:  # noqa: N802
+        if self._is_there():
+            os._exit(9)
+        return super().createDataFrame(rows, _schema)
+
+
+def killed(is_there: Callable[[], bool], store: Store, into: Path | str) -> None:
+    """Have a driver begin to rebuild a store, and be killed."""
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            rebuilt(Killed(is_there), store, into)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_what_a_killed_driver_has_left_in_a_folder_is_removed_and_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def in_frames(_job: Job) -> Iterator[Frames]:
+        yield Frames()
+
+    monkeypatch.setattr(Job, "session", in_frames)
+    store, into = golden_store("mixed-533-clean"), tmp_path / "two"
+    killed(lambda: any((into / "consumequeue").glob("*/*")), Store(str(store)), into)
+    assert (into / "abort").exists()
+
+    ran = run("spark", "rebuild", "all", "-s", store, "--into", into)
+
+    assert ran.status == Status.OK
+    assert f"{into} holds what a run that was killed has left: that is removed first" in ran.remarks
+    assert run("rebuild", "all", "-s", store, "--into", tmp_path / "one").status == Status.OK
+    names = names_below(tmp_path / "one")
+    assert names_below(into) == names
+    assert filecmp.cmpfiles(tmp_path / "one", into, names, shallow=False)[0] == names
+    again = run("spark", "rebuild", "all", "-s", store, "--into", into)
+    assert (again.status, "holds something already" in again.remarks) == (Status.USAGE, True)
+
+
+def test_what_a_killed_driver_has_left_in_a_storage_is_called_that(s3: S3) -> None:
+    root = remote.place(f"s3://{BUCKET}/killed")
+    assert isinstance(root, remote.RemotePath)
+    uploads.put_bytes(b"unit", root / "consumequeue/T/0/00000000000000000000")
+    store = Store(str(golden_store("mixed-533-clean")))
+    with pytest.raises(UsageError, match="holds something already"):
+        rebuilt(Frames(), store, str(root))
+
+    uploads.put_bytes(target._MARK, root / "abort")
+
+    with pytest.raises(UsageError, match="holds what another run has begun to make: where none is at work any more"):
+        rebuilt(Frames(), store, str(root))
+    assert len(objects(s3, "killed")) == 2
