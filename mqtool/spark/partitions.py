@@ -24,7 +24,7 @@ from mqtool.spark.stores import Store
 
 MAX_PARTITION = 128 << 20
 _MOST_TASKS = 20_000
-_MOST_COUNTS = 2_000
+_MOST_COUNTS = 500
 _MOST_OF_A_COUNT = 4 << 30
 _TASKS_A_CORE = 4
 LOOK_BACK = 5 << 20
@@ -112,7 +112,7 @@ def size_to_count(total: int, cores: int) -> int:
     """Return how many bytes of log a task gets that gives back little: each core has several tasks, none is small.
 
     Spark needs some hundredths of a second for a task, in which a core counts the messages of 100 MiB; and its driver
-    some kilobytes, so of a log that is too large for that a task gets more.
+    up to a hundred kilobytes, so of a log that is too large for that a task gets more.
     """
     share = total // (_TASKS_A_CORE * cores)
     return max(min(max(share, MAX_PARTITION), _MOST_OF_A_COUNT), min(share, total // _MOST_COUNTS))

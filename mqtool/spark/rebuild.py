@@ -197,6 +197,8 @@ def walk(item: Item) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([[_REPORT], [None], [None], [begin], [None], [None], [found.report]], schema=_ROWS)
         for derived in found.runs:
             yield from _load_of(derived, begin)
+    if segment := rules.reader.commit_log.segment_at(item.stretch.segment):
+        segment.unmap()
 
 
 def _load_of(derived: Derived, stretch: int) -> Iterator[pa.RecordBatch]:

@@ -137,6 +137,8 @@ def _settings(master: str) -> dict[str, str]:
         settings["spark.python.unix.domain.socket.enabled"] = "true"
     if _ON_THIS_MACHINE.fullmatch(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Else the JVM takes over half of its heap for what is garbage at once, before it collects any.
+        settings["spark.driver.defaultJavaOptions"] = "-XX:+UnlockExperimentalVMOptions -XX:G1MaxNewSizePercent=15"
     return settings
 
 

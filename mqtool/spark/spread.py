@@ -17,7 +17,7 @@ import zstandard
 from mqtool.spark.session import cores_of
 
 Item = TypeVar("Item")
-_MOST_TASKS = 5_000
+_MOST_TASKS = 1_000
 _TASKS_A_CORE = 4
 
 

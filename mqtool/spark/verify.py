@@ -31,6 +31,7 @@ from mqtool.engine.repair.verify_index import IndexJudge, check_chains
 from mqtool.engine.repair.verify_log import Rules
 from mqtool.engine.repair.verify_queues import QueueChecker
 from mqtool.engine.store import remote
+from mqtool.engine.store.mapping import give_back_memory
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import NotFoundError, StoreChangedError
 from mqtool.formats import scan
@@ -217,9 +218,12 @@ def judge(item: Item) -> Iterator[pa.RecordBatch]:
 
 
 def _judged(judge: _Judge, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, bytes]]:
-    for stretch in itertools.chain.from_iterable(one.cut(PART) for one in stretches):
-        with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
-            yield stretch, judge_far(judge.rules, judge.index, stretch)
+    for address, some in itertools.groupby(stretches, key=lambda one: one.segment):
+        for stretch in itertools.chain.from_iterable(one.cut(PART) for one in some):
+            with contextlib.suppress(NotFoundError, StoreChangedError):  # it went by retention
+                yield stretch, judge_far(judge.rules, judge.index, stretch)
+        if segment := judge.reader.commit_log.segment_at(address):
+            segment.unmap()
 
 
 def _groups(scope: Scope, store: int, reports: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
@@ -258,6 +262,8 @@ def gather(scopes: Sequence[Scope], size: int, batches: Iterable[pa.RecordBatch]
 
 def _join_all(scopes: Sequence[Scope], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join the reports of stores, which come store by store, each in the order of its log."""
+    _judge_of.cache_clear()  # what this process knows of the queues of a store is not needed beside what follows
+    give_back_memory()
     for number, rows in itertools.groupby(_rows(batches), key=lambda row: row["store"]):
         found = join(scopes[number], ((row["segment"], row["report"]) for row in rows))
         while chunk := list(itertools.islice(found, _BATCH)):

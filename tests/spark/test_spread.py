@@ -44,7 +44,7 @@ def test_a_cluster_with_very_many_cores_gets_tasks_for_all_of_them(monkeypatch: 
         (1 << 20, 2, 128 << 20),
         (16 << 30, 2, 2 << 30),
         (1 << 40, 2, 4 << 30),
-        (20_000 << 30, 2, 10 << 30),  # two thousand tasks
+        (20_000 << 30, 2, 40 << 30),  # five hundred tasks
         (100_000 << 30, 1600, 100_000 * (1 << 30) // 6400),  # four for each core
     ],
 )

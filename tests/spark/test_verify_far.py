@@ -117,6 +117,16 @@ def test_a_segment_that_goes_while_the_pieces_are_judged_ends_nothing(tmp_path: 
     assert [one.code for one in found if one.severity != "note"] == []
 
 
+def test_a_worker_keeps_no_segment_mapped_that_it_has_judged() -> None:
+    (scope,), items = verify.plan([Store(str(golden_store("mixed-533-clean")))], Level.FULL, 1 << 30)
+
+    gathered(scope, items)
+
+    segments = verify._judge_of(scope).reader.commit_log.segments
+    assert len(segments) > 1
+    assert not any(segment.is_mapped for segment in segments)
+
+
 def test_where_records_of_another_place_lie_no_unit_is_told_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

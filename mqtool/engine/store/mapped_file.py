@@ -135,6 +135,13 @@ class MappedFile:
         if data is not None:
             release(data, start, stop)
 
+    def unmap(self) -> None:
+        """Let go of the mapping as a whole: a process has room for some ten thousand, and each takes page tables.
+
+        The file is mapped again when it is looked at, if it is still there.
+        """
+        vars(self).pop("bytes", None)
+
     def let_go(self, start: int, stop: int) -> None:
         """Do the same where the bytes can be had again: for those who may be asked for them once more."""
         self.release(start, stop)
