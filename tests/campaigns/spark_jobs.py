@@ -1,13 +1,14 @@
 """Each job of ``mqtool spark`` held against the command of its name, on generated damages and with any cut of the log.
 
-A seed is a case of ``tests/laws``: a golden store and one or two damages; it also chooses the bytes of a range, from
-9,000 to 1 GiB. What jobs and commands answer is compared as multisets, or by the kind of error where a command ends
-with one. All seeds run in one Spark session::
+A seed is a case of ``tests/laws``: a golden store and one or two damages. Ten seeds are held together, with ranges from
+9,000 bytes to 1 GiB, and a job that takes several stores answers for all of them. What jobs and commands answer is
+compared as multisets, or by the kind of error where a command ends with one. A store whose groups have saved nothing
+gets a table of offsets. All seeds run in one Spark session::
 
     python -m tests.campaigns.spark_jobs --seeds 1:501 --into spark_jobs.jsonl
 
-With ``--without-java`` the tasks of each job are run one after another, and what they give is brought together here: a
-seed takes half a second, and Spark itself is not tried.
+With ``--without-java`` the tasks of each job are run one after another, and
+what they give is brought together here: a seed takes half a second, and Spark itself is not tried.
 
 Run again it goes on where it was stopped. Ends with status 1 when an answer differed.
 """
@@ -17,26 +18,34 @@ Run again it goes on where it was stopped. Ends with status 1 when an answer dif
 import argparse
 import collections
 import dataclasses
+import functools
 import json
 import logging
 import random
 import re
 import shutil
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
+
+from mqtool.commands._admin import stored_offsets
 from mqtool.engine.repair.aligned import SIDES
-from mqtool.engine.repair.compare_keys import Messages, compare_keys
+from mqtool.engine.repair.compare_keys import Difference, Messages, compare_keys
 from mqtool.engine.repair.rebuild import build
 from mqtool.engine.repair.verify import Level, verify_store
 from mqtool.engine.store.disk import Disk
+from mqtool.engine.store.queue_view import queue_keys
+from mqtool.engine.store.reader import StoreReader
 from mqtool.engine.store.search import Query, Search
 from mqtool.engine.store.stats import KEYS, By, Selection, count_messages
 from mqtool.errors import MqtoolError
-from mqtool.spark import compare, export, find, rebuild, stats, verify
+from mqtool.formats import config_tables
+from mqtool.spark import compare, export, find, offsets, rebuild, spread, stats, verify
 from mqtool.spark.messages import CORRUPT
 from mqtool.spark.partitions import log_ranges
 from mqtool.spark.stores import Store
@@ -49,10 +58,23 @@ from tests.spark.session import session
 from tests.spark.test_verify_far import in_pieces as pieces_of_verify
 
 SIZES = (9_000, 20_000, 65_536, 100_000, 1 << 20, 1 << 30)
+TOGETHER = 10
+"""So many seeds are held at once, with one size of ranges."""
 _RAISED = re.compile(r"mqtool\.errors\.(\w+)")
 _SHOWN = 3
+_QUERY = Query(texts=("1",))
 
-Pair = tuple[Callable[[], Iterable[Hashable]], Callable[[], Iterable[Hashable]]]
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A damaged store, what it was before, and where answers may be put."""
+
+    seed: int
+    called: str
+    store: Store
+    other: Store
+    size: int  # bytes of a range
+    folder: Path
 
 
 def main() -> int:
@@ -69,38 +91,113 @@ def main() -> int:
     warnings.simplefilter("ignore")
     logging.getLogger("mqtool").setLevel(logging.ERROR)
     spark = None if options.without_java else session()
+    spread._MOST_TASKS = 0  # tasks of some ranges each: four for each core
     rows = [row for row in known if row["seed"] in seeds]
+    seconds: dict[str, float] = collections.defaultdict(float)
     with options.into.open("a") as file:
-        for seed in seeds:
-            if seed in done:
-                continue
+        for start in range(seeds.start, seeds.stop, TOGETHER):
+            some = [seed for seed in seeds[start - seeds.start : start - seeds.start + TOGETHER] if seed not in done]
             with tempfile.TemporaryDirectory() as folder:
-                row = {"seed": seed, **hold(spark, seed, Path(folder))}
-            rows.append(row)
-            print(json.dumps(row), file=file, flush=True)
-            for job, difference in row["differences"].items():
-                print(f"seed {seed} ({row['case']}, {row['size']:,} B): {job}: {difference}", flush=True)
+                found = hold(spark, some, Path(folder), seconds) if some else []
+            for row in found:
+                rows.append(row)
+                print(json.dumps(row), file=file, flush=True)
+                for job, difference in row["differences"].items():
+                    print(f"seed {row['seed']} ({row['case']}, {row['size']:,} B): {job}: {difference}", flush=True)
     answers = sum(row["answers"] for row in rows)
     wrong = sum(len(row["differences"]) for row in rows)
+    print("seconds of jobs:", ", ".join(f"{job} {spent:,.0f}" for job, spent in seconds.items()))
     print(f"{len(rows):,} seeds, {answers:,} answers, {wrong:,} differ")
     return int(bool(wrong))
 
 
-def hold(spark: Any, seed: int, folder: Path) -> dict[str, Any]:
-    """Return what a seed came to: which case it is, and where a job answered otherwise than its command."""
-    case, size = case_of(seed), random.Random(seed).choice(SIZES)
+def hold(spark: Any, seeds: Sequence[int], folder: Path, seconds: dict[str, float]) -> list[dict[str, Any]]:
+    """Return what some seeds came to: which cases they are, and where a job answered otherwise than its command."""
+    size = random.Random(seeds[0]).choice(SIZES)
+    some = [made(seed, size, folder / str(seed)) for seed in seeds]
+    differences: dict[int, dict[str, str]] = {one.seed: {} for one in some}
+    for job, command in (COMMANDS if spark else COMMANDS | {"compare": _counted_as_compared}).items():
+        wanted = {one.seed: answered(functools.partial(command, one)) for one in some}
+        began = time.monotonic()
+        for seed, difference in held_against(spark, job, some, wanted).items():
+            differences[seed][job] = difference
+        seconds[job] += time.monotonic() - began
+    return [
+        {"seed": one.seed, "case": one.called, "size": size, "answers": len(COMMANDS),
+         "differences": differences[one.seed]}
+        for one in some
+    ]  # fmt: skip
+
+
+def made(seed: int, size: int, folder: Path) -> Held:
+    """Make the store of a seed."""
+    case = case_of(seed)
     store = Store(str(case.build(folder / "store")))
-    other = Store(str(golden_store(case.base)))
-    differences = {}
-    pairs = pairs_of(spark, store, other, size, folder) if spark else in_pieces(store, other, size, folder)
-    for job, (ours, theirs) in pairs.items():
-        found, wanted = answered(ours), answered(theirs)
-        if found != wanted:
-            differences[job] = told(found, wanted)
-        for name in ("out", "one", "two"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-    return {"case": f"{case.base}: {', '.join(case.kinds)}", "size": size, "answers": len(pairs),
-            "differences": differences}  # fmt: skip
+    save_some_offsets(store, random.Random(seed))
+    called = f"{case.base}: {', '.join(case.kinds)}"
+    return Held(seed, called, store, Store(str(golden_store(case.base))), size, folder)
+
+
+def held_against(spark: Any, job: str, some: Sequence[Held], wanted: dict[int, Any]) -> dict[int, str]:
+    """Return where a job answers otherwise than its command, by seed.
+
+    One job answers for several stores; where it answers otherwise than the command does of all of them, or where that
+    ends with an error of one, each has a job of its own.
+    """
+    if len(some) > 1:
+        answers = [wanted[one.seed] for one in some]
+        if spark and job in ON_SPARK and not any(isinstance(answer, str) for answer in answers):
+            found = answered(lambda: ON_SPARK[job](spark, some))
+            if found == joined(job, some, answers):
+                return {}
+        differences: dict[int, str] = {}
+        for one in some:
+            differences |= held_against(spark, job, [one], wanted)
+        return differences
+    (one,) = some
+    if not spark:
+        found, answer = answered(lambda: IN_PIECES[job](one)), wanted[one.seed]
+    else:
+        found = answered(lambda: {**ON_SPARK, **ALONE}[job](spark, some))
+        answer = wanted[one.seed]
+        answer = answer if isinstance(answer, str) else joined(job, some, [answer])
+    return {} if found == answer else {one.seed: told(found, answer)}
+
+
+def joined(job: str, some: Sequence[Held], answers: Sequence["collections.Counter[Any]"]) -> "collections.Counter[Any]":
+    """Return what commands answer of some stores as one job answers it."""
+    whole = collections.Counter[Any]()
+    for one, answer in zip(some, answers, strict=True):
+        if job.startswith("stats") or job in ("export", "rebuild"):  # their rows tell no store
+            whole.update(answer)
+        else:
+            whole.update({(one.store.path, *row): count for row, count in answer.items()})
+    if not job.startswith("stats"):
+        return whole
+    totals: dict[Hashable, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
+    for key, *numbers in whole.elements():
+        totals[key] = [one + other for one, other in zip(totals[key], numbers, strict=True)]
+    return collections.Counter((key, *numbers) for key, numbers in totals.items())
+
+
+def save_some_offsets(store: Store, chance: random.Random) -> None:
+    """Have groups of a store whose table of offsets is sound and empty, or not there, read some of its queues."""
+    path = Path(store.path, "config/consumerOffset.json")
+    reader = store.open()
+    try:
+        if config_tables.consumer_offsets(reader.config_table(path.name) or {}):
+            return
+        keys = sorted(queue_keys(reader))
+    except MqtoolError:
+        return
+    table: dict[str, dict[str, int]] = {}
+    for topic, queue_id in chance.sample(keys, min(3, len(keys))):
+        if topic and "@" not in topic and queue_id >= 0:
+            for group in chance.choice((("GID_one",), ("GID_one", "GID_two"))):
+                number = queue_id + chance.choice((0, 0, 0, 77))  # of a queue that is gone
+                table.setdefault(f"{topic}@{group}", {})[str(number)] = chance.choice((0, 1, 5, 1000))
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"offsetTable": table}))
 
 
 def answered(ask: Callable[[], Iterable[Hashable]]) -> Any:
@@ -124,71 +221,133 @@ def told(found: Any, wanted: Any) -> str:
     return f"{more.total():,} in Spark only {shown[0]}, {less.total():,} by the command only {shown[1]}"
 
 
-def pairs_of(spark: Any, store: Store, other: Store, size: int, folder: Path) -> dict[str, Pair]:
-    """Return for each job how Spark and the command are asked."""
-    return {
-        "verify": (
-            lambda: (
-                repr(verify.finding_of(row.asDict()))
-                for row in verify.findings(spark, [store], Level.FULL, size).collect()
-            ),
-            lambda: map(repr, verify_store(store.open(), Level.FULL)),
-        ),
-        "stats --by topic": (
-            lambda: _counted_by_spark(spark, store, By.TOPIC, size),
-            lambda: _counted(store, By.TOPIC),
-        ),
-        "stats --by queue": (
-            lambda: _counted_by_spark(spark, store, By.QUEUE, size),
-            lambda: _counted(store, By.QUEUE),
-        ),
-        "find": (
-            lambda: (
-                row["position"]
-                for row in find.messages(spark, find.plan([(store, _QUERY)], size, True).items)[0].collect()
-            ),
-            lambda: (message.position for message in Search(store.open(), _QUERY).messages()),
-        ),
-        "export": (lambda: _exported_by_spark(spark, store, size, folder), lambda: _exported(store, folder)),
-        "rebuild": (lambda: _rebuilt_by_spark(spark, store, size, folder), lambda: _rebuilt(store, folder)),
-        "compare": (
-            lambda: (tuple(row[:5]) for row in compare.by_key(spark, store, other, size)[0].collect()),
-            lambda: (
-                (one.side, one.left_count, one.right_count, one.physical_offset, one.topic)
-                for one in compare_keys(store.open(), other.open(), Messages())
-            ),
-        ),
-    }
+def _verified(held: Held) -> Iterable[Hashable]:
+    return ((repr(one),) for one in verify_store(held.store.open(), Level.FULL))
 
 
-_QUERY = Query(texts=("1",))
+def _found(held: Held) -> Iterable[Hashable]:
+    return ((message.position,) for message in Search(held.store.open(), _QUERY).messages())
 
 
-def in_pieces(store: Store, other: Store, size: int, folder: Path) -> dict[str, Pair]:
-    """Return for each job what its tasks give, one after another, and how the command is asked."""
-    theirs = {job: pair[1] for job, pair in pairs_of(None, store, other, size, folder).items()}
-    return {
-        "verify": (lambda: pieces_of_verify(store, Level.FULL, size).elements(), theirs["verify"]),
-        "stats --by topic": (lambda: _counted_in_pieces(store, By.TOPIC, size), theirs["stats --by topic"]),
-        "stats --by queue": (lambda: _counted_in_pieces(store, By.QUEUE, size), theirs["stats --by queue"]),
-        "find": (
-            lambda: (
-                row["position"]
-                for row in _rows(find.find(one) for one in find.plan([(store, _QUERY)], size, True).items)
-                if row[CORRUPT] is None
-            ),
-            theirs["find"],
-        ),
-        "export": (lambda: _exported_in_pieces(store, size), theirs["export"]),
-        "rebuild": (lambda: _rebuilt_by_spark(Frames(), store, size, folder), theirs["rebuild"]),
-        "compare": (
-            lambda: _compared_in_pieces(store, other, size),
-            lambda: (
-                (one.side, one.left_count, one.right_count)
-                for one in compare_keys(store.open(), other.open(), Messages())
-            ),
-        ),
-    }
+def _compared(held: Held) -> Iterable[Hashable]:
+    return ((one.side, one.left_count, one.right_count, one.physical_offset, one.topic) for one in _differences(held))
+
+
+def _differences(held: Held) -> Iterable[Difference]:
+    return compare_keys(held.store.open(), held.other.open(), Messages())
+
+
+def _counted_as_compared(held: Held) -> Iterable[Hashable]:
+    return ((one.side, one.left_count, one.right_count) for one in _differences(held))
+
+
+COMMANDS: dict[str, Callable[[Held], Iterable[Hashable]]] = {
+    "verify": _verified,
+    "stats --by topic": lambda held: _counted(held.store, By.TOPIC),
+    "stats --by queue": lambda held: _counted(held.store, By.QUEUE),
+    "find": _found,
+    "export": lambda held: _exported(held.store, held.folder),
+    "rebuild": lambda held: _rebuilt(held.store, held.folder),
+    "compare": _compared,
+    "offsets": lambda held: _progress(held.store),
+}
+"""What the command of each job answers of a store, as rows."""
+
+
+def _verified_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+    for row in verify.findings(spark, [one.store for one in some], Level.FULL, some[0].size).collect():
+        yield row["store"], repr(verify.finding_of(row.asDict()))
+
+
+def _counted_on_spark(spark: Any, some: Sequence[Held], by: By) -> Iterable[Hashable]:
+    for row in stats.counts(spark, [one.store for one in some], by, Selection(), some[0].size).collect():
+        if row["records"]:
+            yield tuple(row[name] for name in KEYS[by]), row["messages"], row["size"], row["body_size"]
+
+
+def _found_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+    planned = find.plan([(one.store, _QUERY) for one in some], some[0].size, True)
+    return ((row["store"], row["position"]) for row in find.messages(spark, planned.items)[0].collect())
+
+
+def _exported_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+    into = some[0].folder / "out"
+    try:
+        export.run(spark, [one.store for one in some], into, export.Chosen(), some[0].size)
+        columns = ["physical_offset", "topic", "queue_offset", "body_crc"]
+        for path in into.rglob("*.parquet"):
+            with pyarrow.parquet.ParquetFile(path) as file:
+                yield from (tuple(row[name] for name in columns) for row in file.read(columns).to_pylist())
+    finally:
+        shutil.rmtree(into, ignore_errors=True)
+
+
+def _compared_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+    from pyspark.sql import functions
+
+    frames = [
+        compare.by_key(spark, one.store, one.other, one.size)[0].withColumn("store", functions.lit(one.store.path))
+        for one in some
+    ]
+    for row in functools.reduce(lambda one, other: one.unionAll(other), frames).collect():
+        yield row["store"], *row[:5]
+
+
+def _progress_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+    frame, observed = offsets.progress(spark, [one.store for one in some], some[0].size)
+    rows = frame.collect()
+    unread = observed.get["unread"]  # of all stores
+    for one in some:
+        listed = _as_listed([row.asDict() for row in rows if row["store"] == one.store.path])
+        yield from ((one.store.path, *row) for row in listed)
+        count = min(unread, _unread(one.store.open()))
+        unread -= count
+        yield from [(one.store.path, "unread")] * count
+    yield from ["unread in none of them"] * unread
+
+
+ON_SPARK: dict[str, Callable[[Any, Sequence[Held]], Iterable[Hashable]]] = {
+    "verify": _verified_on_spark,
+    "stats --by topic": lambda spark, some: _counted_on_spark(spark, some, By.TOPIC),
+    "stats --by queue": lambda spark, some: _counted_on_spark(spark, some, By.QUEUE),
+    "find": _found_on_spark,
+    "export": _exported_on_spark,
+    "compare": _compared_on_spark,
+    "offsets": _progress_on_spark,
+}
+"""What a job answers of some stores."""
+
+
+def _rebuilt_on_spark(spark: Any, some: Sequence[Held]) -> Iterable[Hashable]:
+    (one,) = some
+    into = one.folder / "two"
+    try:
+        rebuild.run(spark, one.store, into, queues=True, index=True, topics=None, version=None, partition_size=one.size)
+        return _files(into)
+    finally:
+        shutil.rmtree(into, ignore_errors=True)
+
+
+ALONE: dict[str, Callable[[Any, Sequence[Held]], Iterable[Hashable]]] = {"rebuild": _rebuilt_on_spark}
+"""The same of a job that takes one store."""
+
+
+def _found_in_pieces(held: Held) -> Iterable[Hashable]:
+    items = find.plan([(held.store, _QUERY)], held.size, True).items
+    return ((row["position"],) for row in _rows(map(find.find, items)) if row[CORRUPT] is None)
+
+
+IN_PIECES: dict[str, Callable[[Held], Iterable[Hashable]]] = {
+    "verify": lambda held: ((one,) for one in pieces_of_verify(held.store, Level.FULL, held.size).elements()),
+    "stats --by topic": lambda held: _counted_in_pieces(held.store, By.TOPIC, held.size),
+    "stats --by queue": lambda held: _counted_in_pieces(held.store, By.QUEUE, held.size),
+    "find": _found_in_pieces,
+    "export": lambda held: _exported_in_pieces(held.store, held.size),
+    "rebuild": lambda held: _rebuilt_on_spark(Frames(), [held]),
+    "compare": lambda held: _compared_in_pieces(held.store, held.other, held.size),
+    "offsets": lambda held: _progress_in_pieces(held.store, held.size),
+}
+"""What the tasks of a job give of a store, one after another."""
 
 
 def _rows(parts: Iterable[Iterable[Any]]) -> Iterable[dict[str, Any]]:
@@ -231,14 +390,6 @@ def _compared_in_pieces(left: Store, right: Store, size: int) -> Iterable[Hashab
             yield SIDES[others > ours], ours, others
 
 
-def _counted_by_spark(spark: Any, store: Store, by: By, size: int) -> Iterable[Hashable]:
-    return (
-        (tuple(row[name] for name in KEYS[by]), row["messages"], row["size"], row["body_size"])
-        for row in stats.counts(spark, [store], by, Selection(), size).collect()
-        if row["records"]
-    )
-
-
 def _counted(store: Store, by: By) -> Iterable[Hashable]:
     reader = store.open()
     log = reader.commit_log
@@ -246,16 +397,8 @@ def _counted(store: Store, by: By) -> Iterable[Hashable]:
     return ((key, one.messages, one.size, one.body_size) for key, one in groups.items() if one.records)
 
 
-def _exported_by_spark(spark: Any, store: Store, size: int, folder: Path) -> Iterable[Hashable]:
-    export.run(spark, [store], folder / "out", export.Chosen(), size)
-    files = [*(folder / "out").rglob("*.parquet")]
-    rows = spark.read.parquet(str(folder / "out")).collect() if files else []
-    return ((row["physical_offset"], row["topic"], row["queue_offset"], row["body_crc"]) for row in rows)
-
-
 def _exported(store: Store, folder: Path) -> Iterable[Hashable]:
-    (folder / "one").mkdir()
-    into = folder / "one" / "rows.jsonl"
+    into = folder / "rows.jsonl"
     ran = run("export", "-s", store.path, "--into", into)
     if not into.exists():
         raise RuntimeError(ran.remarks)
@@ -263,14 +406,64 @@ def _exported(store: Store, folder: Path) -> Iterable[Hashable]:
     return [(row["physical_offset"], row["topic"], row["queue_offset"], row["body_crc"]) for row in rows]
 
 
-def _rebuilt_by_spark(spark: Any, store: Store, size: int, folder: Path) -> Iterable[Hashable]:
-    rebuild.run(spark, store, folder / "two", queues=True, index=True, topics=None, version=None, partition_size=size)
-    return _files(folder / "two")
-
-
 def _rebuilt(store: Store, folder: Path) -> Iterable[Hashable]:
     build(store.open(), folder / "one", Disk())
     return _files(folder / "one")
+
+
+def _progress_in_pieces(store: Store, size: int) -> Iterable[Hashable]:
+    items = [offsets.Item(store, part) for part in (None, *log_ranges(store, store.open(), size))]
+    furthest: dict[tuple[str | None, str, int], dict[str, int]] = collections.defaultdict(dict)
+    for row in _rows(map(offsets.find, items)):
+        known = furthest[row["group"], row["topic"], row["queue_id"]]
+        known[row["kind"]] = max(known.get(row["kind"], row["offset"]), row["offset"])
+    rows = []
+    for (group, topic, queue_id), known in furthest.items():
+        if group is not None:
+            ends = furthest.get((None, topic, queue_id), {})
+            row = {"group": group, "topic": topic, "queue_id": queue_id, "saved": known.get("saved")}
+            row |= {name: ends.get(name) for name in ("min_offset", "max_offset")}
+            has_both = row["saved"] is not None and row["max_offset"] is not None
+            rows.append(row | {"lag": max(0, row["max_offset"] - row["saved"]) if has_both else None})
+    yield from _as_listed(rows)
+    yield from [("unread",) for known in furthest.values() if "unread" in known]
+
+
+def _as_listed(rows: list[dict[str, Any]]) -> Iterable[tuple[Hashable, ...]]:
+    """Yield what ``mqtool offset list`` tells too.
+
+    It knows nothing of what the log tells, so the lag is compared where an offset is saved.
+    """
+    rows = [row for row in rows if row["group"] != offsets.SCHEDULE_GROUP]
+    saved = {(row["group"], row["topic"]) for row in rows if row["saved"] is not None}
+    for row in rows:
+        is_listed = row["saved"] is not None or row["max_offset"] is not None
+        if is_listed and (row["group"], row["topic"]) in saved:
+            ends = row["min_offset"], row["max_offset"]
+            lag = None if row["saved"] is None else row["lag"]
+            yield row["group"], row["topic"], row["queue_id"], *ends, row["saved"], lag
+
+
+def _progress(store: Store) -> Iterable[Hashable]:
+    reader = store.open()
+    for one in stored_offsets(reader, lambda _: True) if _is_read(reader, "consumerOffset.json") else ():
+        lag = None if one.consumer_offset is None else one.lag
+        yield one.group, one.topic, one.queue_id, one.min_offset, one.max_offset, one.consumer_offset, lag
+    yield from [("unread",)] * _unread(reader)
+
+
+def _unread(reader: StoreReader) -> int:
+    names = ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json")
+    return sum(not _is_read(reader, name) for name in names)
+
+
+def _is_read(reader: StoreReader, name: str) -> bool:
+    read = config_tables.delay_offsets if name == "delayOffset.json" else config_tables.consumer_offsets
+    try:
+        read(reader.config_table(name) or {})
+    except MqtoolError:
+        return False
+    return True
 
 
 def _files(folder: Path) -> list[Hashable]:

@@ -37,7 +37,7 @@ MASTER = "local-cluster[2,1,1024]"
 SEGMENT = 1 << 16
 LOSSES = {"cut": "is no longer the one that was read", "retention": "were deleted before they were read",
           "retired": "is gone"}  # fmt: skip
-KILLS_A_ROUND = 5
+KILLS_A_ROUND = 10
 PATIENCE_S = 300.0
 
 
@@ -73,6 +73,7 @@ def follow(folder: Path) -> None:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(MASTER).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     for name in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(name, "127.0.0.1")
     spark = builder.getOrCreate()

@@ -41,6 +41,13 @@ def session() -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
+        # As sessions of mqtool have it: a task begins in half the time.
+        "spark.python.unix.domain.socket.enabled": "true",
+        # Small jobs of many kinds: what compiles their plans, and then the code of that, takes longer than they do.
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.ui.showConsoleProgress": "false",
     }
     builder = SparkSession.builder.master("local[2]").appName("mqtool tests")
     for name, value in settings.items():
