@@ -98,7 +98,9 @@ def by_key(spark: Any, left: Store, right: Store, partition_size: int) -> tuple[
     )
     named = functions.struct(*_NAMED)
     # A row that is no message: Spark, where there is none at all, drops what counts them.
-    nothing = spark.range(1).select(*(functions.lit(None).cast(one.dataType).alias(one.name) for one in _IDENTITIES))
+    nothing = spark.range(0, 1, 1, 1).select(
+        *(functions.lit(None).cast(one.dataType).alias(one.name) for one in _IDENTITIES)
+    )
     grouped = (
         rows.where(is_message)
         .unionAll(nothing)

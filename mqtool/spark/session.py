@@ -30,6 +30,8 @@ _QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # On a busy machine a Python process takes longer to begin than the 15 s that Spark waits for it.
+    "spark.python.authenticate.socketTimeout": "120s",
     # What Spark keeps of tasks, stages and queries that are done, for a web page that is not there.
     "spark.ui.retainedTasks": "100",
     "spark.ui.retainedStages": "20",

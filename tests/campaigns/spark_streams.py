@@ -74,6 +74,7 @@ def follow(folder: Path) -> None:
 
     builder = SparkSession.builder.master(MASTER).config("spark.ui.enabled", "false")
     builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
+    builder = builder.config("spark.python.authenticate.socketTimeout", "120s")
     for name in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(name, "127.0.0.1")
     spark = builder.getOrCreate()

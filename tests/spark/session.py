@@ -41,8 +41,9 @@ def session() -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
-        # As sessions of mqtool have it: a task begins in half the time.
+        # As sessions of mqtool have it: a task begins in half the time, and may take its time on a busy machine.
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.authenticate.socketTimeout": "120s",
         # Small jobs of many kinds: what compiles their plans, and then the code of that, takes longer than they do.
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.codegen.wholeStage": "false",
