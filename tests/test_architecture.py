@@ -49,6 +49,7 @@ ROOMS = {
     "mqtool.engine.virtual_clock": Row(("mqtool.engine.remoting",)),
     "mqtool.engine.embedded": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.doors": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.engine.server_configs": Row(("mqtool.engine",)),
     "mqtool.engine.role_keeper": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.replication_server": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.registrar": Row(("mqtool.engine", "mqtool.formats")),

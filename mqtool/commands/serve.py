@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from mqtool.engine.broker.broker import Broker
-    from mqtool.engine.cluster import BrokerConfig, NameServerConfig
+    from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 
 
 _FEW_CONNECTIONS = 1000
@@ -176,9 +176,9 @@ def _given(file: Path | None, settings: tuple[str, ...]) -> dict[str, str]:
 def _name_server(
     host: str, port: int | None, given: dict[str, str], used: set[str], *, alone: bool
 ) -> "NameServerConfig":
-    from mqtool.engine.cluster import NameServerConfig
     from mqtool.engine.doors import parse_port
     from mqtool.engine.name_server.settings import NameServerSettings
+    from mqtool.engine.server_configs import NameServerConfig
     from mqtool.engine.streams.tls import TlsSettings
 
     if port is None:
@@ -191,8 +191,8 @@ def _name_server(
 def _broker(host: str, port: int | None, store: Path, given: dict[str, str], used: set[str]) -> "BrokerConfig":
     from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
     from mqtool.engine.broker.settings import BrokerSettings
-    from mqtool.engine.cluster import BrokerConfig
     from mqtool.engine.doors import DOORS, further_ports, parse_port
+    from mqtool.engine.server_configs import BrokerConfig
     from mqtool.engine.store.paths import STORE_SETTINGS
     from mqtool.engine.streams.tls import TlsSettings
 

@@ -11,28 +11,26 @@ import os
 import selectors
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mqtool.engine.broker.roles import remarks, role_of
-from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.broker.settings import Role
 from mqtool.engine.doors import DOORS, REMOTING
 from mqtool.engine.name_server.kv_configs import write_kv
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.remoting_door import NameServerDoor
-from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient, own_address
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.remoting.server import RemotingServer
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.engine.streams.ports import free_port, is_loopback
 from mqtool.engine.streams.server import Limits, StreamServer, most_connections
-from mqtool.engine.streams.tls import TlsSettings
 from mqtool.engine.virtual_clock import VirtualClock
 from mqtool.errors import MqtoolError, RecoveryNeededError, Status, UnavailableError, WriteError
 from mqtool.formats.peer import Peer
@@ -58,30 +56,6 @@ _LOOPBACK = "127.0.0.1"
 _SOCKETS_AT_A_TIME = 16
 """A request takes some 50 µs or more."""
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
-
-
-@dataclass(frozen=True, slots=True)
-class NameServerConfig:
-    """Where a name server listens, and its settings."""
-
-    host: str = "127.0.0.1"
-    port: int = 0  # 0: one that is free
-    settings: NameServerSettings = field(default_factory=NameServerSettings)
-    tls: TlsSettings = field(default_factory=TlsSettings)
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerConfig:
-    """Where a broker keeps its store and listens, and its settings."""
-
-    store: Path  # a folder, made if it is not there
-    host: str = "127.0.0.1"
-    port: int = 0  # 0: one that is free
-    settings: BrokerSettings = field(default_factory=BrokerSettings)
-    store_settings: Mapping[str, str] = field(default_factory=dict)  # by RocketMQ's names
-    tls: TlsSettings = field(default_factory=TlsSettings)
-    further_ports: Mapping[str, int] = field(default_factory=dict)  # of other doors, by name: see ``doors.DOORS``
-    is_replicated: bool = False  # slaves are wanted: their ports must be free
 
 
 class Cluster:

@@ -15,10 +15,11 @@ from typing import Self
 from mqtool.engine.broker.following import Following
 from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
 from mqtool.engine.broker.settings import BrokerSettings, Role
-from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig, run
+from mqtool.engine.cluster import Cluster, run
 from mqtool.engine.doors import further_ports, further_settings
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.clock import wall_clock
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.engine.store.paths import STORE_SETTINGS
 from mqtool.engine.streams.tls import OF_REGISTRATION, TlsSettings
 from mqtool.errors import UsageError

@@ -22,7 +22,7 @@ from mqtool.formats.codes import RequestCode
 from mqtool.formats.remoting import RemotingCommand
 
 if TYPE_CHECKING:
-    from mqtool.engine.cluster import BrokerConfig
+    from mqtool.engine.server_configs import BrokerConfig
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,8 @@ from typing import Any
 
 import mqtool
 from mqtool import ProducerMessage
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import MqtoolError, Status
 from tests.campaigns.kills import SETTINGS, Served
 from tests.commands.running import run

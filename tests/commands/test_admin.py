@@ -13,8 +13,9 @@ import pytest
 
 import mqtool
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.errors import Status
 from mqtool.formats.bodies import ConsumerData, Heartbeat, Subscription, build_heartbeat
 from mqtool.formats.codes import PullSysFlag, RequestCode, ResponseCode

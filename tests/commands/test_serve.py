@@ -18,9 +18,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.remoting.connection import Connection
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.errors import Status
 from mqtool.formats.bodies import QueueData, parse_cluster_info, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode

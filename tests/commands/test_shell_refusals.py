@@ -21,8 +21,9 @@ import pytest
 import mqtool
 from mqtool import ProducerMessage
 from mqtool.engine.client.outgoing import pack
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import Status
 from mqtool.formats.bodies import Registration, build_registration
 from mqtool.formats.codes import RequestCode

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import Status
 from mqtool.formats.bodies import Registration, build_registration
 from mqtool.formats.codes import RequestCode

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from tests.differential.java_broker import MqAdmin, free_port, mqadmin, running_broker, running_name_server
 from tests.interop import ACCOUNTS, SECRET
 

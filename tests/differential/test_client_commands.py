@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import Status
 from tests.commands.running import Ran, run
 from tests.differential.conftest import jars

@@ -20,7 +20,8 @@ from mqtool import (
 )
 from mqtool.engine.client import fetching, questions
 from mqtool.engine.client_runtime.wire import Wire
-from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.errors import MqtoolError
 from mqtool.formats.config_tables import TopicConfig
 from tests.differential.conftest import jars

@@ -17,8 +17,9 @@ import orjson
 import pytest
 
 import mqtool
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.repair.findings import Severity
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.formats.bodies import Heartbeat, build_heartbeat
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.topics import OP_TOPIC

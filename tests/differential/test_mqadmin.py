@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.engine.streams.tls import TlsSettings
 from mqtool.formats.bodies import QueueData, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode

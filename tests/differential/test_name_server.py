@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.formats.bodies import QueueData, TopicRoute, parse_body, parse_cluster_info, parse_route
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import topics

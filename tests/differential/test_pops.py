@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.formats.bodies import build_body
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import CreateTopic, build_header

@@ -31,7 +31,8 @@ from mqtool import (
     PushConsumerOptions,
     TransactionState,
 )
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.trace import TRACE_TOPIC, TraceRecord, parse_trace
 from mqtool.opentelemetry import OpenTelemetryHook

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import MqtoolError, Status
 from tests.commands.test_shell_refusals import (
     ACL,

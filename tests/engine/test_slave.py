@@ -17,8 +17,9 @@ from mqtool.engine.broker.following import Following, FollowingStatus
 from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.engine.store import message_store
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.paths import StoreConfig

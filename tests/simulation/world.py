@@ -24,8 +24,9 @@ from mqtool.engine.broker.broker import Broker
 from mqtool.engine.broker.remoting_door import RemotingDoor
 from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.client_runtime import consume_services, instance
-from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.doors import REMOTING
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from tests.simulation.network import NetworkLoop
 from tests.simulation.virtual_loop import CURRENT, ListenerThreads, Process, ThreadPool
 

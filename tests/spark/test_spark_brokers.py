@@ -12,7 +12,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import mqtool
 from mqtool import ProducerMessage
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
+from mqtool.engine.server_configs import NameServerConfig
 from tests.commands.test_serve import serving_both
 from tests.differential.conftest import jars
 from tests.differential.java_broker import POM, free_port, in_a_thread, running_broker

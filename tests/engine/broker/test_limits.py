@@ -16,10 +16,11 @@ from mqtool.engine.broker import waiting_room
 from mqtool.engine.broker.operations.clients import MOST_GROUPS, MOST_SUBSCRIPTIONS
 from mqtool.engine.broker.operations.filters import MOST_OF_FILTER, MOST_OF_SQL92
 from mqtool.engine.broker.settings import BrokerSettings
-from mqtool.engine.cluster import BrokerConfig, Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.name_server.kv_configs import MOST_KV, MOST_OF_KV
 from mqtool.engine.name_server.remoting_door import MOST_OF_REGISTRATION
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.errors import MqtoolError
 from mqtool.formats.bodies import (
     Heartbeat,

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtool.engine.cluster import Cluster, NameServerConfig
+from mqtool.engine.cluster import Cluster
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.remoting_door import PROCESSORS, NameServerDoor
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.server_configs import NameServerConfig
 from mqtool.errors import FormatError, HeaderError, UsageError
 from mqtool.formats.bodies import (
     QueueData,
