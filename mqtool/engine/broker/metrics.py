@@ -7,6 +7,7 @@ What only clients know, latencies of the store, and bytes by topic are not told;
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.broker.operations.administration import runtime_info
 from mqtool.engine.broker.operations.queues import store_timestamp
 from mqtool.engine.broker.settings import Role
@@ -205,6 +206,13 @@ def _replicas_in_sync(view: _View) -> Iterator[Row]:
         yield _place(view.broker), 1 + view.broker.slaves.in_sync_count()
 
 
+def _following(view: _View) -> Iterator[Row]:
+    if view.broker.state.role is Role.SLAVE:
+        following = view.broker.following
+        is_following = following.status is FollowingStatus.FOLLOWING
+        yield (*_place(view.broker), following.status, following.reason), int(is_following)
+
+
 _OF_SLAVE = ("cluster", "broker", "slave")
 _OF_TOPIC = ("cluster", "broker", "topic")
 _OF_GROUP = ("cluster", "broker", "topic", "group")
@@ -254,6 +262,11 @@ _KINDS = {
 _KINDS |= {  # which the exporter does not have
     "mqtool_replication_in_sync_count": _Kind(
         "brokers that have the log of this master, itself included", ("cluster", "broker"), _replicas_in_sync
+    ),
+    "mqtool_replication_following": _Kind(
+        "1 where this slave follows its master, else 0 with the reason",
+        ("cluster", "broker", "status", "reason"),
+        _following,
     ),
     "mqtool_replication_lag_bytes": _Kind(
         "bytes of the log that a slave has not acknowledged", _OF_SLAVE, _of_slaves(lambda one: one.lag)

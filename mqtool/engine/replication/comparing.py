@@ -5,7 +5,7 @@ that is not what its master has there. So a slave asks its master's broker by re
 for the size of its segments, and for the last records that the slave has. (Rules: replication.md 2.6.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 COMPARED_RECORDS = 16
@@ -60,3 +60,55 @@ def misfit_of_piece(ours: Piece, masters: bytes | None) -> str | None:
 def to_compare(pieces: Sequence[Piece], masters: Extent) -> list[Piece]:
     """Return the pieces that the master can be asked for: it may have removed its oldest segments."""
     return [piece for piece in pieces if piece.physical_offset >= masters.start_offset]
+
+
+# Where two logs part
+
+BLOCK_SIZE = 1 << 20
+MAX_BLOCKS = 64
+"""Of one request."""
+MAX_COMPARED = 16 << 20
+"""Bytes of one request."""
+_SIZES = (1 << 14, 1 << 8, 1 << 2, 1)
+
+
+class Blocks(NamedTuple):
+    """A stretch of a log that is compared in blocks of one size; the last may be shorter."""
+
+    start_offset: int
+    end_offset: int
+    size: int
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Yield address and size of each block."""
+        for at in range(self.start_offset, self.end_offset, self.size):
+            yield at, min(self.size, self.end_offset - at)
+
+
+def find_fork(start: int, end: int) -> Generator[Blocks, Sequence[bool], int]:
+    """Return the address of the first byte in which two logs differ that begin alike; ``end`` if there is none.
+
+    Yields the blocks to compare next, and is sent for each whether it is the same in both. Logs that have parted do not
+    become the same again, since each record holds its own address and time.
+
+    Cost: linear in what lies behind that address.
+    """
+    stop, low, high = end, start, min(start + BLOCK_SIZE, end)
+    while stop > start:
+        begin = max(start, stop - MAX_COMPARED)
+        same = yield Blocks(begin, stop, BLOCK_SIZE)
+        if True in same:
+            last = len(same) - 1 - [*reversed(same)].index(True)
+            low = min(begin + (last + 1) * BLOCK_SIZE, stop)
+            high = min(low + BLOCK_SIZE, end)
+            break
+        stop = begin
+    for size in _SIZES:
+        if low >= high:
+            break
+        same = yield Blocks(low, high, size)
+        if False not in same:
+            return high
+        low += [*same].index(False) * size
+        high = min(low + size, high)
+    return low

@@ -168,9 +168,11 @@ class Dispatcher:
 
     def _queue_at(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> "LiveQueue":
         """Return a queue whose next message has an offset."""
-        if not (live_dispatch.is_folder_name(topic, MOST_TOPIC) and 0 <= queue_id < 1 << 31 and queue_offset >= 0):
-            raise RecoveryNeededError(f"the message at {physical_offset:,} is for a queue that cannot be")
-        queue = self.queues.by_key.get((topic, queue_id)) or self.make_queue(topic, queue_id)
+        queue = self.queues.by_key.get((topic, queue_id))
+        if queue is None:
+            if not (live_dispatch.is_folder_name(topic, MOST_TOPIC) and 0 <= queue_id < 1 << 31 and queue_offset >= 0):
+                raise RecoveryNeededError(f"the message at {physical_offset:,} is for a queue that cannot be")
+            queue = self.make_queue(topic, queue_id)
         if queue_offset == 0 < queue.next_offset and self.let_go is not None:
             log.warning("the queues of %s begin anew at %s of the log: it was deleted there", topic, physical_offset)
             self.let_go(topic)

@@ -1,16 +1,21 @@
 """Gauges for a Prometheus, by the names of RocketMQ's exporter and with the values of the store."""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mqtool.engine.broker.broker import Broker
+from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.broker.metrics import Gauge, gauges
+from mqtool.engine.broker.settings import BrokerSettings
 from mqtool.engine.replication.master import Master, MasterSettings
+from mqtool.engine.store.message_store import MessageStore
 from mqtool.formats.bodies import ConsumerData, Subscription
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.peer import Peer
 from tests.engine.broker.asking import Asking, broker_at_work
-from tests.engine.store.live import NOW, new_message
+from tests.engine.store.live import NOW, half_full, new_message
 
 _EXPORTER = Path(__file__).parents[3] / "fixtures" / "exporter" / "gauges.txt"
 
@@ -97,9 +102,24 @@ def test_values_are_those_of_the_store_and_the_groups(tmp_path: Path) -> None:
     assert [*told["rocketmq_broker_qps"].values()] == [2 / 60]
 
 
+def test_a_slave_tells_whether_it_follows_its_master_and_why_not(tmp_path: Path) -> None:
+    settings, _ = BrokerSettings().updated({"brokerRole": "SLAVE", "brokerId": "1"})
+    with contextlib.closing(MessageStore(tmp_path, now=NOW, usage=half_full)) as store:
+        broker = Broker(store, NOW, settings)
+        name, place = "mqtool_replication_following", ("DefaultCluster", "broker-a")
+        told = {gauge.name: dict(gauge.rows) for gauge in gauges(broker, NOW)}
+        assert told[name] == {(*place, "searching", ""): 0}
+        broker.following.status, broker.following.reason = FollowingStatus.STOPPED, "it ends beyond"
+        told = {gauge.name: dict(gauge.rows) for gauge in gauges(broker, NOW)}
+        assert told[name] == {(*place, "stopped", "it ends beyond"): 0}
+        broker.following.status, broker.following.reason = FollowingStatus.FOLLOWING, ""
+        told = {gauge.name: dict(gauge.rows) for gauge in gauges(broker, NOW)}
+        assert told[name] == {(*place, "following", ""): 1}
+
+
 def test_of_each_slave_it_is_told_how_far_it_is_behind(tmp_path: Path) -> None:
     with broker_at_work(tmp_path) as asking:
-        assert [gauge.rows for gauge in gauges(asking.broker, NOW) if "mqtool_replication" in gauge.name] == [[]] * 4
+        assert [gauge.rows for gauge in gauges(asking.broker, NOW) if "mqtool_replication" in gauge.name] == [[]] * 5
         master = Master(asking.store.log, MasterSettings())
         asking.broker.has_slaves(master)
         asking.append(new_message("T"))
