@@ -17,8 +17,10 @@ from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.replication.comparing import (
     COMPARED_RECORDS,
+    Blocks,
     Extent,
     Piece,
+    find_fork,
     misfit_of_extents,
     misfit_of_piece,
     to_compare,
@@ -29,7 +31,7 @@ from mqtool.engine.streams.reasons import reason_of
 from mqtool.errors import FormatError, MqtoolError, UnavailableError, UsageError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.headers import ViewMessage, build_header
+from mqtool.formats.headers import LogBlocks, ViewMessage, build_header
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.settings import parse_settings
 from mqtool.formats.signing import Credentials
@@ -230,7 +232,7 @@ class Slave:
                 store.cut_blank(masters.end_offset)
             ours = Extent(store.log.min_offset, store.end_offset, store.log.file_size)
             if misfit := misfit_of_extents(ours, masters):
-                raise StoppedError(misfit)
+                raise StoppedError(misfit + await self._fork(ours, masters))
             pieces = [Piece(*piece) for piece in store.last_records(COMPARED_RECORDS)]
             pieces = to_compare(pieces, masters)
             records = await asyncio.gather(*(self._record_of_master(piece.physical_offset) for piece in pieces))
@@ -238,9 +240,42 @@ class Slave:
             return self._leave_unchecked(str(error))
         for piece, record in zip(pieces, records, strict=True):
             if misfit := misfit_of_piece(piece, record):
-                raise StoppedError(misfit)
+                raise StoppedError(misfit + await self._fork(ours, masters))
         following.unchecked = ""
         return None
+
+    async def _fork(self, ours: Extent, masters: Extent) -> str:
+        """Return what to say of where the logs part; nothing where the master, one of RocketMQ, cannot tell."""
+        start, end = max(ours.start_offset, masters.start_offset), min(ours.end_offset, masters.end_offset)
+        if start >= end or ours.segment_size != masters.segment_size:
+            return ""
+        search, same = find_fork(start, end), None
+        try:
+            while True:
+                blocks = next(search) if same is None else search.send(same)
+                same = await self._are_same(blocks)
+        except StopIteration as found:
+            at = found.value
+        except (UnavailableError, _NotAskedError):
+            return ""
+        if at < end:
+            at = self._store.start_of_record(at)
+        size = ours.end_offset - at
+        return f"; up to {at:,} both are the same, and {size:,} bytes behind that are this broker's own"
+
+    async def _are_same(self, blocks: Blocks) -> list[bool]:
+        fields = build_header(LogBlocks(*blocks))
+        answer = await self._invoke(RemotingCommand(RequestCode.GET_LOG_CHECKSUMS, ext_fields=fields))
+        if answer.code != ResponseCode.SUCCESS:
+            raise _NotAskedError(f"it refuses request {RequestCode.GET_LOG_CHECKSUMS}: {answer.remark}")
+        try:
+            theirs = [int(one) for one in parse_body(answer.body)["checksums"]]
+        except (FormatError, KeyError, TypeError, ValueError) as error:
+            raise _NotAskedError("the master does not tell checksums of its log") from error
+        ours = [self._store.checksum(at, size) for at, size in blocks.places()]
+        if len(theirs) != len(ours):
+            raise _NotAskedError("the master does not tell checksums of its log")
+        return [mine == its for mine, its in zip(ours, theirs, strict=True)]
 
     def _leave_unchecked(self, reason: str) -> None:
         self._following.unchecked = reason

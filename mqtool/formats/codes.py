@@ -182,6 +182,7 @@ class RequestCode(enum.IntEnum):
     TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
     CHANGE_ROLE = 210001  # of mqtool alone
+    GET_LOG_CHECKSUMS = 210002  # of mqtool alone
 
 
 class ResponseCode(enum.IntEnum):

@@ -64,6 +64,14 @@ class RegisterBrokerResponse(NamedTuple):
     master_addr: str | None = None
 
 
+class LogBlocks(NamedTuple):
+    """GET_LOG_CHECKSUMS: a stretch of the log, and the size of the blocks that it is cut into."""
+
+    start_offset: Long
+    end_offset: Long
+    size: Long
+
+
 class ChangeRole(NamedTuple):
     """CHANGE_ROLE, of mqtool alone: what to do, and what the broker is to be then."""
 

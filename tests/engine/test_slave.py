@@ -272,6 +272,13 @@ async def test_a_slave_whose_log_does_not_fit_reports_nothing_changes_nothing_an
         "segments": "its segments have 131,072 bytes, those of the master 65,536",
     }
     assert expected[other] in reason
+    log = log_of(tmp_path / "master")
+    if other != "segments":
+        same = next((at for at, (ours, its) in enumerate(zip(before, log, strict=False)) if ours != its), len(log))
+        fork = int(reason.split("; up to ")[1].split(" ")[0].replace(",", ""))
+        reader = StoreReader(tmp_path / "slave", StoreConfig({"mappedFileSizeCommitLog": "65536"}))
+        starts = [one.physical_offset for one in reader.messages()]
+        assert fork == max(at for at in (*starts, len(log)) if at <= same)
     assert reason in info.body.decode()
     assert found.code == 0
     assert log_of(tmp_path / "slave") == before

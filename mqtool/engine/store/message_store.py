@@ -9,6 +9,7 @@ to in ``dispatcher.py``, and what the passing of time asks for in ``upkeep.py``.
 
 import contextlib
 import os
+import zlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -307,6 +308,25 @@ class MessageStore:
         if end < self.end_offset:
             found.append((end, bytes(self.log.read(end, self.end_offset - end))))
         return found
+
+    def checksum(self, at: int, size: int) -> int:
+        """Return the CRC-32 of a stretch of the log."""
+        checksum, end = 0, at + size
+        while at < end:
+            data = self.log.read(at, end - at)  # up to the end of a segment
+            if not data:
+                break
+            checksum, at = zlib.crc32(data, checksum), at + len(data)
+        return checksum
+
+    def start_of_record(self, at: int) -> int:
+        """Return where the last record begins that is not behind an address; cost: linear in what lies behind it."""
+        count = 16
+        while True:
+            records = self.last_records(count)
+            if len(records) < count or records[0][0] <= at:
+                return max((start for start, _ in records if start <= at), default=self.log.min_offset)
+            count *= 4
 
     def cut_blank(self, end: int) -> bool:
         """Cut the unused end of the last segment off, if it begins at ``end``, and tell whether it does.

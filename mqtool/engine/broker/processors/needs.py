@@ -272,6 +272,7 @@ NEEDS: Mapping[int, Row] = {
             RequestCode.GET_BROKER_HA_STATUS,
             RequestCode.RESET_MASTER_FLUSH_OFFSET,
             RequestCode.CHANGE_ROLE,
+            RequestCode.GET_LOG_CHECKSUMS,
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
             RequestCode.DELETE_ACL_CONFIG,
             RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,

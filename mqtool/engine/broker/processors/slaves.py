@@ -5,12 +5,13 @@
 
 from typing import TYPE_CHECKING
 
+from mqtool.engine.broker.operations.log_checksums import log_checksums
 from mqtool.engine.broker.operations.refusal import Reason, RefusedError
 from mqtool.engine.broker.settings import Role
 from mqtool.formats.bodies import build_body, version_members
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.config_tables import DataVersion
-from mqtool.formats.headers import ChangeRole, parse_header
+from mqtool.formats.headers import ChangeRole, LogBlocks, parse_header
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -72,6 +73,12 @@ def reset_flush_offset(broker: "Broker", request: "Request") -> "Answer":  # noq
     return request.command.answer()
 
 
+def checksums(broker: "Broker", request: "Request") -> "Answer":
+    """Tell the checksums of blocks of the log."""
+    start, end, size = parse_header(LogBlocks, request.command.ext_fields)
+    return request.command.answer(body=build_body({"checksums": log_checksums(broker.store, start, end, size)}))
+
+
 def change_role(broker: "Broker", request: "Request") -> "Answer":
     """Have this broker take no messages, take them again, or begin anew in another role; tell where its log ends."""
     step, role, broker_id, epoch = parse_header(ChangeRole, request.command.ext_fields)
@@ -92,5 +99,6 @@ PROCESSORS: "dict[int, Processor]" = {
     RequestCode.GET_TIMER_CHECK_POINT: timer_check_point,
     RequestCode.GET_TIMER_METRICS: timer_metrics,
     RequestCode.CHANGE_ROLE: change_role,
+    RequestCode.GET_LOG_CHECKSUMS: checksums,
     RequestCode.RESET_MASTER_FLUSH_OFFSET: reset_flush_offset,
 }

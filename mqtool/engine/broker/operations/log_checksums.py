@@ -1,0 +1,28 @@
+"""Checksums of stretches of the log: by them a slave finds where its own parts from its master's.
+
+Cost: linear in the bytes, which are limited.
+"""
+
+from typing import TYPE_CHECKING
+
+from mqtool.engine.broker.operations.refusal import Reason, RefusedError
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+MAX_BYTES = 16 << 20
+MAX_BLOCKS = 64
+
+
+def log_checksums(store: "MessageStore", start: int, end: int, size: int) -> list[int]:
+    """Return the CRC-32 of each block of ``size`` bytes of the log from ``start`` to ``end``; the last may be shorter.
+
+    Raises:
+        RefusedError: the log does not reach there, or that is too much at once.
+    """
+    if not store.log.min_offset <= start < end <= store.end_offset:
+        text = f"the log reaches from {store.log.min_offset} to {store.end_offset}, not from {start} to {end}"
+        raise RefusedError(Reason.BAD_ARGUMENT, text)
+    if not 0 < size <= MAX_BYTES or end - start > MAX_BYTES or end - start > size * MAX_BLOCKS:
+        raise RefusedError(Reason.BAD_ARGUMENT, f"no more than {MAX_BLOCKS} blocks and {MAX_BYTES} bytes at once")
+    return [store.checksum(at, min(size, end - at)) for at in range(start, end, size)]
