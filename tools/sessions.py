@@ -2,7 +2,7 @@
 
 A block marked as ``console`` holds commands and what they write; tests run them and compare. A comment in front of it
 says that they need what a test does not have: ``<!-- needs: Spark -->``. ``python -m tools.sessions`` writes what they
-write now into the pages.
+write now into the pages, ``--not-run`` lists those that are not run.
 """
 
 import contextlib
@@ -163,7 +163,18 @@ def _parts(block: str) -> list[str]:
     return re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
 
 
+def not_run() -> Iterator[str]:
+    """Yield the commands that no test runs, with what they need."""
+    for path in pages():
+        for command in commands(path.read_text()):
+            if command.needs:
+                yield f"{path.relative_to(ROOT)}: {command.line} (needs {command.needs})"
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--not-run"]:
+        print(*not_run(), sep="\n")  # noqa: T201
+        sys.exit()
     for path in pages():
         text = path.read_text()
         if (new := renewed(text)) != text:
