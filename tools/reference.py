@@ -173,7 +173,9 @@ def checks_page() -> str:
 def main() -> None:
     """Write both pages."""
     COMMANDS_PAGE.parent.mkdir(parents=True, exist_ok=True)
-    COMMANDS_PAGE.write_text(commands_page())
+    page = commands_page()
+    if not COMMANDS_PAGE.exists() or sessions.settled(page) != sessions.settled(COMMANDS_PAGE.read_text()):
+        COMMANDS_PAGE.write_text(page)
     CHECKS_PAGE.write_text(checks_page())
 
 

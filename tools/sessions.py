@@ -152,7 +152,8 @@ def renewed(page: str) -> str:
         if found[1]:
             return found[0]
         lines = [part.partition("\n")[0] for part in _parts(found[2])]
-        return "\n".join(["```console", *(f"$ {line}\n{run(line)}".rstrip("\n") for line in lines), "```"])
+        now = "\n".join(["```console", *(f"$ {line}\n{run(line)}".rstrip("\n") for line in lines), "```"])
+        return found[0] if settled(now) == settled(found[0]) else now
 
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         prepare(Path())

@@ -10,8 +10,8 @@ from tests.docs.pages import FORMAT, ROOT, SOURCES, sections
 
 PAGES = {path.name: path for path in sorted(FORMAT.glob("*.md")) if path.name != "README.md"}
 _ONE = r"\d+(?:\.\d+)?"
-_CITED = re.compile(rf"\b(\w+\.md)\b((?: {_ONE}(?:(?:,| to| and) {_ONE})*)?)")
-"""A page, and the sections that follow its name: ``store.md 4.2, 4.8 to 4.9``."""
+_CITED = re.compile(rf"(?<![\w/])(?:docs/format/)?(\w+\.md)\b((?: {_ONE}(?:(?:,| to| and) {_ONE})*)?)")
+"""A page, and the sections that follow its name: ``store.md 4.2, 4.8 to 4.9``. ``docs/replication.md`` is another."""
 
 
 def citations(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -60,3 +60,6 @@ def test_sections_are_numbered_once_and_in_order(page: str) -> None:
 def test_a_citation_is_found_however_it_is_broken() -> None:
     text = '"""Do it. (Rules: store.md\n    4.2, 4.8 to 4.9; remoting.md 8.\n"""\n# What remoting.md\n# 3.2 says.'
     assert [*citations(text)] == [("store.md", ["4.2", "4.8", "4.9"]), ("remoting.md", ["8"]), ("remoting.md", ["3.2"])]
+    assert [*citations("the table in docs/replication.md, as docs/format/replication.md 2 says")] == [
+        ("replication.md", ["2"])
+    ]
