@@ -1,4 +1,4 @@
-"""The benchmark's tables: ``python -m bench [--keep DIR] [--only files|damage|broker|client|spark|remote]``.
+"""The benchmark's tables: ``python -m bench [--keep DIR] [--only NAME]``.
 
 Every ratio is taken within one run: the limit is the same core summing the same mapped files as int64, start-up is
 held against an interpreter that does nothing. Each figure is the best of several runs, and each run maps the files
@@ -23,6 +23,7 @@ from bench.client import measure_client
 from bench.damage import measure_damage
 from bench.mends import measure_mends
 from bench.remote import measure_remote
+from bench.replication import measure_replication
 from bench.spark import measure_spark
 from bench.stores import make_store
 from bench.table import HELPER, Row, rate
@@ -137,7 +138,9 @@ def measure_start(root: Path) -> list[Row]:
 @click.command()
 @click.option("--keep", type=click.Path(path_type=Path), help="Make the stores here and leave them for the next run.")
 @click.option(
-    "--only", type=click.Choice(["files", "damage", "broker", "client", "spark", "remote"]), help="One of the tables."
+    "--only",
+    type=click.Choice(["files", "damage", "broker", "client", "spark", "remote", "replication"]),
+    help="One of the tables.",
 )
 def main(keep: Path | None, only: str | None) -> None:
     """Make stores, measure, and print the tables."""
@@ -157,6 +160,9 @@ def main(keep: Path | None, only: str | None) -> None:
     if only in (None, "remote"):
         with tempfile.TemporaryDirectory() as temporary:
             show(measure_remote(keep or Path(temporary)), "store", "figure")
+    if only in (None, "replication"):
+        with tempfile.TemporaryDirectory() as temporary:
+            show(measure_replication(keep or Path(temporary)), f"Java {VERSION} with itself", "here")
 
 
 def measure_files(keep: Path | None) -> list[Row]:
