@@ -242,7 +242,8 @@ async def _serve(
     from mqtool.engine.remoting.client import split_addresses
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    logging.getLogger("mqtool.engine.broker").setLevel(logging.INFO)  # what administrators change
+    for name in ("broker", "slave"):  # what administrators change, and whom a slave follows
+        logging.getLogger(f"mqtool.engine.{name}").setLevel(logging.INFO)
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
 

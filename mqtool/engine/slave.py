@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
 
 from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.broker.kept_role import EPOCH
@@ -101,7 +101,7 @@ class Slave:
         settings = self._broker.settings
         if not settings.slave_read_enabled:
             log.warning("slaveReadEnable=false: no consumer can read from this slave, also while its master is away")
-        self._tasks = [asyncio.create_task(self._follow_on()), asyncio.create_task(self._copy_on())]
+        self._tasks = [asyncio.create_task(self._guarded(work)) for work in (self._follow_on, self._copy_on)]
 
     async def stop(self) -> None:
         """Follow no more, and return when nothing is under way."""
@@ -110,6 +110,16 @@ class Slave:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._client:
             await self._client.close()
+
+    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have work begin again that a fault has ended: a slave that replicates nothing must not look as if it did."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                log.exception("replication: a fault of this program")
+                self._set(FollowingStatus.STOPPED, "a fault of this program, which its log tells")
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     # The log
 
@@ -155,7 +165,9 @@ class Slave:
         while registrar.master is None or not (registrar.master.ha_address or settings.ha_master_address):
             if settings.ha_master_address and registrar.master is None:
                 break  # its tables and contents cannot be asked for, but its log can be had
-            self._set(FollowingStatus.SEARCHING, "no name server knows its master")
+            has_none = registrar.master is None
+            why = "no name server knows its master" if has_none else "its master has registered no port for slaves"
+            self._set(FollowingStatus.SEARCHING, why)
             await registrar.master_changed()
         master = registrar.master
         following.master_address = master.address if master else ""
@@ -348,7 +360,7 @@ class Slave:
 
     async def _copy(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        fast = f"{host}:{int(port) - FAST_PORT_DISTANCE}"
+        fast = f"{host}:{int(port) - FAST_PORT_DISTANCE}" if port.isdecimal() else address
         tables = self._broker.copied_tables
         async with contextlib.AsyncExitStack() as stack:
             client = RemotingClient([address], credentials=self._credentials)
