@@ -28,6 +28,9 @@ class MessageQueue(NamedTuple):
     broker_name: str
     queue_id: int
 
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of {self.topic} on {self.broker_name}"
+
 
 # Any body
 

@@ -419,3 +419,22 @@ def test_clusters_of_several_brokers_that_want_keys_and_tls_lose_nothing_by_a_ki
         mirrored(source, target, *words)
 
         assert found(source_names) == found(target_names) == collections.Counter(sent)
+
+
+def test_an_outage_is_told_once_though_other_work_goes_on_and_so_is_its_end() -> None:
+    told: list[str] = []
+    nobody: Any = None
+    copying = mirror.Mirror(nobody, nobody, "A", "B", lambda _: True, tell=told.append)
+
+    async def look(error: UnavailableError | None) -> None:
+        if error:
+            raise error
+
+    async def run_for_a_while() -> None:
+        for _ in range(3):
+            await copying._patiently("look", look(UnavailableError("cannot connect to a:1", "a:1")))
+            await copying._patiently("commit", look(None))
+        await copying._patiently("look", look(None))
+
+    asyncio.run(run_for_a_while())
+    assert told == ["cannot connect to a:1; it is tried again", "a:1 answers again"]

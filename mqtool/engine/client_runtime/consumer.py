@@ -32,7 +32,7 @@ from mqtool.engine.client_runtime.offset_store import BrokerOffsets, FileOffsets
 from mqtool.engine.client_runtime.reader import ANSWER_MS, Reader
 from mqtool.engine.client_runtime.subscriber import Subscriber
 from mqtool.engine.remoting.clock import wall_clock
-from mqtool.errors import MqtoolError, RefusedError, UnknownTopicError
+from mqtool.errors import CallbackError, MqtoolError, RefusedError, UnknownTopicError
 from mqtool.formats.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.headers import GetConsumerStatus, GetRunningInfo, ResetOffset, parse_header
@@ -90,6 +90,27 @@ class ConsumerOptions(ClientOptions):
 
 OnShare = Callable[[list[MessageQueue]], Any]
 """Is told queues that come to a consumer, or leave it."""
+
+
+class _Troubles:
+    """What goes wrong, each once until it is something else, or over: it is tried again every few seconds."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, str] = {}
+
+    def say(self, what: str, error: Exception) -> None:
+        """Say that something failed."""
+        sentence = str(error)
+        if self._said.get(what) != sentence:
+            self._said[what] = sentence
+            cause = error.__cause__ if isinstance(error, CallbackError) else None  # of the application
+            log.warning("%s: %s; it is tried again", what, sentence, exc_info=cause)
+
+    def is_over(self, what: str) -> None:
+        """Say that it works again, where it did not."""
+        if what in self._said:
+            del self._said[what]
+            log.warning("%s works again", what)
 
 
 class HeldQueue:
@@ -168,6 +189,7 @@ class Consumer(Subscriber, Reader):
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._tell_all,
         }
         self._held: dict[MessageQueue, HeldQueue] = {}
+        self._troubles = _Troubles()
         self._shared: set[MessageQueue] = set()  # those that the application was told of
         self._offsets: OffsetStore
         self._rebalance_wanted: asyncio.Event
@@ -269,10 +291,12 @@ class Consumer(Subscriber, Reader):
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
             for topic in sorted(self._topics()):
+                what = f"sharing out the queues of {topic}"
                 try:
                     await self._rebalance(topic)
+                    self._troubles.is_over(what)
                 except MqtoolError as error:
-                    log.warning("the queues of %s cannot be shared out now: %s", topic, error, exc_info=error.__cause__)
+                    self._troubles.say(what, error)
                 except Exception:
                     log.exception("the queues of %s cannot be shared out now", topic)
 
@@ -413,6 +437,7 @@ class Consumer(Subscriber, Reader):
 
     async def _pull_on(self, held: HeldQueue) -> None:
         queue, waiting = held.queue, held.waiting
+        what = f"pulling {queue.topic} from {queue.broker_name}"
         while not waiting.is_dropped:
             waiting.pulled_at = self._clock()
             if self._is_full(held):
@@ -437,14 +462,15 @@ class Consumer(Subscriber, Reader):
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
             except RefusedError as error:
-                log.warning("pull of %s: %s", queue, error)
+                self._troubles.say(what, error)
                 await asyncio.sleep(_AFTER_BUSY_S if error.code == ResponseCode.SYSTEM_BUSY else _AFTER_ERROR_S)
                 continue
             except MqtoolError as error:
-                log.warning("pull of %s: %s", queue, error)
+                self._troubles.say(what, error)
                 held.wished_broker_id = MASTER  # the one that was wished may be gone
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
+            self._troubles.is_over(what)
             if waiting.is_dropped:
                 return
             if elsewhere is not None:

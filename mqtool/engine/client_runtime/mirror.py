@@ -164,7 +164,7 @@ class Mirror:
         self._client_id = f"mqtool-mirror@{os.getpid()}#{secrets.token_hex(4)}"
         self._lanes: dict[MessageQueue, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._outages: set[str] = set()
+        self._outages: dict[str, str] = {}  # by address, what could not be done
         self._translated: dict[tuple[str, str, Place], int] = {}
         self._moved_at = 0.0
 
@@ -260,14 +260,14 @@ class Mirror:
                     if is_first:
                         await self._look(self._begin)
                     else:
-                        await self._patiently(self._look("first"))
-                        await self._patiently(self.translate())
+                        await self._patiently("look", self._look("first"))
+                        await self._patiently("translate", self.translate())
                     due["look"], is_first = loop.time() + _LOOK_S, False
                 if now >= due["heartbeat"]:
-                    await self._patiently(self._heartbeat())
+                    await self._patiently("heartbeat", self._heartbeat())
                     due["heartbeat"] = now + _HEARTBEAT_S
                 if now >= due["commit"]:
-                    await self._patiently(self._commit())
+                    await self._patiently("commit", self._commit())
                     due["commit"] = loop.time() + _COMMIT_S
                 tick()
                 if not self._is_caught_up():
@@ -299,27 +299,28 @@ class Mirror:
             self.progress[lane.queue.topic].lag += max(lane.end - lane.at, 0) if lane.at >= 0 else 0
         return all(lane.at >= lane.end and lane.target and not lane.is_waiting for lane in self._lanes.values())
 
-    async def _patiently(self, work: Awaitable[None]) -> None:
+    async def _patiently(self, what: str, work: Awaitable[None]) -> None:
         """Do what can wait until servers answer again, and is done anew soon."""
         try:
             await work
-            self._outages &= {one for lane in self._lanes.values() for one in (lane.address, lane.target_address)}
         except NotFoundError:  # a topic, or a group, went just now
             pass
         except MqtoolError as error:
             if not _may_pass(error):
                 raise
-            self._tell_outage(error)
+            self._tell_outage(error, what)
+        else:
+            self._tell_return(*(address for address, missed in self._outages.items() if missed == what))
 
-    def _tell_outage(self, error: MqtoolError) -> None:
+    def _tell_outage(self, error: MqtoolError, what: str = "copy") -> None:
         where = error.address or ""
         if where not in self._outages:
-            self._outages.add(where)
+            self._outages[where] = what
             self._tell(f"{error}; it is tried again")
 
     def _tell_return(self, *addresses: str) -> None:
-        for address in sorted({*addresses} & self._outages):
-            self._outages.discard(address)
+        for address in sorted({*addresses} & self._outages.keys()):
+            del self._outages[address]
             self._tell(f"{address} answers again")
 
     # One mirror at a time

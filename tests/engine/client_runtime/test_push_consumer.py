@@ -317,3 +317,31 @@ def test_a_listener_is_awaited_whatever_makes_it_a_coroutine(kind: str, broker: 
     with consumer(broker, listener if kind == "object" else lambda *given: listener(*given)):
         until(lambda: len(listener.seen) >= len(BODIES))
     assert sorted(listener.seen) == sorted(BODIES)
+
+
+def test_a_broker_that_is_gone_is_told_once_and_so_is_its_return(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqtool.engine.client_runtime.consumer._AFTER_ERROR_S", 0.01)
+    listener = Listener()
+    with mqtool.Broker(tmp_path / "store") as broker:
+        send(broker, [b"before"])
+        port, name_server_port = (int(one.rpartition(":")[2]) for one in (broker.address, broker.name_server_address))
+        asking = consumer(broker, listener, heartbeat_broker_interval_ms=50)
+        asking.start()
+        until(lambda: len(listener.seen) == 1)
+    held = asking._client._held.values()
+    since = max(one.waiting.pulled_at for one in held)
+    until(lambda: len(held) == 5 and all(one.waiting.pulled_at > since + 50 for one in held))  # some attempts each
+    with mqtool.Broker(tmp_path / "store", port=port, name_server_port=name_server_port) as broker:
+        send(broker, [b"after"])
+        until(lambda: len(listener.seen) == 2)
+        until(lambda: sum("works again" in one.getMessage() for one in caplog.records) == 2)
+        asking.close()
+
+    said = [one.getMessage() for one in caplog.records if one.name.endswith("consumer")]
+    for topic in ("Orders", "%RETRY%G"):
+        what = f"pulling {topic} from broker-a"
+        assert said.count(f"{what}: cannot connect to {broker.address} (Connection refused); it is tried again") == 1
+        assert said.count(f"{what} works again") == 1
+    assert len(said) == len({*said}) <= 10  # that its connection is closed, and that it does not know the group yet
