@@ -15,7 +15,10 @@ from pyspark.sql.types import StructType
 from mqtool.errors import MqtoolError, NotFoundError, StoreChangedError
 from mqtool.formats.bodies import MessageQueue
 from mqtool.formats.codes import ResponseCode
-from mqtool.spark.brokers import (
+from mqtool.spark.ends import LogEnd, Mark, mark_of
+from mqtool.spark.options import Options, check_endless
+from mqtool.spark.places import Losses, Place, moved, place_behind, resumed, shares
+from mqtool.spark.queue_reader import (
     QueuePartition,
     ask_of_brokers,
     called,
@@ -27,13 +30,10 @@ from mqtool.spark.brokers import (
     read_queue,
     topics_of,
 )
-from mqtool.spark.ends import LogEnd, Mark, mark_of
-from mqtool.spark.options import Options, check_endless
-from mqtool.spark.places import Losses, Place, moved, place_behind, resumed, shares
 from mqtool.spark.queues import Connection, Ends, Queues
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
-from mqtool.spark.source import ask_for
+from mqtool.spark.table_reader import ask_for
 
 _log = logging.getLogger("mqtool.spark")
 

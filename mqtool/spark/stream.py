@@ -29,9 +29,9 @@ from mqtool.spark.partitions import log_ranges
 from mqtool.spark.places import Losses, Offsets, Place, moved, place_behind, resumed, shares
 from mqtool.spark.schemas import arrow_schema
 from mqtool.spark.sentences import sentences
-from mqtool.spark.source import StorePartition, ask_for, places
 from mqtool.spark.spread import spare_the_loaded
 from mqtool.spark.stores import Store
+from mqtool.spark.table_reader import StorePartition, ask_for, places
 from mqtool.spark.tables import TABLES, read_lost, read_messages
 
 

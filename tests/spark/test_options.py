@@ -29,7 +29,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, UsageError
 from mqtool.formats.compression import decompress
 from mqtool.spark.bounds import Bounds
-from mqtool.spark.source import RocketMQStore, narrowed
+from mqtool.spark.source import RocketMQStore
+from mqtool.spark.table_reader import narrowed
 from mqtool.spark.tables import TABLES
 from tests.builders import BORN_HOST, STORED, Draft, Sizes, write_store
 from tests.damage import apply_ops
