@@ -96,21 +96,25 @@ class _Troubles:
     """What goes wrong, each once until it is something else, or over: it is tried again every few seconds."""
 
     def __init__(self) -> None:
-        self._said: dict[str, str] = {}
+        self._said: dict[str, tuple[str, object]] = {}
 
-    def say(self, what: str, error: Exception) -> None:
-        """Say that something failed."""
+    def say(self, what: str, error: Exception, whose: object = None) -> None:
+        """Say that something failed; of several for whom it did, the first counts."""
         sentence = str(error)
-        if self._said.get(what) != sentence:
-            self._said[what] = sentence
+        if what not in self._said or self._said[what][0] != sentence:
+            self._said[what] = sentence, whose
             cause = error.__cause__ if isinstance(error, CallbackError) else None  # of the application
             log.warning("%s: %s; it is tried again", what, sentence, exc_info=cause)
 
-    def is_over(self, what: str) -> None:
-        """Say that it works again, where it did not."""
-        if what in self._said:
+    def is_over(self, what: str, whose: object = None) -> None:
+        """Say that it works again, where it did not for the same."""
+        if what in self._said and self._said[what][1] == whose:
             del self._said[what]
             log.warning("%s works again", what)
+
+    def forget(self, whose: object) -> None:
+        """Have what went wrong for somebody who is not at it any more be said again where it does for others."""
+        self._said = {what: said for what, said in self._said.items() if said[1] != whose}
 
 
 class HeldQueue:
@@ -381,6 +385,7 @@ class Consumer(Subscriber, Reader):
         if held is None:  # somebody else has dropped it meanwhile
             return
         held.drop()
+        self._troubles.forget(queue)
         if self._is_orderly:  # another member must not begin before
             await held.is_idle.wait()
         await self._offsets.hand_over(queue)
@@ -462,15 +467,15 @@ class Consumer(Subscriber, Reader):
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
             except RefusedError as error:
-                self._troubles.say(what, error)
+                self._troubles.say(what, error, queue)
                 await asyncio.sleep(_AFTER_BUSY_S if error.code == ResponseCode.SYSTEM_BUSY else _AFTER_ERROR_S)
                 continue
             except MqtoolError as error:
-                self._troubles.say(what, error)
+                self._troubles.say(what, error, queue)
                 held.wished_broker_id = MASTER  # the one that was wished may be gone
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
-            self._troubles.is_over(what)
+            self._troubles.is_over(what, queue)
             if waiting.is_dropped:
                 return
             if elsewhere is not None:

@@ -16,7 +16,8 @@ from mqtool import ConsumeFrom, ConsumerMessage, ConsumeStatus, MessageModel, Pr
 from mqtool.engine.client import fetching, questions
 from mqtool.engine.client.consuming import Start, where_to_begin
 from mqtool.engine.client_runtime.consume_services import ConsumeContext
-from mqtool.errors import UsageError
+from mqtool.engine.client_runtime.consumer import _Troubles
+from mqtool.errors import UnavailableError, UsageError
 from mqtool.formats.bodies import MessageQueue, by_queue, parse_body
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.headers import OffsetResponse, parse_header
@@ -345,3 +346,17 @@ def test_a_broker_that_is_gone_is_told_once_and_so_is_its_return(
         assert said.count(f"{what}: cannot connect to {broker.address} (Connection refused); it is tried again") == 1
         assert said.count(f"{what} works again") == 1
     assert len(said) == len({*said}) <= 10  # that its connection is closed, and that it does not know the group yet
+
+
+def test_what_goes_wrong_with_one_queue_is_not_over_when_another_works(caplog: pytest.LogCaptureFixture) -> None:
+    troubles, first, second = _Troubles(), MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
+    for _ in range(3):
+        troubles.say("pulling T from b", UnavailableError("gone"), first)
+        troubles.is_over("pulling T from b", second)
+    assert [one.getMessage() for one in caplog.records] == ["pulling T from b: gone; it is tried again"]
+    troubles.is_over("pulling T from b", first)
+    assert caplog.records[-1].getMessage() == "pulling T from b works again"
+    for whose in (first, second):
+        troubles.say("pulling T from b", UnavailableError("gone"), whose)
+        troubles.forget(whose)  # another member has the queue
+    assert len(caplog.records) == 4
