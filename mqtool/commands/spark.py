@@ -13,6 +13,7 @@ from mqtool.commands._options import (
     output_option,
     queue_filter,
     range_options,
+    require_log,
     tag_filter,
     tell_left_over,
     time_options,
@@ -83,6 +84,11 @@ def verify(level: str, job: Job) -> int:
     return status_of(counts)
 
 
+def _require_logs(job: Job) -> None:
+    for store in job.stores:
+        require_log(store.open())
+
+
 @command.command("find", short_help="Find messages by key, trace id, tag, property, text or time.")
 @query_options
 @_limit_option
@@ -106,6 +112,7 @@ def find(
     from mqtool.spark.find import messages, plan
 
     query = query_of(**conditions)
+    _require_logs(job)
     queries = [
         (store, dataclasses.replace(query, topics=topics_of(store.open(), conditions["topics"])))
         for store in job.stores
@@ -165,6 +172,7 @@ def stats(
     from mqtool.spark.stats import counts
 
     way = By(by)
+    _require_logs(job)
     with job.session() as spark:
         selection = Selection(topics, queues, tags, since, until)
         found = counts(spark, job.stores, way, selection, job.size_to_count(spark))
@@ -221,6 +229,7 @@ def export(
     """
     from mqtool.spark.export import Chosen, run
 
+    _require_logs(job)
     chosen: frozenset[str] | None = None
     if topics:
         named_topics = (topics_of(store.open(), topics) for store in job.stores)
@@ -341,7 +350,7 @@ def compare(other: str, by: str, limit: int, job: Job) -> int:
 def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job) -> int:
     """Make queues and index again from the commit log, byte for byte what `mqtool rebuild --into` makes."""
     from mqtool.engine.repair.new_store import refuse_used
-    from mqtool.engine.repair.rebuild import losses_of
+    from mqtool.engine.repair.rebuild import losses_of, refuse_log
     from mqtool.spark.rebuild import run
 
     outlast_readers()
@@ -354,6 +363,8 @@ def rebuild(target: str, topics: tuple[str, ...], version: str | None, job: Job)
     assert job.into is not None
     if isinstance(job.into, Path):
         refuse_used(job.into)
+    refuse_log(store.open())
+    if isinstance(job.into, Path):
         tell_left_over(job.into, job.output)
     with job.session() as spark:
         built = run(

@@ -4,6 +4,7 @@ A job is held against the command that answers the same on one machine; what job
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -238,6 +239,39 @@ def test_a_job_lists_a_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert all(planned)
     assert _listed is not None
     assert [path for path in _listed if Path(path) == root / "commitlog"] == [str(root / "commitlog")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_gone"),
+    [
+        ("stats", True),
+        ("find --from 0", True),
+        ("export --into {new}", True),
+        ("rebuild all --into {new}", True),
+        ("rebuild all --into {new}", False),
+    ],
+)
+def test_a_store_whose_log_is_gone_or_has_wrong_names_is_refused_as_by_the_command(
+    asked: str, is_gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(_: Job) -> None:
+        raise AssertionError("a session begins")
+
+    monkeypatch.setattr(Job, "session", begin)
+    root = copy_of(STORE, tmp_path / "damaged")
+    segments = sorted((root / "commitlog").iterdir())
+    if is_gone:
+        shutil.rmtree(root / "commitlog")
+    else:
+        segments[0].rename(root / "commitlog" / f"{1 << 40:020}")
+    new = tmp_path / ("new.jsonl" if asked.startswith("export") else "new")
+    words = asked.format(new=new).split()
+
+    one, many = run(*words, "-s", root), run("spark", *words, "-s", root)
+
+    assert one.status in (Status.NO_INPUT, Status.USAGE)
+    assert (many.status, many.remarks) == (one.status, one.remarks)
+    assert not new.exists()
 
 
 def test_a_pattern_for_settings_that_matches_no_store_is_refused() -> None:
