@@ -424,3 +424,28 @@ def test_a_master_says_at_its_start_what_it_does_less_than_it_seems_to(caplog: p
         asyncio.run(start(inSyncReplicas=2, brokerId=3))
         assert "waits for no slave" in caplog.text
         assert "brokerId=3 has no effect" in caplog.text
+
+
+def test_a_broker_for_other_machines_serves_slaves_of_this_one_only_until_told_otherwise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def listens(address: str, port: int) -> bool:
+        try:
+            _, writer = await asyncio.open_connection(address, port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    async def test() -> None:
+        for allowed, is_open in (("", False), ("127.0.0.0/8", False), ("127.0.0.0/8,10.0.0.0/8", True)):
+            settings = {"brokerRole": "ASYNC_MASTER", "haAllow": allowed}
+            async with asyncio.timeout(60), mqtool.Broker(host="0.0.0.0", settings=settings) as broker:
+                port = int(broker.address.split(":")[1])
+                assert await listens("127.0.0.2", port)
+                assert await listens("127.0.0.1", port + 1)
+                assert await listens("127.0.0.2", port + 1) is is_open
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(test())
+    assert caplog.text.count("--ha-allow CIDR lets others in") == 2
