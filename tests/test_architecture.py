@@ -4,6 +4,7 @@ A new module belongs to one of the rooms below, or gets a row of its own here.
 """
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -140,13 +141,18 @@ class Import:
     when_called: bool
 
 
+@functools.cache
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def violations(module: str, source: str) -> list[str]:
     """Return a sentence for each line of a module that breaks a rule of this page.
 
     A package goes by the name of its file: ``mqtool.formats.__init__``.
     """
-    tree = ast.parse(source)
-    imports = list(imports_of(module, tree))
+    tree = _parsed(source)
+    imports = imports_of(module, source)
     found = [
         *_wrong_doors(module, imports),
         *_wrong_libraries(module, imports),
@@ -156,9 +162,10 @@ def violations(module: str, source: str) -> list[str]:
     return [f"{module}:{line}: {sentence}" for line, sentence in sorted(found)]
 
 
-def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
-    """Yield every import, those inside functions and below ``if TYPE_CHECKING`` included."""
-    yield from _imports(tree, module.split("."), when_called=False)
+@functools.cache
+def imports_of(module: str, source: str) -> tuple[Import, ...]:
+    """Return every import, those inside functions and below ``if TYPE_CHECKING`` included."""
+    return tuple(_imports(_parsed(source), module.split("."), when_called=False))
 
 
 def _imports(node: ast.AST, home: list[str], when_called: bool) -> Iterator[Import]:
@@ -279,8 +286,7 @@ def slow_imports(sources: dict[str, str]) -> list[str]:
     Modules that load one may import each other.
     """
     eager = {
-        name: [found for found in imports_of(name, ast.parse(source)) if not found.when_called]
-        for name, source in sources.items()
+        name: [found for found in imports_of(name, source) if not found.when_called] for name, source in sources.items()
     }
     slow = {name for name, imports in eager.items() if any(_below(found.target, SLOW) for found in imports)}
     packages = {name.removesuffix(".__init__") for name in slow}
@@ -310,12 +316,14 @@ def circles(sources: dict[str, str]) -> list[list[str]]:
     Modules that lead to each other are one list.
     """
     names = {name.removesuffix(".__init__"): name for name in sources}
+
+    def module_of(target: str) -> str | None:
+        while target and target not in names:
+            target = target.rpartition(".")[0]
+        return names.get(target)
+
     leads = {
-        name: {
-            names[known]
-            for found in imports_of(name, ast.parse(source))
-            if (known := _longest(found.target, names)) and names[known] != name
-        }
+        name: {known for found in imports_of(name, source) if (known := module_of(found.target)) not in (None, name)}
         for name, source in sources.items()
     }
     reached: dict[str, set[str]] = {}
@@ -360,7 +368,7 @@ PLAIN_OF_STORE = ("append_result", "pull", "time_search")
 
 def wrong_of_servers(module: str, source: str) -> list[str]:
     """Return what a module of a broker or a name server imports against the rules of doors, operations and parts."""
-    found = list(imports_of(module, ast.parse(source)))
+    found = imports_of(module, source)
     if _below(module, DOORS):
         plain = [f"mqtool.engine.store.{name}" for name in PLAIN_OF_STORE]
         wrong = [one for one in found if _below(one.target, ["mqtool.engine.store"]) and not _below(one.target, plain)]
