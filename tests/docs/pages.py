@@ -1,5 +1,6 @@
 """The pages of the documentation, and what can be linked or cited in them."""
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,12 @@ def anchors(text: str) -> set[str]:
         number = next(n for n in range(len(found) + 1) if (f"{slug}-{n}" if n else slug) not in found)
         found.add(f"{slug}-{number}" if number else slug)
     return found
+
+
+@functools.cache
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of a page, which is read once."""
+    return anchors(page.read_text())
 
 
 def links(text: str) -> Iterator[str]:

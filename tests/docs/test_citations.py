@@ -31,7 +31,7 @@ def test_every_section_that_the_code_cites_exists() -> None:
     for top in SOURCES:
         for path in sorted((ROOT / top).rglob("*.py")):
             text = path.read_text()
-            if path == Path(__file__) or not any(name in text for name in PAGES):
+            if path.parent == Path(__file__).parent or not any(name in text for name in PAGES):
                 continue
             for page, numbers in citations(text):
                 assert numbers, f"{path}: {page} is cited without a section"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, anchors, links
+from tests.docs.pages import ROOT, anchors_of, links
 from tools import site
 
 
@@ -31,6 +31,6 @@ def test_links_of_the_site_lead_to_its_pages(gathered: Path) -> None:
             target = (page.parent / place).resolve() if place else page
             assert target.is_relative_to(gathered.resolve()), (page, link)
             assert target.is_file(), (page, link)
-            assert not anchor or anchor in anchors(target.read_text()), (page, link)
+            assert not anchor or anchor in anchors_of(target), (page, link)
             found += 1
     assert found > 200
