@@ -1464,6 +1464,18 @@ _ROWS = {
             {"op": "write", "file": "commitlog/00000000000000196608", "at": 738, "hex": "ff"},
         ],
     ),
+    "messages of another log that light queues have twice stay as they are in the next mend": (
+        "special-497-clean",
+        "recover",
+        [
+            {
+                "op": "graft",
+                "base": "special-533-clean",
+                "path": "commitlog/00000000000000032768",
+                "to": "commitlog/00000000000000032768",
+            }
+        ],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -148,8 +148,8 @@ class LogPlan:
     """Sound messages are among those behind the end."""
     kept: "collections.Counter[str]" = dataclasses.field(default_factory=collections.Counter)
     remarks: list[str] = dataclasses.field(default_factory=list)
-    odd: frozenset[int] = frozenset()
-    """Addresses of messages whose queue offset cannot be right; they get no unit."""
+    odd: frozenset[tuple[str, int]] = frozenset()
+    """Topics, or light queues, and addresses of messages whose queue offset there cannot be right: they get no unit."""
     unplaced: list[QueueGap] = dataclasses.field(default_factory=list)
     """Messages that can get no placeholder."""
     left: list[Finding] = dataclasses.field(default_factory=list)
@@ -498,6 +498,8 @@ def plan_log(
 def edited_records(reader: StoreReader, pieces: Iterable[Piece | Gap], batch_topics: set[str]) -> list[Patch]:
     """Return the records of a whole log that ``plan_log`` writes anew, without what bridges its holes.
 
+    They say no places in light queues that they cannot have, which a log that is mended in place keeps.
+
     Args:
         reader: of the store.
         pieces: by ``survey``, from the beginning of the log on.
@@ -507,6 +509,7 @@ def edited_records(reader: StoreReader, pieces: Iterable[Piece | Gap], batch_top
     for piece in pieces:
         builder.take(piece)
     editor, _ = builder.edit()
+    editor.drop_light()
     return editor.patches()
 
 
@@ -825,7 +828,7 @@ class _Builder:
         alone = list(self.alone.values())
         open_ends = [*self._fronts(lost.gaps), *self._ends(led_to)]
         lost.gaps = editor.put_right(lost.gaps, plan.holes, self.odd, alone, self.order.next, open_ends, self.rivals)
-        plan.odd = frozenset(editor.unfit)
+        plan.odd = frozenset((span.queue[0], span.physical_offset) for span in editor.unfit)
         self._mend_times(editor)
         editor.mend_crcs(self.doubtful)
         return editor, lost
@@ -848,22 +851,16 @@ class _Builder:
             )
         for gap in (*placed, *plan.unplaced):
             plan.losses.add(gap.queue, gap.start, gap.stop, 0, GIVEN_UP)
-        self._note_unfit(editor.dropped)
+        self._note_unfit()
         for hole in plan.holes:
             if not hole.lost and not hole.is_end and not hole.own:
                 plan.losses.add_elsewhere(None, 0, hole.size, UNKNOWN)
         return plan
 
-    def _note_unfit(self, dropped: set[Span]) -> None:
-        """Tell of messages that get no unit, at offsets that no other message of their queue has.
-
-        And of those that say a place in a light queue no more.
-        """
+    def _note_unfit(self) -> None:
+        """Tell of messages that get no unit, at offsets that no other message of their queue has."""
         for span in self.odd:
-            if span in dropped and not self._is_absurd(span):
-                self.plan.losses.add(span.queue, span.start, span.stop, 0, UNFIT)
-                continue
-            if span.physical_offset not in self.plan.odd and span not in dropped:
+            if (span.queue[0], span.physical_offset) not in self.plan.odd:
                 continue
             first = self.order.first.get(span.queue, (span.stop, -1))[0]
             after = self.order.next.get(span.queue, (span.stop, -1))[0]

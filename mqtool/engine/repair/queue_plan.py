@@ -7,7 +7,7 @@ differ: one that counts, for the plan, and one that writes. (Rules: store.md 4.)
 import collections
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -53,8 +53,8 @@ class QueueMender:
         """Topics that keep several messages in a unit."""
         self.others: set[QueueKey] = set()
         """Batch queues whose units differ."""
-        self.odd = np.empty(0, np.int64)
-        """Addresses, in order, of messages whose queue offset cannot be right: they get no unit."""
+        self.odd: Mapping[str, Ints] = {}
+        """Messages whose queue offset cannot be right, for ``Units.without``: they get no unit."""
         self.is_short = False
         """Whether a queue lacks units before the first that was taken: older messages may be missing in it."""
         self._first: dict[QueueKey, int] = {}

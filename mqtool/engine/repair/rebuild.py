@@ -51,7 +51,15 @@ from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import LogJudge, Run, last_start
 from mqtool.engine.store.commit_log import CommitLog
 from mqtool.engine.store.disk import Disk, allocated
-from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units, dispatch, inner_batch_topics
+from mqtool.engine.store.dispatch import (
+    NO_ENTRIES,
+    IndexEntries,
+    QueueKey,
+    Units,
+    by_topic,
+    dispatch,
+    inner_batch_topics,
+)
 from mqtool.engine.store.express import Express, express
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.mapping import read_file
@@ -147,8 +155,8 @@ class Rules:
     batch_topics: Collection[str]
     with_times: bool
     with_tags: bool
-    odd: Ints = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
-    """Addresses, in order, of messages that get no unit."""
+    odd: Mapping[str, Ints] = dataclasses.field(default_factory=dict)
+    """Messages that get no unit, for ``Units.without``."""
 
 
 def build_queues(
@@ -158,7 +166,7 @@ def build_queues(
     topics: Collection[str] | None = None,
     jobs: int = 1,
     progress: Progress = lambda _: None,
-    odd: Collection[int] = (),
+    odd: Collection[tuple[str, int]] = (),
 ) -> Built:
     """Make the queues of a store again below ``into``: consumequeue/, batchconsumequeue/, consumequeue_ext/.
 
@@ -169,7 +177,7 @@ def build_queues(
         topics: only these; None for all.
         jobs: how many threads share the work.
         progress: is told how many bytes of the log are done.
-        odd: addresses of messages that get no unit.
+        odd: topics and addresses of messages that get no unit.
 
     Raises:
         WriteError: the disk is full, or fails.
@@ -199,7 +207,7 @@ def build(
     version: str | None = None,
     jobs: int = 1,
     progress: Progress = lambda _: None,
-    odd: Collection[int] = (),
+    odd: Collection[tuple[str, int]] = (),
 ) -> Built:
     """Make queues, index or both again below ``into``, in one walk over the log.
 
@@ -213,13 +221,13 @@ def build(
         version: of ``VERSIONS``: whose broker will use the index; None for the one that the store shows.
         jobs: how many threads share the work.
         progress: is told how many bytes of the log are done.
-        odd: addresses of messages that get no unit.
+        odd: topics and addresses of messages that get no unit.
 
     Raises:
         WriteError: the disk is full, or fails.
     """
     rules = rules_of(reader, queues, index, topics, version)
-    rules = dataclasses.replace(rules, odd=np.array(sorted(odd), np.int64))
+    rules = dataclasses.replace(rules, odd=by_topic(odd))
     known = set(rules.batch_topics)
     made = make_folders(disk, into)
     built, shown = _build(rules, into, disk, jobs, progress)

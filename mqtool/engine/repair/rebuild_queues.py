@@ -8,7 +8,7 @@ it with pre-blank units. (Rules: store.md 4.2, 4.8, 4.9. RocketMQ: ``ConsumeQueu
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -107,7 +107,11 @@ def _common_size(queues: Iterable[FileQueue]) -> int:
 
 
 def pieces_of(
-    units: Units, batch_topics: Collection[str], with_times: bool, topics: Collection[str] | None, odd: Ints
+    units: Units,
+    batch_topics: Collection[str],
+    with_times: bool,
+    topics: Collection[str] | None,
+    odd: Mapping[str, Ints],
 ) -> list[Piece]:
     """Pack the units of one table, queue by queue.
 
@@ -116,7 +120,7 @@ def pieces_of(
         batch_topics: whose queues keep several messages in a unit.
         with_times: for an extension.
         topics: leave out all others; None for all.
-        odd: addresses, in order, of messages that get no unit.
+        odd: messages that get no unit, for ``Units.without``.
     """
     pieces = []
     for queue, first, last in units.without(odd):

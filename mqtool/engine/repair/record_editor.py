@@ -76,10 +76,8 @@ class RecordEditor:
         """Addresses of the records that got a place in a queue."""
         self.fitting: set[int] = set()
         """Addresses of those that keep the place they say, as another that said the same got its own."""
-        self.unfit: set[int] = set()
-        """Addresses of messages whose place cannot be right, and that got none."""
-        self.dropped: set[Span] = set()
-        """Places in light queues that messages said, cannot have, and say no more."""
+        self.unfit: set[Span] = set()
+        """Places that messages say and cannot have, and in whose place they got none."""
 
     def patches(self) -> list[Patch]:
         """Return the records in the order of the log."""
@@ -138,13 +136,10 @@ class RecordEditor:
         fronts = [gap for gap in open_ends if not gap.start]
         self._fill(others.values(), list(_without([*fronts, *gaps], fixed)), fixed)
         self.fitting |= {position for position, other in others.items() if other.physical_offset in self.placed}
-        light = {span for span in odd if self._is_light(span)}
-        self.dropped = {span for span in odd if span in light and self._drop_light(span)}
-        settled = self.placed | self.fitting
-        unfit = [span.physical_offset for span in odd if span not in light and span.physical_offset not in settled]
+        unfit = [span for span in odd if not self._is_settled(span)]
         self.unfit = set(unfit)
         text = "has a queue offset that its queue has elsewhere: it gets no unit where the place is taken"
-        for position in unfit:
+        for position in dict.fromkeys(span.physical_offset for span in unfit):
             self._tell(
                 "unfit",
                 f"left as it is (LOG-QUEUE-ORDER, QUEUE-POSITION, QUEUE-MISSING): the message at {position:,} {text}",
@@ -308,17 +303,28 @@ class RecordEditor:
             span, [(gap.queue[0], str(gap.start))]
         )
 
-    def _drop_light(self, span: Span) -> bool:
-        """Have a message say a place in a light queue no more; tell whether it still did."""
-        return span.physical_offset not in self.fitting and self._change_light(span, [])
+    def drop_light(self) -> None:
+        """Have messages say no more the places in light queues that they cannot have."""
+        for span in sorted(self.unfit, key=lambda span: span.physical_offset):
+            if self._is_light(span):
+                self._change_light(span, [])
+
+    def _is_settled(self, span: Span) -> bool:
+        """Tell whether a message that did not fit has another place, or may keep the one that it says."""
+        if span.physical_offset in self.fitting:
+            return True
+        if not self._is_light(span):
+            return span.physical_offset in self.placed
+        record = self._record(span.physical_offset)
+        return record is None or _number_of(span, _light_of(record.message)) is None
 
     def _change_light(self, span: Span, instead: list[tuple[str, str]]) -> bool:
         record = self._record(span.physical_offset)
         said = _light_of(record.message) if record is not None else []
-        for number, (name, offset) in enumerate(said):
-            if record is not None and name == span.queue[0] and offset.isdecimal() and int(offset) == span.start:
-                return self._write_light(record, [*said[:number], *instead, *said[number + 1 :]])
-        return False
+        number = _number_of(span, said)
+        if record is None or number is None:
+            return False
+        return self._write_light(record, [*said[:number], *instead, *said[number + 1 :]])
 
     def _add_light(self, position: int, light: dict[str, int]) -> bool:
         record = self._record(position)
@@ -528,6 +534,12 @@ def _light_of(message: Message) -> list[tuple[str, str]]:
     names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
     offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
     return [one for one in itertools.zip_longest(names, offsets, fillvalue="") if one[0]]
+
+
+def _number_of(span: Span, said: list[tuple[str, str]]) -> int | None:
+    """Return which of the places in light queues that a message says is that of a span, None where none is."""
+    places = ((name, int(offset) if offset.isdecimal() else -1) for name, offset in said)
+    return next((number for number, place in enumerate(places) if place == (span.queue[0], span.start)), None)
 
 
 _Fixed = dict[QueueKey, dict[int, tuple[int, int]]]

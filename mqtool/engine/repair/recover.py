@@ -38,7 +38,7 @@ from mqtool.engine.repair.verify_index import IndexJudge
 from mqtool.engine.repair.verify_log import Run
 from mqtool.engine.store.commit_log import CommitLog, Gap
 from mqtool.engine.store.disk import allocated
-from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units
+from mqtool.engine.store.dispatch import NO_ENTRIES, IndexEntries, QueueKey, Units, by_topic
 from mqtool.engine.store.file_queue import FileQueue, segment_name
 from mqtool.engine.store.mapped_file import MappedFile
 from mqtool.engine.store.reader import StoreReader
@@ -175,7 +175,7 @@ class _Follower:
     def walk(self, plan: LogPlan, start_offset: int, jobs: int, tags_in_index: bool = False) -> None:
         """Take all messages of the log as the plan makes it, placeholders included."""
         if self.queues:
-            self.queues.odd = np.array(sorted(plan.odd), np.int64)
+            self.queues.odd = by_topic(plan.odd)
         for units, run in one_ahead(derive(self.reader, plan, start_offset, tags_in_index, jobs)):
             self.take(units, run)
         self.finish(plan, start_offset)
@@ -815,7 +815,7 @@ def _apply_sizes(queue: FileQueue, size: int, journal: Journal) -> None:
 
 
 def _apply_batch_queues(
-    reader: StoreReader, keys: list[tuple[str, int]], odd: Collection[int], journal: Journal, jobs: int
+    reader: StoreReader, keys: list[tuple[str, int]], odd: Collection[tuple[str, int]], journal: Journal, jobs: int
 ) -> None:
     if not keys:
         return

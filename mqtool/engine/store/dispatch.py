@@ -8,7 +8,7 @@ offsets as it holds messages; a message for several light queues gets a unit in 
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,20 +81,17 @@ class Units:
             kept[first:last] = queue[0] in possible
         return self.where(kept)
 
-    def without(self, addresses: Ints) -> Iterator[Stretch]:
-        """Yield what is left of the stretches without the messages at some addresses, which are in order."""
-        if not len(self) or not len(addresses):
-            yield from self.stretches
-            return
-        found = self.physical_offset
-        low, high = addresses.searchsorted((found.min(), found.max() + 1))
-        if low == high:
-            yield from self.stretches
-            return
-        is_out = np.isin(found, addresses[low:high])
+    def without(self, odd: Mapping[str, Ints]) -> Iterator[Stretch]:
+        """Yield what is left of the stretches without some messages: their addresses in order, by topic."""
         for stretch in self.stretches:
+            addresses = odd.get(stretch.queue[0])
+            if addresses is None:
+                yield stretch
+                continue
+            found = self.physical_offset[stretch.first : stretch.last]
+            low, high = addresses.searchsorted((found[0], found[-1] + 1))
             start = stretch.first
-            for row in (stretch.first + np.flatnonzero(is_out[stretch.first : stretch.last])).tolist():
+            for row in (stretch.first + np.flatnonzero(np.isin(found, addresses[low:high]))).tolist():
                 if start < row:
                     yield stretch._replace(first=start, last=row)
                 start = row + 1
@@ -116,6 +113,14 @@ class Units:
         units["size"] = self.size
         units["tags_code"] = self.tags_code
         return units
+
+
+def by_topic(odd: Iterable[tuple[str, int]]) -> dict[str, Ints]:
+    """Return addresses in order by topic, as ``Units.without`` takes them."""
+    found: dict[str, list[int]] = {}
+    for topic, address in sorted(odd):
+        found.setdefault(topic, []).append(address)
+    return {topic: np.array(addresses, np.int64) for topic, addresses in found.items()}
 
 
 @dataclasses.dataclass(frozen=True)
