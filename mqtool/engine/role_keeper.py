@@ -64,7 +64,8 @@ class RoleKeeper:
         self._make = make
         self._ports: BrokerConfig = config
         self._changing: asyncio.Task[None] | None = None
-        self.running: Running
+        self._is_stopping = asyncio.Event()
+        self._running: Running | None = None
 
     async def start(self) -> None:
         """Begin in the role that the broker has by its store and its settings.
@@ -79,8 +80,8 @@ class RoleKeeper:
             log.warning("by its store this broker is %s, id %d, epoch %d", settings.role, settings.broker_id, epoch)
         if role_of(settings) is not Role.SLAVE:
             settings, epoch = await self._if_it_is_the_master(settings, epoch)
-        self.running = self._make(replace(self._config, settings=settings), epoch, False, self._change)
-        await self.running.start()
+        self._running = self._make(replace(self._config, settings=settings), epoch, False, self._change)
+        await self._running.start()
 
     def listens_on(self, port: int) -> None:
         """Have the next life listen on the port of this one."""
@@ -88,28 +89,34 @@ class RoleKeeper:
 
     async def stop(self) -> None:
         """End, after a change of roles that is under way."""
+        self._is_stopping.set()
         if self._changing is not None:
             await self._changing
-        await self.running.stop()
+        if self._running is not None:
+            await self._running.stop()
 
     def _change(self, kept: KeptRole) -> None:
         self._changing = asyncio.create_task(self._begin_anew(kept))
 
     async def _begin_anew(self, kept: KeptRole) -> None:
         settings = replace(self._config.settings, role=kept.role, broker_id=kept.broker_id)
+        before, self._running = self._running, None
         try:
-            await self.running.stop()
+            if before is not None:
+                await before.stop()
         except MqtoolError:
             log.exception("what this broker was did not end well")
-        while True:
+        while not self._is_stopping.is_set():
             running = self._make(replace(self._ports, settings=settings), kept.epoch, True, self._change)
             try:
                 await running.start()
             except MqtoolError as error:
                 log.error("this broker is nothing for now, it is to be %s: %s; it is tried again", kept.role, error)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_AGAIN_SECONDS):
+                        await self._is_stopping.wait()
                 continue
-            self.running = running
+            self._running = running
             log.warning("this broker is %s now, id %d, epoch %d", kept.role, kept.broker_id, kept.epoch)
             return
 

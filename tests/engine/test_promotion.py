@@ -3,19 +3,21 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import mqtool
+from mqtool.engine import role_keeper
 from mqtool.engine.broker.kept_role import KeptRole, read_role, with_kept_role, write_role
 from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.client_runtime import promotion
 from mqtool.engine.client_runtime.admin_client import AdminClient
 from mqtool.engine.client_runtime.promotion import plan_promotion, promote
+from mqtool.engine.server_configs import BrokerConfig
 from mqtool.errors import BadDataError, MqtoolError, NotFoundError, Status, UnavailableError, UsageError
 from mqtool.formats.codes import RequestCode, ResponseCode
 from tests.commands.running import run
@@ -97,7 +99,7 @@ async def test_master_and_slave_swap_and_nothing_acknowledged_is_lost_while_a_pr
 
         producing = asyncio.create_task(produce())
         await until_it_follows(admin)
-        while len(acknowledged) < 50:
+        while len(acknowledged) < 15:
             await asyncio.sleep(0.01)
         fields: dict[str, Any] = {"consumerGroup": "G", "topic": "Orders", "queueId": 0}
         await clients[0].done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"G"}')
@@ -112,7 +114,7 @@ async def test_master_and_slave_swap_and_nothing_acknowledged_is_lost_while_a_pr
         assert said[-2:] == [f"{second.address} is the master of broker-a", f"{first.address} is its slave 1"]
 
         count = len(acknowledged)
-        while len(acknowledged) < count + 50:
+        while len(acknowledged) < count + 15:
             await asyncio.sleep(0.01)
         is_over.set()
         await producing
@@ -288,3 +290,52 @@ def test_a_kept_role_counts_until_the_settings_say_something_else(tmp_path: Path
         path.write_text(text)
         with pytest.raises(BadDataError, match=r"mqtoolRole\.json cannot be read"):
             read_role(tmp_path)
+
+
+class Life:
+    """A broker that is told how its start goes."""
+
+    def __init__(self, config: BrokerConfig, said: list[str], faults: list[MqtoolError]) -> None:
+        self.role, self.said, self.faults = config.settings.role, said, faults
+
+    async def start(self) -> None:
+        if self.faults:
+            raise self.faults.pop()
+        self.said.append(f"{self.role} begins")
+
+    async def stop(self) -> None:
+        self.said.append(f"{self.role} ends")
+
+
+@on_a_loop
+async def test_a_broker_that_cannot_begin_anew_tries_again_until_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role_keeper, "_AGAIN_SECONDS", 0.01)
+    for fault_count in (3, 1 << 20):
+        said: list[str] = []
+        faults: list[MqtoolError] = []
+        change: list[Callable[[KeptRole], None]] = []
+
+        def make(
+            config: BrokerConfig,
+            _epoch: int,
+            _changed: bool,
+            on_change: Callable[[KeptRole], None],
+            said: list[str] = said,
+            faults: list[MqtoolError] = faults,
+            change: list[Callable[[KeptRole], None]] = change,
+        ) -> Life:
+            change.append(on_change)
+            return Life(config, said, faults)
+
+        keeper = role_keeper.RoleKeeper(BrokerConfig(tmp_path), [], make)
+        await keeper.start()
+        faults += [UnavailableError("the port is taken")] * fault_count
+        change[0](KeptRole(Role.SLAVE, 1, 1, Role.ASYNC_MASTER, 0))
+        if fault_count == 3:
+            while len(said) < 3:
+                await asyncio.sleep(0.005)
+        await keeper.stop()
+        begun = ["SLAVE begins", "SLAVE ends"] if fault_count == 3 else []
+        assert said == ["ASYNC_MASTER begins", "ASYNC_MASTER ends", *begun]
