@@ -52,6 +52,8 @@ ROOMS = {
     "mqtool.engine.doors": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.server_configs": Row(("mqtool.engine",)),
     "mqtool.engine.role_keeper": Row(("mqtool.engine", "mqtool.formats")),
+    "mqtool.engine.pulsar": Row(("mqtool.engine.broker", "mqtool.engine.store", "mqtool.formats")),
+    "mqtool.engine.pulsar_server": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.replication_server": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.registrar": Row(("mqtool.engine", "mqtool.formats")),
     "mqtool.engine.slave": Row(("mqtool.engine", "mqtool.formats")),
@@ -102,6 +104,9 @@ LIBRARIES = {
     "rocksdict": Row(when_called=OURS),
     "fsspec": Row(when_called=("mqtool.engine.store.remote",)),
     "hdfs_native": Row(when_called=("mqtool.engine.store.remote",)),
+    "google": Row(("mqtool.engine.pulsar.wire",)),
+    "crc32c": Row(("mqtool.engine.pulsar.frames",)),
+    "cramjam": Row(when_called=("mqtool.engine.pulsar.compression",)),
     "yaml": Row(when_called=("mqtool.formats.plain_acl",)),
 }
 # A module that imports one of these when it is itself imported must be imported inside functions.
@@ -120,6 +125,7 @@ OUTSIDE = {
     "mqtool.engine.name_server": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.client": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.replication": (*_SOCKETS, *_CLOCK),
+    "mqtool.engine.pulsar": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.remoting": (*_SOCKETS, *_CLOCK),
     "mqtool.engine.remoting.clock": _SOCKETS,
     "mqtool.engine.remoting.client": (),

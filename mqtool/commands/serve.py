@@ -74,6 +74,11 @@ _FEW_CONNECTIONS = 1000
     help="A network that slaves may come from, such as 10.0.0.0/8; repeats. Default: this machine.",
 )
 @click.option(
+    "--pulsar-port",
+    type=click.IntRange(0, 65535),
+    help="Serve clients of Apache Pulsar on this port too; 0 chooses one. Needs mqtool[pulsar].",
+)
+@click.option(
     "-c", "--config", type=click.Path(path_type=Path, readable=False), help="A broker.conf, or a namesrv.conf."
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of either; repeats.")
@@ -88,6 +93,7 @@ def command(
     metrics: int | None,
     acl: Path | None,
     ha_allow: tuple[str, ...],
+    pulsar_port: int | None,
     config: Path | None,
     settings: tuple[str, ...],
 ) -> int:
@@ -117,6 +123,10 @@ def command(
         if no_broker:
             raise click.UsageError("--ha-allow is for a broker: a name server has no slaves")
         given["haAllow"] = ",".join(ha_allow)
+    if pulsar_port is not None:
+        if no_broker:
+            raise click.UsageError("--pulsar-port is that of a broker")
+        given["pulsarPort"] = str(pulsar_port)
     if acl is not None:
         given |= {"aclEnable": "true", "rocketmq.acl.plain.file": str(acl)}
         if not acl.exists():

@@ -8,9 +8,10 @@ which wakes the server of that door: so what comes in by one door reaches those 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from mqtool.engine.broker.settings import Role
 from mqtool.engine.streams.server import Limits, StreamServer
 from mqtool.engine.streams.tls import TlsSettings
-from mqtool.errors import UsageError
+from mqtool.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -38,17 +39,35 @@ def _remoting(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) 
     return joined(door, RemotingServer(door, tls, limits, clock))
 
 
+def _pulsar(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) -> StreamServer[Any, Any]:
+    try:
+        from mqtool.engine.pulsar.door import PulsarDoor
+        from mqtool.engine.pulsar_server import PulsarServer
+    except ImportError as error:
+        raise MissingExtraError("the port for Pulsar's clients (--pulsar-port, pulsarPort)", "pulsar") from error
+    if broker.access is not None:
+        text = "pulsarPort: Pulsar's clients cannot be told apart yet, so there is no port for them beside aclEnable=true"
+        raise UsageError(text)
+    if broker.state.role is Role.SLAVE:
+        raise UsageError("pulsarPort: a slave serves no Pulsar clients, which acknowledge what they read")
+    door = PulsarDoor(broker, clock())
+    return joined(door, PulsarServer(door, tls, limits, clock))
+
+
 def joined(door: "Door[Any, Any]", server: Server) -> Server:
     """Return the server of a door, which is woken from now on when the door has something to send."""
     door.outbox.on_first = server.turn_soon
     return server
 
 
+PULSAR = "pulsar"
+"""The door for clients of Apache Pulsar."""
 REMOTING = "broker"
 """The door that every broker has, and of which name servers tell."""
 
 DOORS: dict[str, Entrance] = {
     REMOTING: Entrance("listenPort", _remoting),
+    PULSAR: Entrance("pulsarPort", _pulsar),
 }
 """By what they are called where it is said where they listen."""
 

@@ -16,7 +16,7 @@ from mqtool.engine.broker.following import Following
 from mqtool.engine.broker.roles import HA_SETTINGS, check_roles
 from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.cluster import Cluster, run
-from mqtool.engine.doors import further_ports, further_settings
+from mqtool.engine.doors import PULSAR, further_ports, further_settings
 from mqtool.engine.name_server.settings import NameServerSettings
 from mqtool.engine.remoting.clock import wall_clock
 from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
@@ -43,6 +43,7 @@ class Broker:
         port: int = 0,
         name_server_port: int = 0,
         name_servers: Sequence[str] = (),
+        pulsar: bool = False,
         settings: Mapping[str, str | int | bool] | None = None,
         clock: Callable[[], int] = wall_clock,
     ) -> None:
@@ -57,6 +58,8 @@ class Broker:
             port: of the broker, 0 for one that is free.
             name_server_port: of its name server, 0 for one that is free.
             name_servers: others as ``host:port``, with which it registers then in place of its own.
+            pulsar: serve clients of Apache Pulsar too, on a free port unless the setting ``pulsarPort`` says which;
+                needs mqtool[pulsar].
             settings: of both, by RocketMQ's names (``flushDiskType``, ``autoCreateTopicEnable``, ``brokerName``, ..).
             clock: tells the time in ms since 1970; a ``VirtualClock`` can be moved.
 
@@ -67,6 +70,8 @@ class Broker:
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in (settings or {}).items()
         }
+        if pulsar:
+            given.setdefault("pulsarPort", "0")
         if role:
             given |= _settings_of_role(role, given)
         tls = TlsSettings.of(given)
@@ -90,6 +95,8 @@ class Broker:
         """Where it listens, ``host:port``."""
         self.door_addresses: Mapping[str, str] = {}
         """Where each of its doors listens, by name."""
+        self.pulsar_url = ""
+        """What clients of Apache Pulsar are given, while it runs and serves them: ``pulsar://host:port``."""
         self.following: Following | None = None
         """Of a slave, known while it runs: of which master, how far, and why it has stopped."""
         self.name_server_address = ";".join(name_servers)
@@ -112,6 +119,8 @@ class Broker:
             await stack.enter_async_context(cluster)
             [self.address] = cluster.broker_addresses
             [self.door_addresses] = cluster.door_addresses
+            if at := self.door_addresses.get(PULSAR):
+                self.pulsar_url = f"pulsar://{at}"
             [rules] = cluster.brokers
             self.following = rules.following if rules.state.role is Role.SLAVE else None
             self.name_server_address = cluster.name_server_address or self.name_server_address

@@ -81,7 +81,7 @@ class Broker:
     """The rules of a broker; times are in ms.
 
     Its parts take part in what happens by the tables that are made here: ``_clockworks`` for whatever works by time,
-    ``_on_arrival`` for each message that can be read, ``_on_arrival_at`` for those of one topic, and the detours of
+    ``on_arrival`` for each message that can be read, ``_on_arrival_at`` for those of one topic, and the detours of
     ``intake`` for messages that are not to go straight to their topic.
     """
 
@@ -96,6 +96,8 @@ class Broker:
         settings = state.settings
         self.on_configure: list[Callable[[BrokerSettings], None]] = []
         """Who is told of new settings."""
+        self.on_stop: list[Callable[[int], None]] = []
+        """Who is told the time (ms) when it stops, and has written what he keeps."""
         is_slave = state.role is Role.SLAVE
         if is_slave:  # nothing comes of its messages but what comes from its master
             store.take_only_copies()
@@ -163,10 +165,8 @@ class Broker:
         if is_slave:
             of_masters = (self.delayed, self.timers, revive_log, pops.orders, self.transactions)
             self._clockworks = [one for one in self._clockworks if one not in of_masters]
-        self._on_arrival: tuple[Arrival, ...] = (
-            room.arrived,
-            self.figures.arrived,
-        )
+        self.on_arrival: list[Arrival] = [room.arrived, self.figures.arrived]
+        """Who is told of each message that can be read."""
         self._on_arrival_at: dict[str, Arrival] = {}
         if not is_slave:
             self._on_arrival_at = {
@@ -279,6 +279,8 @@ class Broker:
         if self.store.failure is None:
             self.store.flush()  # no table is ahead of the log
         self.store.write_units()
+        for tell in self.on_stop:
+            tell(now)
         self.saves.finish()
         if not is_slave:
             self.transactions.note_progress()  # which are consumer offsets
@@ -290,7 +292,7 @@ class Broker:
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:
         """Tell whom it concerns that a message can be read; the store calls this for each."""
-        for tell in self._on_arrival:
+        for tell in self.on_arrival:
             tell(topic, queue_id, next_offset, tags_code, now)
         if topic in self._on_arrival_at:
             self._on_arrival_at[topic](topic, queue_id, next_offset, tags_code, now)

@@ -161,6 +161,15 @@ class ConsumerOffsets:
                     queues[queue_id] = queue.next_offset
                     self._is_changed = True
 
+    def forget(self, group: str, topic: str, queue_id: int) -> None:
+        """Forget what a group reads next of a queue."""
+        queues = self._offsets.get((topic, group), {})
+        if queues.pop(queue_id, None) is not None:
+            self._count -= 1
+            self._is_changed = True
+        if not queues:
+            self._delete([(topic, group)])
+
     def delete_group(self, group: str) -> None:
         """Forget all offsets of a group."""
         self._delete([key for key in (*self._offsets, *self._pulled, *self._resets) if key[1] == group])

@@ -1,0 +1,1 @@
+"""The rules of a Pulsar broker on a RocketMQ store; they take time and bytes, and know no sockets."""

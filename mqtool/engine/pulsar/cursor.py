@@ -1,0 +1,114 @@
+"""What a subscription has acknowledged of a queue.
+
+Everything before ``next_offset`` is, which is what RocketMQ calls the offset of a group; beyond it there are spans that
+are, and batches of which some messages are.
+"""
+
+import bisect
+from collections.abc import Iterable, Iterator
+
+
+class Spans:
+    """Offsets as spans that neither touch nor overlap. Cost: logarithmic in their number, but for moving a list."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in spans:
+            self.add(start, end)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._starts, self._ends, strict=True)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def add(self, start: int, end: int) -> None:
+        """Add the offsets from ``start`` to before ``end``."""
+        if start >= end:
+            return
+        first = bisect.bisect_left(self._ends, start)
+        last = bisect.bisect_right(self._starts, end)
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
+
+    def end_at(self, offset: int) -> int:
+        """Return where the span ends that an offset lies in, the offset itself where it lies in none."""
+        at = bisect.bisect_right(self._starts, offset) - 1
+        return max(self._ends[at], offset) if at >= 0 else offset
+
+    def cut_before(self, offset: int) -> None:
+        """Drop what lies before an offset."""
+        at = bisect.bisect_right(self._ends, offset)
+        del self._starts[:at], self._ends[:at]
+        if self._starts and self._starts[0] < offset:
+            self._starts[0] = offset
+
+
+class Cursor:
+    """How far a subscription has come in a queue; ``is_changed`` until that is written down."""
+
+    def __init__(
+        self, next_offset: int, spans: Iterable[tuple[int, int]] = (), left: Iterable[tuple[int, int]] = ()
+    ) -> None:
+        """Make one.
+
+        Args:
+            next_offset: of the first message that is not acknowledged.
+            spans: of those behind it that are.
+            left: offsets of batches, and as bits the messages of each that are not acknowledged.
+        """
+        self.next_offset = next_offset
+        self.spans = Spans(spans)
+        self.left = dict(left)
+        self.is_changed = False
+        self._settle()
+
+    def is_acked(self, offset: int) -> bool:
+        """Tell whether a message is acknowledged."""
+        return self.next_open(offset) > offset
+
+    def next_open(self, offset: int) -> int:
+        """Return the first offset from one on that is not acknowledged."""
+        return self.spans.end_at(max(offset, self.next_offset))
+
+    def ack(self, offset: int, size: int) -> None:
+        """Acknowledge an entry of ``size`` messages of the queue."""
+        self.left.pop(offset, None)
+        if offset + size > self.next_offset:
+            self.spans.add(max(offset, self.next_offset), offset + size)
+            self._settle()
+        self.is_changed = True
+
+    def ack_until(self, offset: int) -> None:
+        """Acknowledge everything before an offset."""
+        if offset > self.next_offset:
+            self.next_offset = offset
+            self._settle()
+            self.is_changed = True
+
+    def ack_some(self, offset: int, size: int, messages: int, left: int) -> int:
+        """Acknowledge those messages of an entry whose bits are not set, and return which are left then."""
+        before = self.left.get(offset, (1 << messages) - 1)
+        after = before & left
+        if not after:
+            self.ack(offset, size)
+        elif after != before or offset not in self.left:
+            self.left[offset] = after
+            self.is_changed = True
+        return after
+
+    def seek(self, offset: int, left: int | None = None) -> None:
+        """Go on at an offset, as if nothing from there on were acknowledged; ``left`` of the entry there is not."""
+        self.next_offset = offset
+        self.spans = Spans()
+        self.left = {} if left is None else {offset: left}
+        self.is_changed = True
+
+    def _settle(self) -> None:
+        self.next_offset = self.spans.end_at(self.next_offset)
+        self.spans.cut_before(self.next_offset)
+        if self.left:
+            self.left = {offset: bits for offset, bits in self.left.items() if offset >= self.next_offset}

@@ -1,0 +1,118 @@
+"""Cursors on the disk: a small file for each subscription of a queue, below ``config/pulsarCursors``.
+
+Those that have changed are written once a second, with the offsets of groups, off the event loop: a kill loses
+acknowledgements of that second, and messages come again. What is kept of a cursor is bounded: acknowledgements behind
+its first 10,000 gaps are not kept.
+"""
+
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mqtool.engine.broker.config_files import save_data
+from mqtool.engine.broker.saves import Saves
+from mqtool.engine.pulsar.cursor import Cursor
+from mqtool.errors import WriteError
+
+log = logging.getLogger(__name__)
+
+FOLDER = "pulsarCursors"
+INTERVAL_MS = 1000
+MOST_SPANS = 10_000
+
+
+class CursorKey(NamedTuple):
+    """Topic and group by RocketMQ's names, and a queue."""
+
+    topic: str
+    queue_id: int
+    group: str
+
+
+class Kept(NamedTuple):
+    """A cursor as its file has it."""
+
+    cursor: Cursor
+    subscription: str
+    generation: int
+    saved_at: int  # ms
+
+
+class CursorFiles:
+    """The files of cursors below the folder ``config`` of a store."""
+
+    def __init__(self, folder: Path, saves: Saves) -> None:
+        self._folder = folder / FOLDER
+        self._saves = saves
+
+    def load(self) -> Iterator[tuple[CursorKey, Kept]]:
+        """Yield the cursors that can be read; of the others a line tells: their messages come again."""
+        if not self._folder.is_dir():
+            return
+        for path in sorted(self._folder.glob("*.json")):
+            for file in (path, path.with_name(f"{path.name}.bak")):
+                try:
+                    row = json.loads(file.read_bytes())
+                    key = CursorKey(str(row["topic"]), int(row["queueId"]), str(row["group"]))
+                    cursor = Cursor(
+                        int(row["nextOffset"]),
+                        [(int(start), int(end)) for start, end in row["acked"]],
+                        [(int(offset), int(bits, 16)) for offset, bits in row["left"]],
+                    )
+                    kept = Kept(cursor, str(row["subscription"]), int(row["generation"]), int(row["savedAt"]))
+                except (OSError, ValueError, KeyError, TypeError) as error:
+                    log.warning("%s cannot be read (%s)", file, error)
+                    continue
+                yield key, kept
+                break
+
+    def save(self, key: CursorKey, subscription: str, generation: int, cursor: Cursor, now: int) -> None:
+        """Have a cursor written soon."""
+        cursor.is_changed = False
+        path = self._path(key)
+
+        def pieces() -> list[bytes]:
+            row: dict[str, Any] = {
+                "topic": key.topic,
+                "queueId": key.queue_id,
+                "group": key.group,
+                "subscription": subscription,
+                "generation": generation,
+                "savedAt": now,
+                "nextOffset": cursor.next_offset,
+                "acked": [*itertools.islice(cursor.spans, MOST_SPANS)],
+                "left": [(offset, f"{bits:x}") for offset, bits in itertools.islice(cursor.left.items(), MOST_SPANS)],
+            }
+            return [json.dumps(row, separators=(",", ":")).encode()]
+
+        self._want(path, pieces, save_data)
+
+    def delete(self, key: CursorKey) -> None:
+        """Have the file of a cursor removed soon."""
+        self._want(self._path(key), lambda: [], lambda path, _: _remove(path))
+
+    def _want(self, path: Path, pieces: Callable[[], list[bytes]], write: Callable[[Path, bytes], None]) -> None:
+        try:
+            self._saves.want(path, pieces, write)
+        except WriteError as error:
+            log.warning("%s", error)
+
+    def _path(self, key: CursorKey) -> Path:
+        return self._folder / f"{_name(key.topic)}@{key.queue_id}@{_name(key.group)}.json"
+
+
+def _name(text: str) -> str:
+    """Return a text as part of a file's name; RocketMQ's names hold no ``@`` or ``/``, and are bounded."""
+    if len(text) <= 100:
+        return text
+    import hashlib
+
+    return "h|" + hashlib.sha1(text.encode()).hexdigest()
+
+
+def _remove(path: Path) -> None:
+    for one in (path, path.with_name(f"{path.name}.bak")):
+        one.unlink(missing_ok=True)

@@ -1,0 +1,755 @@
+"""The door of a broker for clients of Apache Pulsar: what each command asks for, and what it is answered.
+
+(Rules: docs/pulsar.md. Pulsar: ``ServerCnx``.)
+"""
+
+import itertools
+import logging
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from mqtool.engine.broker.awaited_flushes import Safety
+from mqtool.engine.broker.door import Door
+from mqtool.engine.broker.operations.refusal import RefusedError as NotDoneError
+from mqtool.engine.broker.operations.send import NewTopic
+from mqtool.engine.pulsar.entries import ToStore, batch_body, to_store
+from mqtool.engine.pulsar.frames import ChecksumError, Command, crc32c
+from mqtool.engine.pulsar.names import TopicName
+from mqtool.engine.pulsar.producers import Access, Producer, Receipt
+from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.session import NO_REQUEST, Frame, Joined, PulsarSession, bits_of
+from mqtool.engine.pulsar.subscription import Consumer, KeyPolicy, Kind
+from mqtool.engine.pulsar.topics import Durable, PulsarTopics, Queue
+from mqtool.engine.store.append_result import AppendResult, PutStatus
+from mqtool.errors import FormatError, LimitError, MqtoolError
+from mqtool.formats.new_message import NewMessage
+from mqtool.formats.peer import Peer
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_PING_MS, _GONE_MS, _PROBE_MS = 30_000, 60_000, 5_000
+_SWEEP_MS = 1_000
+_NEWEST_PROTOCOL = 21
+_EARLIEST, _LATEST = (1 << 64) - 1, (1 << 63) - 1
+_MOST_OF_CONNECTION = 10_000
+"""Producers, and consumers, of one connection."""
+_MOST_NAME = 255
+_MOST_PATTERN = 1000
+_REQUESTS = frozenset(("subscribe", "producer", "unsubscribe", "seek", "get_last_message_id", "get_topics"))
+
+
+class PulsarDoor(Door[Frame, PulsarSession]):
+    """The door for Pulsar's commands. ``hang_up`` ends a connection; times are in ms."""
+
+    def __init__(self, broker: "Broker", now: int) -> None:
+        """Make the door of a broker.
+
+        Raises:
+            FormatError: what is kept of Pulsar's topics cannot be read.
+        """
+        super().__init__(broker)
+        self.topics = PulsarTopics(broker, now)
+        self.hang_up: Callable[[Peer, str], None] = lambda _peer, _why: None
+        self._now = now
+        self._started = now
+        self._names = itertools.count()
+        self._ready: set[tuple[str, int]] = set()  # queues in which something may be given out
+        self._dues: dict[Durable, tuple[Queue, int]] = {}  # when something may be given out, of subscriptions that wait
+        self._probes: list[tuple[int, PulsarSession, Callable[[bool, int], None]]] = []
+        self._next_sweep = now + _SWEEP_MS
+        broker.on_arrival.append(self._arrived)
+        broker.on_stop.append(self.topics.save_all)
+        broker.topics.on_delete.append(self._topic_deleted)
+        self._commands: dict[str, Callable[[PulsarSession, Any, int], None]] = {
+            "ping": lambda session, _, __: session.say("pong"),
+            "pong": lambda _, __, ___: None,
+            "partitioned_metadata": self._partitions,
+            "lookup": self._lookup,
+            "producer": self._producer,
+            "close_producer": self._close_producer,
+            "subscribe": self._subscribe,
+            "flow": self._flow,
+            "ack": self._ack,
+            "redeliver": self._redeliver,
+            "unsubscribe": self._unsubscribe,
+            "seek": self._seek,
+            "close_consumer": self._close_consumer,
+            "get_last_message_id": self._last_message_id,
+            "get_topics": self._topics_of,
+            "consumer_stats": self._consumer_stats,
+            "get_schema": self._schema,
+            "get_or_create_schema": self._new_schema,
+            **dict.fromkeys(
+                ("new_transaction", "add_partitions", "add_subscriptions", "end_transaction", "connect_coordinator"),
+                self._no_transactions,
+            ),
+            "watch_topics": self._no_watchers,
+        }
+
+    # What the server calls
+
+    def new_session(self, peer: Peer) -> PulsarSession:
+        """Return a session for a connection that has none."""
+        return PulsarSession(peer, self.outbox, self._now)
+
+    def take(self, given: Command, session: PulsarSession, now: int) -> None:
+        """Do what a command asks for.
+
+        Raises:
+            FormatError: no client that keeps to the protocol sends it; the connection is to be closed.
+        """
+        self._now = session.last_heard = now
+        session.pinged_at = None
+        if session.probes:
+            self._answered(session, now)
+        name, body, payload = given
+        if not session.is_connected and name not in ("connect", "ping", "pong"):
+            raise FormatError(f"{name} before connect", 0)
+        if name == "connect":
+            self._connect(session, body)
+        elif name == "send":
+            self._send(session, body, payload, now)
+        elif (do := self._commands.get(name)) is None:
+            raise FormatError(f"{name} is nothing that clients send", 0)
+        else:
+            try:
+                do(session, body, now)
+            except (RefusedError, LimitError) as refused:
+                if name not in _REQUESTS:
+                    raise FormatError(str(refused), 0) from refused
+                error = refused.error if isinstance(refused, RefusedError) else PulsarError.NOT_ALLOWED
+                session.refuse(body.request_id, error, str(refused))
+
+    def closed(self, peer: Peer, now: int) -> Iterable[tuple[Peer, Frame]]:
+        """Let go of the producers and consumers of a connection."""
+        session = self._sessions.get(peer)
+        if session is not None:
+            for producer, queue in [*session.producers.values()]:
+                queue.producers.remove(producer)
+            session.producers.clear()
+            for joined in [*session.consumers.values()]:
+                self._leave(session, joined, now)
+            self._answered(session, now, is_alive=False)
+        return super().closed(peer, now)
+
+    def tick(self, now: int) -> Iterable[tuple[Peer, Frame]]:
+        """Do what is due."""
+        self._now = now
+        self.broker.tick(now)
+        for durable in self.topics.tick(now):
+            self._look_at(durable.queue)
+        if now >= self._next_sweep:
+            self._sweep(now)
+        self._dispatch(now)
+        return self.outbox.take()
+
+    def next_tick(self, now: int) -> int:
+        """Return when something is due."""
+        if self._ready or self.outbox.waiting:
+            return now
+        dues = [self.broker.next_tick(now)]
+        if self._sessions:
+            dues.append(self._next_sweep)
+        if (due := self.topics.next_tick()) is not None:
+            dues.append(due)
+        dues += [due for _, due in self._dues.values()]
+        return min(dues)
+
+    def backed_up(self, session: PulsarSession, is_backed_up: bool) -> None:
+        """Take note that much of what a client was sent waits to be read, or that it does no longer."""
+        session.is_backed_up = is_backed_up
+        if not is_backed_up:
+            for joined in session.consumers.values():
+                self._look_at(joined.queue)
+
+    # Giving out
+
+    def _arrived(self, topic: str, queue_id: int, next_offset: int, tags_code: int, now: int) -> None:  # noqa: ARG002
+        queue = self.topics.queues.get((topic, queue_id))
+        if queue is not None and queue.subscriptions:
+            self._look_at(queue)
+
+    def _look_at(self, queue: Queue) -> None:
+        """Have what there is in a queue given out in the next turn."""
+        if not self._ready and self.outbox.on_first is not None:
+            self.outbox.on_first()
+        self._ready.add((queue.place.topic, queue.place.queue_id))
+
+    def _dispatch(self, now: int) -> None:
+        for durable, (queue, due) in [*self._dues.items()]:
+            if due <= now:
+                del self._dues[durable]
+                self._ready.add((queue.place.topic, queue.place.queue_id))
+        ready, self._ready = self._ready, set()
+        for key in ready:
+            queue = self.topics.queues.get(key)
+            if queue is None:
+                continue
+            for durable in queue.subscriptions.values():
+                subscription = durable.subscription
+                if not subscription.consumers:
+                    continue
+                if subscription.dispatch(now):
+                    self._ready.add(key)
+                if (next_due := subscription.next_tick()) is not None:
+                    self._dues[durable] = queue, next_due
+                else:
+                    self._dues.pop(durable, None)
+
+    # Connections
+
+    def _connect(self, session: PulsarSession, body: Any) -> None:
+        if session.is_connected:
+            raise FormatError("a second connect", 0)
+        session.is_connected = True
+        session.protocol = min(body.protocol_version, _NEWEST_PROTOCOL)
+        session.say(
+            "connected",
+            server_version="mqtool",
+            protocol_version=session.protocol,
+            max_message_size=self.topics.most_message,
+            feature_flags={"supports_get_partitioned_metadata_without_auto_creation": True},
+        )
+
+    def _sweep(self, now: int) -> None:
+        """Ping those who are silent, and close those who stay so."""
+        self._next_sweep = now + _SWEEP_MS
+        for session in [*self._sessions.values()]:
+            silent = now - session.last_heard
+            if silent >= _GONE_MS:
+                self.hang_up(session.peer, "silent for a minute")
+            elif silent >= _PING_MS and session.pinged_at is None:
+                session.pinged_at = now
+                session.say("ping")
+        probes, self._probes = self._probes, []
+        for due, session, then in probes:
+            if then not in session.probes:
+                continue
+            if now < due:
+                self._probes.append((due, session, then))
+            else:
+                self.hang_up(session.peer, "it does not answer, and another wants its place")
+
+    def _probe(self, holder: PulsarSession, asker: PulsarSession, then: Callable[[bool, int], None], now: int) -> None:
+        """Have ``then`` told whether a client is still there; one that is not, and is silent, is disconnected."""
+        if holder is asker or holder.peer not in self._sessions:
+            then(holder is asker, now)
+            return
+        holder.probes.append(then)
+        holder.say("ping")
+        self._probes.append((now + _PROBE_MS, holder, then))
+
+    def _answered(self, session: PulsarSession, now: int, *, is_alive: bool = True) -> None:
+        probes, session.probes = session.probes, []
+        for then in probes:
+            then(is_alive, now)
+
+    # Topics
+
+    def _partitions(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        try:
+            count = self.topics.partition_count(self.topics.parse(body.topic))
+            if count is None and not body.metadata_auto_creation_enabled:
+                raise RefusedError(PulsarError.TOPIC_NOT_FOUND, "")
+        except RefusedError as refused:
+            session.say(
+                "partitioned_metadata_response",
+                request_id=body.request_id,
+                response=1,
+                error=int(refused.error),
+                message=refused.text,
+            )
+        else:
+            session.say("partitioned_metadata_response", partitions=count or 0, request_id=body.request_id, response=0)
+
+    def _lookup(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        try:
+            self.topics.parse(body.topic)
+        except RefusedError as refused:
+            session.say(
+                "lookup_response",
+                request_id=body.request_id,
+                response=2,
+                error=int(refused.error),
+                message=refused.text,
+            )
+            return
+        session.say(
+            "lookup_response",
+            brokerServiceUrl=f"pulsar://{session.reached_at}",
+            response=1,
+            request_id=body.request_id,
+            authoritative=True,
+            proxy_through_service_url=True,
+        )
+
+    def _topics_of(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        tenant, _, namespace = body.namespace.partition("/")
+        names = [] if body.mode == 1 else sorted(self.topics.names(tenant, namespace))
+        pattern = None
+        if body.topics_pattern and len(body.topics_pattern) <= _MOST_PATTERN and _is_simple(body.topics_pattern):
+            pattern = re.compile(body.topics_pattern.removeprefix("persistent://"))
+            names = [name for name in names if pattern.fullmatch(name.removeprefix("persistent://"))]
+        digest = crc32c(",".join(names).encode()).to_bytes(4, "little").hex() if names else "00000000"
+        is_same = body.HasField("topics_hash") and body.topics_hash == digest
+        session.say(
+            "get_topics_response",
+            request_id=body.request_id,
+            topics=[] if is_same else names,
+            filtered=pattern is not None,
+            topics_hash=digest,
+            changed=not is_same,
+        )
+
+    def _topic_deleted(self, topic: str, now: int) -> None:
+        for queue in self.topics.delete_topic(topic, now):
+            for session in [*self._sessions.values()]:
+                for id, (producer, of) in [*session.producers.items()]:  # noqa: A001
+                    if of is queue:
+                        self._close(session, id, producer)
+                for joined in [*session.consumers.values()]:
+                    if joined.queue is queue:
+                        self._leave(session, joined, now)
+                        session.say("close_consumer", consumer_id=joined.consumer.id, request_id=NO_REQUEST)
+
+    # Producers
+
+    def _producer(self, session: PulsarSession, body: Any, now: int) -> None:
+        if (there := session.producers.get(body.producer_id)) is not None:
+            self._producer_ready(session, body.request_id, there[0])
+            return
+        if len(session.producers) >= _MOST_OF_CONNECTION:
+            raise RefusedError(PulsarError.NOT_ALLOWED, f"More than {_MOST_OF_CONNECTION} producers of a connection")
+        if body.producer_access_mode not in iter(Access):
+            raise FormatError(f"access mode {body.producer_access_mode}", 0)
+        if len(body.producer_name) > _MOST_NAME:
+            raise RefusedError(PulsarError.NOT_ALLOWED, f"A producer's name has at most {_MOST_NAME} characters")
+        self.broker.saves.begin_request()
+        queue = self._open(body.topic, now)
+        if body.initial_subscription_name:
+            self.topics.subscribe(queue, body.initial_subscription_name, queue.log.start, now, is_durable=True)
+        name = body.producer_name or self._new_name()
+        producer = Producer(session, body.producer_id, name, Access(body.producer_access_mode), body.epoch)
+        holder = queue.producers.by_name.get(name)
+        if holder is not None and holder.session is not session:
+
+            def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
+                self._again(session, body, now, lambda: self._add_producer(session, body, producer, queue))
+
+            self._probe(holder.session, session, then, now)
+            return
+        self._add_producer(session, body, producer, queue)
+
+    def _again(self, session: PulsarSession, body: Any, now: int, do: Callable[[], None]) -> None:
+        """Do what had to wait for another client, and answer what is refused."""
+        if session.peer not in self._sessions:
+            return
+        try:
+            self.broker.saves.begin_request()
+            do()
+        except (RefusedError, LimitError) as refused:
+            error = refused.error if isinstance(refused, RefusedError) else PulsarError.NOT_ALLOWED
+            session.refuse(body.request_id, error, str(refused))
+
+    def _add_producer(self, session: PulsarSession, body: Any, producer: Producer, queue: Queue) -> None:
+        if body.producer_id in session.producers:
+            raise RefusedError(PulsarError.SERVICE_NOT_READY, "Producer is already being made")
+
+        def ready() -> None:
+            self._producer_ready(session, body.request_id, producer)
+
+        fenced = queue.producers.add(producer, body.topic_epoch if body.HasField("topic_epoch") else None, ready)
+        session.producers[body.producer_id] = producer, queue
+        session.closed_producers.discard(body.producer_id)
+        if fenced is None:
+            self._producer_ready(session, body.request_id, producer, is_ready=False)
+            return
+        for one in fenced:
+            self._close(one.session, one.id, one)
+        self._when_saved(session, body.request_id, ready)
+
+    def _producer_ready(
+        self, session: PulsarSession, request_id: int, producer: Producer, *, is_ready: bool = True
+    ) -> None:
+        session.say(
+            "producer_success",
+            request_id=request_id,
+            producer_name=producer.name,
+            last_sequence_id=-1,
+            schema_version=b"",
+            topic_epoch=producer.topic_epoch,
+            producer_ready=is_ready,
+        )
+
+    def _new_name(self) -> str:
+        return f"{self.broker.settings.broker_name}-{self._started:x}-{next(self._names)}"
+
+    def _close_producer(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        there = session.producers.pop(body.producer_id, None)
+        if there is not None:
+            there[1].producers.remove(there[0])
+        session.say("success", request_id=body.request_id)
+
+    def _close(self, session: PulsarSession, id: int, producer: Producer) -> None:  # noqa: A002
+        """Close a producer from this side: its client opens it anew, and sends again what it has no receipt of."""
+        there = session.producers.pop(id, None)
+        if there is not None:
+            there[1].producers.remove(producer)
+            session.closed_producers.add(id)
+            session.say("close_producer", producer_id=id, request_id=NO_REQUEST)
+
+    def _send(self, session: PulsarSession, body: Any, payload: bytes | None, now: int) -> None:
+        there = session.producers.get(body.producer_id)
+        if there is None and body.producer_id in session.closed_producers:
+            return
+        if there is None or payload is None:
+            raise FormatError("a message without a producer, or without a payload", 0)
+        producer, queue = there
+        if queue.producers.by_name.get(producer.name) is not producer:
+            raise FormatError("a message of a producer that has to wait", 0)
+        try:
+            stored = to_store(payload, self.topics.is_full_of)
+        except FormatError as error:
+            what = "Checksum failed on the broker" if isinstance(error, ChecksumError) else str(error)
+            self._send_error(session, body, PulsarError.CHECKSUM, what)
+            return
+        try:
+            result = self._store(session, stored, queue, now)
+        except (NotDoneError, LimitError) as refused:
+            self._send_error(session, body, PulsarError.NOT_ALLOWED, str(refused))
+            return
+        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:  # the client tries again until the store takes it
+            log.warning("a message of %s is not taken: %s", session.address, self.broker.store.refusal)
+            self._close(session, producer.id, producer)
+            return
+        if result.status is not PutStatus.PUT_OK:
+            text = f"The message cannot be stored ({result.status}): it is too large, or its properties are"
+            self._send_error(session, body, PulsarError.NOT_ALLOWED, text)
+            return
+        place = queue.place
+        receipt = {
+            "producer_id": body.producer_id,
+            "sequence_id": body.sequence_id,
+            "message_id": {
+                "ledgerId": queue.generation,
+                "entryId": result.queue_offset,
+                "partition": place.partition,
+            },
+            "highest_sequence_id": body.highest_sequence_id if body.HasField("highest_sequence_id") else NO_REQUEST,
+        }
+        flushes = self.broker.awaited_flushes
+        is_safe = flushes.is_safe(result.flush_offset)
+        if is_safe and not producer.receipts:
+            session.say("send_receipt", **receipt)
+            return
+        waiting = Receipt(receipt, is_safe)
+        producer.receipts.append(waiting)
+        if not is_safe:
+
+            def told(safety: Safety, now: int) -> None:  # noqa: ARG001
+                self._told(session, producer, waiting, safety)
+
+            flushes.wait(result.flush_offset, session, told, now)
+
+    def _told(self, session: PulsarSession, producer: Producer, receipt: Receipt, safety: Safety) -> None:
+        if producer.is_closed:
+            return
+        if safety is not Safety.SAFE:
+            log.warning("a message of %s is %s: its producer is to send it again", session.address, safety.value)
+            self._close(session, producer.id, producer)
+            return
+        receipt.is_safe = True
+        for one in producer.safe_receipts():
+            session.say("send_receipt", **one)
+
+    def _store(self, session: PulsarSession, stored: ToStore, queue: Queue, now: int) -> AppendResult:
+        place = queue.place
+        message = NewMessage(
+            place.topic,
+            place.queue_id,
+            batch_body(stored.records) if stored.is_batch else stored.records[0].body,
+            b"" if stored.is_batch else stored.records[0].properties,
+            born_timestamp=stored.publish_time or now,
+            born_host=session.born_host,
+        )
+        like = NewTopic("", 1, False)
+        return self.broker.sends.send(message, like, now, is_batch=stored.is_batch).result
+
+    def _send_error(self, session: PulsarSession, body: Any, error: PulsarError, text: str) -> None:
+        session.say(
+            "send_error", producer_id=body.producer_id, sequence_id=body.sequence_id, error=int(error), message=text
+        )
+
+    # Consumers
+
+    def _subscribe(self, session: PulsarSession, body: Any, now: int) -> None:
+        if body.consumer_id in session.consumers:
+            session.say("success", request_id=body.request_id)
+            return
+        if len(session.consumers) >= _MOST_OF_CONNECTION:
+            raise RefusedError(PulsarError.NOT_ALLOWED, f"More than {_MOST_OF_CONNECTION} consumers of a connection")
+        if body.subType not in iter(Kind):
+            raise FormatError(f"subscription type {body.subType}", 0)
+        kind = Kind(body.subType)
+        if not body.subscription:
+            raise RefusedError(PulsarError.PRODUCER_BUSY, "Empty subscription name")
+        if len(body.subscription) > _MOST_NAME or len(body.consumer_name) > _MOST_NAME:
+            raise RefusedError(PulsarError.NOT_ALLOWED, f"Names have at most {_MOST_NAME} characters")
+        if body.read_compacted and kind not in (Kind.EXCLUSIVE, Kind.FAILOVER):
+            raise RefusedError(PulsarError.NOT_ALLOWED, "readCompacted only allowed on failover or exclusive")
+        meta = body.keySharedMeta
+        ranges = tuple((one.start, one.end) for one in meta.hashRanges)
+        policy = KeyPolicy(meta.keySharedMode == 1, ranges, meta.allowOutOfOrderDelivery)
+        self.broker.saves.begin_request()
+        queue = self._open(body.topic, now, create=body.force_topic_creation)
+        if body.durable:
+            self.topics.check_group(queue, body.subscription)
+        there = self.topics.subscription(queue, body.subscription)
+        if there is not None:
+            try:
+                there.subscription.check(kind, policy)
+            except RefusedError as refused:
+                holders = {one.receiver for one in there.subscription.consumers}
+                others = [one for one in holders if isinstance(one, PulsarSession) and one is not session]
+                if not others:
+                    raise
+
+                def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
+                    self._again(session, body, now, lambda: self._join(session, body, kind, policy, queue, now))
+
+                if refused.error in (PulsarError.CONSUMER_BUSY, PulsarError.CONSUMER_ASSIGN):
+                    self._probe(others[0], session, then, now)
+                    return
+                raise
+        self._join(session, body, kind, policy, queue, now)
+
+    def _join(self, session: PulsarSession, body: Any, kind: Kind, policy: KeyPolicy, queue: Queue, now: int) -> None:
+        if body.consumer_id in session.consumers:
+            raise RefusedError(PulsarError.SERVICE_NOT_READY, "Consumer is already being made")
+        there = self.topics.subscription(queue, body.subscription)
+        durable = there or self.topics.subscribe(
+            queue, body.subscription, self._first_offset(queue, body), now, is_durable=body.durable
+        )
+        durable.expires_at = None
+        name = body.consumer_name or f"{session.peer.id:x}-{body.consumer_id:x}"
+        consumer = Consumer(session, body.consumer_id, name, body.priority_level, policy)
+        if kind in (Kind.EXCLUSIVE, Kind.FAILOVER) and body.HasField("consumer_epoch"):
+            consumer.epoch = body.consumer_epoch
+        joined = Joined(consumer, durable)
+        session.consumers[body.consumer_id] = joined
+        try:
+            durable.subscription.add(consumer, kind, now)
+        except RefusedError:
+            del session.consumers[body.consumer_id]
+            raise
+        self._when_saved(session, body.request_id, lambda: session.say("success", request_id=body.request_id))
+        self._look_at(queue)
+
+    def _first_offset(self, queue: Queue, body: Any) -> int:
+        log = queue.log
+        if body.start_message_rollback_duration_sec:
+            return self._offset_at(queue, self._now - body.start_message_rollback_duration_sec * 1000)
+        if body.HasField("start_message_id"):
+            return self._offset_of(queue, body.start_message_id)
+        return log.start if body.initialPosition == 1 else log.end
+
+    def _offset_of(self, queue: Queue, id: Any) -> int:  # noqa: A002
+        """Return the offset that an id means: of the first or last there is where it means none of these."""
+        entries = queue.log
+        if id.ledgerId == _EARLIEST or id.ledgerId < queue.generation:
+            return entries.start
+        if id.ledgerId > queue.generation:
+            return entries.end
+        if id.entryId == _EARLIEST:
+            return entries.start
+        return max(entries.start, min(id.entryId, entries.end))
+
+    def _offset_at(self, queue: Queue, timestamp: int) -> int:
+        return max(queue.log.start, min(queue.log.offset_at(timestamp), queue.log.end))
+
+    def _flow(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        if not body.messagePermits:
+            raise FormatError("a flow of no permits", 0)
+        if (joined := session.consumers.get(body.consumer_id)) is not None:
+            joined.durable.subscription.flow(joined.consumer, body.messagePermits)
+            self._look_at(joined.queue)
+
+    def _ack(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        joined = session.consumers.get(body.consumer_id)
+        if joined is None:
+            return
+        if body.ack_type not in (0, 1):
+            raise FormatError(f"acknowledgement of type {body.ack_type}", 0)
+        subscription, generation = joined.durable.subscription, joined.queue.generation
+        is_cumulative = body.ack_type == 1
+        if not is_cumulative or len(body.message_id) == 1:
+            for id in body.message_id:  # noqa: A001
+                if id.ledgerId != generation or id.entryId >= _LATEST:
+                    continue
+                left = bits_of(id.ack_set) if id.ack_set else None
+                if is_cumulative:
+                    subscription.ack_until(joined.consumer, id.entryId, left)
+                else:
+                    subscription.ack(joined.consumer, id.entryId, left)
+        if body.HasField("request_id"):
+            session.say("ack_response", consumer_id=body.consumer_id, request_id=body.request_id)
+        self._look_at(joined.queue)
+
+    def _redeliver(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        joined = session.consumers.get(body.consumer_id)
+        if joined is None:
+            return
+        if body.HasField("consumer_epoch"):
+            joined.consumer.epoch = body.consumer_epoch
+        ids = [one.entryId for one in body.message_ids if one.ledgerId == joined.queue.generation]
+        joined.durable.subscription.redeliver(joined.consumer, ids if body.message_ids else None)
+        self._look_at(joined.queue)
+
+    def _unsubscribe(self, session: PulsarSession, body: Any, now: int) -> None:
+        joined = session.consumers.get(body.consumer_id)
+        if joined is None:
+            raise RefusedError(PulsarError.METADATA, "Consumer not found")
+        others = [one for one in joined.durable.subscription.consumers if one is not joined.consumer]
+        if others and not body.force:
+            raise RefusedError(PulsarError.METADATA, "Unconnected or shared consumer attempting to unsubscribe")
+        for other in others:
+            if isinstance(other.receiver, PulsarSession):
+                self._leave(other.receiver, other.receiver.consumers[other.id], now)
+                other.receiver.say("close_consumer", consumer_id=other.id, request_id=NO_REQUEST)
+        self.broker.saves.begin_request()
+        self._leave(session, joined, now)
+        self.topics.unsubscribe(joined.durable)
+        self._when_saved(session, body.request_id, lambda: session.say("success", request_id=body.request_id))
+
+    def _seek(self, session: PulsarSession, body: Any, now: int) -> None:
+        joined = session.consumers.get(body.consumer_id)
+        if joined is None:
+            raise RefusedError(PulsarError.METADATA, "Consumer not found")
+        left = None
+        if body.HasField("message_id"):
+            offset = self._offset_of(joined.queue, body.message_id)
+            if body.message_id.ack_set and offset == body.message_id.entryId:
+                left = bits_of(body.message_id.ack_set)
+        elif body.HasField("message_publish_time"):
+            offset = self._offset_at(joined.queue, min(body.message_publish_time, _LATEST))
+        else:
+            raise RefusedError(PulsarError.METADATA, "Reset subscription needs a position or a time")
+        durable = joined.durable
+        for consumer in durable.subscription.seek(offset, left, now):
+            if isinstance(consumer.receiver, PulsarSession):
+                del consumer.receiver.consumers[consumer.id]
+                consumer.receiver.say("close_consumer", consumer_id=consumer.id, request_id=NO_REQUEST)
+        self.topics.left(durable, now, by_seek=True)
+        session.say("success", request_id=body.request_id)
+
+    def _close_consumer(self, session: PulsarSession, body: Any, now: int) -> None:
+        if (joined := session.consumers.get(body.consumer_id)) is not None:
+            self._leave(session, joined, now)
+        session.say("success", request_id=body.request_id)
+
+    def _leave(self, session: PulsarSession, joined: Joined, now: int) -> None:
+        del session.consumers[joined.consumer.id]
+        joined.durable.subscription.remove(joined.consumer, now)
+        self.topics.left(joined.durable, now)
+        self._dues.pop(joined.durable, None)
+        self._look_at(joined.queue)
+
+    def _last_message_id(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        joined = session.consumers.get(body.consumer_id)
+        if joined is None:
+            raise RefusedError(PulsarError.METADATA, "Consumer not found")
+        queue = joined.queue
+        entry = queue.log.entry(queue.log.end - 1) if queue.log.end > queue.log.start else None
+        last: dict[str, int] = {"ledgerId": _EARLIEST, "entryId": _EARLIEST, "partition": -1, "batch_index": -1}
+        if entry is not None:
+            last = {
+                "ledgerId": queue.generation,
+                "entryId": entry.offset,
+                "partition": queue.place.partition,
+                "batch_index": entry.messages - 1 if entry.is_batch else -1,
+            }
+        mark = {"ledgerId": queue.generation, "entryId": self._marked(joined)}
+        session.say(
+            "get_last_message_id_response",
+            last_message_id=last,
+            request_id=body.request_id,
+            consumer_mark_delete_position=mark,
+        )
+
+    def _marked(self, joined: Joined) -> int:
+        """Return the last entry up to which all is acknowledged, as an id has it."""
+        last = joined.durable.subscription.cursor.next_offset - 1
+        if last < 0:
+            return _EARLIEST
+        entry = joined.queue.log.entry(last) if last >= joined.queue.log.start else None
+        if entry is None:
+            return last
+        return entry.offset if last == entry.end - 1 else entry.offset - 1 if entry.offset else _EARLIEST
+
+    def _consumer_stats(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        joined = session.consumers.get(body.consumer_id)
+        if joined is None:
+            session.say(
+                "consumer_stats_response", request_id=body.request_id, error_code=1, error_message="No consumer"
+            )
+            return
+        consumer, subscription = joined.consumer, joined.durable.subscription
+        session.say(
+            "consumer_stats_response",
+            request_id=body.request_id,
+            consumerName=consumer.name,
+            availablePermits=consumer.permits % (1 << 64),
+            unackedMessages=consumer.unacked,
+            blockedConsumerOnUnackedMsgs=consumer.is_blocked,
+            address=session.address,
+            type=subscription.kind.label,
+            msgBacklog=max(0, joined.queue.log.end - subscription.cursor.next_offset),
+        )
+
+    # What there is not
+
+    def _schema(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        text = "Topic not found or no-schema: schemas are not kept"
+        error = int(PulsarError.TOPIC_NOT_FOUND)
+        session.say("get_schema_response", request_id=body.request_id, error_code=error, error_message=text)
+
+    def _new_schema(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        error = int(PulsarError.NOT_ALLOWED)
+        text = "Schemas are not kept"
+        session.say("get_or_create_schema_response", request_id=body.request_id, error_code=error, error_message=text)
+
+    def _no_transactions(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        session.refuse(body.request_id, PulsarError.NOT_ALLOWED, "Transactions are not enabled.")
+
+    def _no_watchers(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
+        session.refuse(body.request_id, PulsarError.NOT_ALLOWED, "Topics are not watched: ask for them")
+
+    # Helpers
+
+    def _open(self, topic: str, now: int, *, create: bool = True) -> Queue:
+        name: TopicName = self.topics.parse(topic, PulsarError.SERVICE_NOT_READY)
+        return self.topics.open(name, now, create=create)
+
+    def _when_saved(self, session: PulsarSession, request_id: int, answer: Callable[[], None]) -> None:
+        """Answer once the tables that the request has changed are on the disk."""
+        saves = self.broker.saves
+
+        def then(failure: MqtoolError | None, now: int) -> None:  # noqa: ARG001
+            if failure is None:
+                answer()
+            else:
+                session.refuse(request_id, PulsarError.METADATA, str(failure))
+
+        if changes := saves.changes_of_request:
+            saves.wait(changes, session, then, self._now)
+        else:
+            answer()
+
+
+def _is_simple(pattern: str) -> bool:
+    """Tell whether a pattern of Java means the same here, and takes no more than linear time: letters and ``.*``."""
+    return re.fullmatch(r"(?:[\w/:%-]|\.\*|\\?\.)*", pattern) is not None and pattern.count(".*") <= 3

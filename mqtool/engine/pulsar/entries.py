@@ -1,0 +1,305 @@
+"""Entries of Pulsar as messages of RocketMQ, and messages of RocketMQ as entries.
+
+An entry is what one SEND brings. It is stored in one of three forms:
+
+- *single*: one message with the decompressed body; ``PULSAR`` has the metadata that RocketMQ has no place for.
+- *batch*: each of its messages by itself, one behind the other; ``PULSAR_I`` is ``i/n``, ``PULSAR`` the metadata of
+  the message, and the first one has that of the entry, ``PULSAR_B``.
+- *raw*: one message whose body is the payload as it came, ``PULSAR_RAW``: for what is encrypted, a chunk of a message,
+  or does not fit into properties.
+
+What has none of these is RocketMQ's own. Cost: linear in the bytes of an entry.
+"""
+
+import base64
+import binascii
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mqtool.engine.pulsar import compression
+from mqtool.engine.pulsar.frames import (
+    CHECKSUM_MARK,
+    Payload,
+    build_batch_body,
+    build_payload,
+    split_batch_body,
+    split_payload,
+)
+from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata, parse
+from mqtool.errors import FormatError
+from mqtool.formats.compression import decompress
+from mqtool.formats.new_message import MOST_PROPERTIES
+from mqtool.formats.properties import OF_ROCKETMQ, pairs_of
+from mqtool.formats.stored_message import StoredMessage
+
+SINGLE, INDEX, OF_BATCH, RAW = b"PULSAR", b"PULSAR_I", b"PULSAR_B", b"PULSAR_RAW"
+_OURS = frozenset((SINGLE, INDEX, OF_BATCH, RAW))
+_KEYS, _TAGS, _SHARDING_KEY, _UNIQUE_KEY = b"KEYS", b"TAGS", b"__SHARDINGKEY", b"UNIQ_KEY"
+_RESERVED = (frozenset(name.encode() for name in OF_ROCKETMQ) | _OURS) - {_TAGS}
+_SEPARATORS = (b"\0", b"\1", b"\2")
+_ROOM = 1024
+"""Bytes of properties that a broker adds to a message."""
+_ELEMENT = struct.Struct(">iiiii")
+_SHORT = struct.Struct(">h")
+_PRODUCER = "rocketmq"
+MOST_OF_BATCH = 1 << 15
+"""Messages of a batch; one with more is stored raw."""
+
+
+class Record(NamedTuple):
+    """Body and properties of a message that is to be stored."""
+
+    body: bytes
+    properties: bytes
+
+
+class ToStore(NamedTuple):
+    """An entry as it is to be stored: one record, or those of a batch."""
+
+    records: list[Record]
+    is_batch: bool
+    publish_time: int  # ms
+
+
+def to_store(payload: bytes, most: int) -> ToStore:
+    """Return an entry as it is to be stored.
+
+    Args:
+        payload: as the producer sends it.
+        most: how many bytes a body may have.
+
+    Raises:
+        ChecksumError: the checksum is wrong.
+        FormatError: it has no metadata.
+    """
+    raw, body = split_payload(payload)
+    metadata = parse(MessageMetadata, raw)
+    time = metadata.publish_time if metadata.publish_time < 1 << 63 else 0
+    is_opaque = (
+        metadata.encryption_keys
+        or metadata.HasField("marker_type")
+        or metadata.HasField("chunk_id")
+        or metadata.num_chunks_from_msg > 1
+    )
+    if not is_opaque:
+        try:
+            plain = compression.decompress(body, metadata.compression, metadata.uncompressed_size, most)
+            records = (
+                _batch(metadata, plain) if metadata.HasField("num_messages_in_batch") else [_single(metadata, plain)]
+            )
+            size = sum(_ELEMENT.size + _SHORT.size + len(one.body) + len(one.properties) + _ROOM for one in records)
+            is_batch = metadata.HasField("num_messages_in_batch")
+            if max(len(one.properties) for one in records) + _ROOM <= MOST_PROPERTIES and (
+                not is_batch or size <= most
+            ):
+                return ToStore(records, is_batch, time)
+        except (FormatError, ImportError):
+            pass  # who consumes it may be able to
+    if payload[:2] != CHECKSUM_MARK:
+        payload = build_payload(raw, body)
+    return ToStore([Record(payload, _joined([(RAW, b"1")]))], False, time)
+
+
+def batch_body(records: Iterable[Record]) -> bytes:
+    """Return the body of a batch as clients of RocketMQ send it."""
+    parts: list[bytes] = []
+    for body, properties in records:
+        size = _ELEMENT.size + len(body) + _SHORT.size + len(properties)
+        parts += (_ELEMENT.pack(size, 0, 0, 0, len(body)), body, _SHORT.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+def _single(metadata: Any, body: bytes) -> Record:
+    kept = MessageMetadata()
+    kept.CopyFrom(metadata)
+    kept.ClearField("compression")
+    kept.ClearField("uncompressed_size")
+    pairs = _visible(kept)
+    return Record(body, _joined([*pairs, (SINGLE, _text(kept))]))
+
+
+def _batch(metadata: Any, body: bytes) -> list[Record]:
+    count = metadata.num_messages_in_batch
+    if not 0 < count <= MOST_OF_BATCH:
+        raise FormatError(f"a batch of {count} messages", 0)
+    kept = MessageMetadata()
+    kept.CopyFrom(metadata)
+    kept.ClearField("compression")
+    kept.ClearField("uncompressed_size")
+    records = []
+    for number, (raw, one) in enumerate(split_batch_body(body, count)):
+        single = parse(SingleMetadata, raw)
+        pairs = _visible(single)
+        single.payload_size = 0  # which the body tells
+        pairs += [(INDEX, b"%d/%d" % (number, count)), (SINGLE, _text(single))]
+        if not number:
+            pairs.append((OF_BATCH, _text(kept)))
+        records.append(Record(one, _joined(pairs)))
+    return records
+
+
+def _visible(metadata: Any) -> list[tuple[bytes, bytes]]:
+    """Return key and properties as RocketMQ has them; what it can have in full is taken out of the metadata."""
+    pairs, names = [], set()
+    is_whole = True
+    for one in metadata.properties:
+        if _fits(one.key) and _fits(one.value) and one.key not in _RESERVED and one.key not in names:
+            pairs.append((one.key, one.value))
+            names.add(one.key)
+        else:
+            is_whole = False
+    if is_whole:
+        metadata.ClearField("properties")
+    if metadata.partition_key and _fits(metadata.partition_key):
+        pairs.append((_KEYS, metadata.partition_key))
+    return pairs
+
+
+def _fits(text: bytes) -> bool:
+    if not text or any(one in text for one in _SEPARATORS):
+        return False
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _text(message: Any) -> bytes:
+    return base64.b64encode(message.SerializeToString())
+
+
+def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b\1%b\2" % pair for pair in pairs])
+
+
+class Entry(NamedTuple):
+    """An entry as it is sent to consumers."""
+
+    offset: int
+    """Of its first message in the queue."""
+    size: int
+    """How many messages of the queue it is."""
+    messages: int
+    """How many messages it holds, which differs for raw ones."""
+    is_batch: bool
+    payload: bytes
+    key: bytes
+    """By which Key_Shared shares out."""
+    deliver_at: int
+    """ms since 1970, 0: at once."""
+    is_marker: bool
+    """No message at all, or one that cannot be read: consumers never see it."""
+    chunk_of: str
+    """What its chunks have in common, empty for a whole message."""
+    length: int
+    """Bytes that it takes to send."""
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.offset + self.size
+
+
+def place_in_batch(pairs: Mapping[bytes, bytes]) -> tuple[int, int]:
+    """Return which message of how many of a batch a stored message is; (0, 1) where it is of none."""
+    number, _, count = pairs.get(INDEX, b"").partition(b"/")
+    if not (number.isdigit() and count.isdigit() and len(number) < 7 and len(count) < 7):
+        return 0, 1
+    place = int(number), int(count)
+    return place if place[0] < place[1] <= MOST_OF_BATCH else (0, 1)
+
+
+def entry_of(records: Sequence[StoredMessage]) -> Entry:
+    """Return the entry that some messages are: one, or all of a batch in their order."""
+    first = records[0]
+    pairs = pairs_of(first.message.properties)
+    try:
+        if len(records) > 1 or INDEX in pairs:
+            return _stored_batch(records, pairs)
+        if RAW in pairs:
+            return _stored_raw(first)
+        if SINGLE in pairs:
+            metadata = parse(MessageMetadata, base64.b64decode(pairs[SINGLE], validate=True))
+            _restore_properties(metadata, pairs)
+            return _entry(records, metadata, first.message.body)
+    except (FormatError, binascii.Error):
+        if RAW in pairs:  # there is nothing else that could be sent
+            return Entry(first.queue_offset, len(records), 1, False, b"", b"", 0, True, "", 0)
+    return _of_rocketmq(first, pairs)
+
+
+def _entry(records: Sequence[StoredMessage], metadata: Any, body: bytes, payload: bytes = b"") -> Entry:
+    payload = payload or build_payload(metadata.SerializeToString(), body)
+    is_batch = metadata.HasField("num_messages_in_batch")
+    return Entry(
+        records[0].queue_offset,
+        len(records),
+        max(metadata.num_messages_in_batch, 1) if is_batch else 1,
+        is_batch,
+        payload,
+        sticky_key(metadata),
+        metadata.deliver_at_time,
+        metadata.HasField("marker_type"),
+        metadata.uuid if metadata.HasField("chunk_id") else "",
+        len(payload),
+    )
+
+
+def sticky_key(metadata: Any) -> bytes:
+    """Return by which key the messages of an entry are kept in order."""
+    if metadata.HasField("ordering_key"):
+        return bytes(metadata.ordering_key)
+    if metadata.HasField("partition_key"):
+        key = bytes(metadata.partition_key)
+        if metadata.partition_key_b64_encoded:
+            try:
+                return base64.b64decode(key)
+            except binascii.Error:
+                return key
+        return key
+    return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+
+
+def _restore_properties(metadata: Any, pairs: Mapping[bytes, bytes]) -> None:
+    if not metadata.properties:
+        for name, value in pairs.items():
+            if name not in _RESERVED:
+                metadata.properties.add(key=name, value=value)
+
+
+def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes]) -> Entry:
+    metadata = parse(MessageMetadata, base64.b64decode(pairs[OF_BATCH] if OF_BATCH in pairs else b"", validate=True))
+    messages = []
+    for record in records:
+        of_one = pairs_of(record.message.properties)
+        single = parse(SingleMetadata, base64.b64decode(of_one.get(SINGLE, b""), validate=True))
+        _restore_properties(single, of_one)
+        single.payload_size = len(record.message.body)
+        messages.append(Payload(single.SerializeToString(), record.message.body))
+    metadata.num_messages_in_batch = len(records)
+    return _entry(records, metadata, build_batch_body(messages))
+
+
+def _stored_raw(record: StoredMessage) -> Entry:
+    payload = record.message.body
+    metadata = parse(MessageMetadata, split_payload(payload).metadata)
+    return _entry([record], metadata, b"", payload)
+
+
+def _of_rocketmq(record: StoredMessage, pairs: Mapping[bytes, bytes]) -> Entry:
+    metadata = MessageMetadata(
+        producer_name=_PRODUCER, sequence_id=record.queue_offset, publish_time=max(record.store_timestamp, 0)
+    )
+    words = pairs.get(_KEYS, b"").split()
+    if key := pairs.get(_SHARDING_KEY) or (words[0] if words else b""):
+        metadata.partition_key = key
+    for name, value in pairs.items():
+        if name not in _RESERVED or name == _UNIQUE_KEY:
+            metadata.properties.add(key=name, value=value)
+    try:
+        body = decompress(record.message.body, record.message.sys_flag)
+    except FormatError:
+        body = record.message.body
+    return _entry([record], metadata, body)

@@ -1,0 +1,176 @@
+"""Frames of Pulsar's binary protocol: a stream cut into commands, commands and payloads put into frames.
+
+A frame is its size, the size of its command, the command, and for SEND and MESSAGE a payload: optionally a mark and a
+CRC-32C, then the size of the metadata, the metadata and the body. (Rules: ``docs/pulsar.md``.)
+"""
+
+import struct
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import crc32c as _crc32c
+
+from mqtool.engine.pulsar.wire import NAMES, BaseCommand, parse
+from mqtool.errors import FormatError
+
+_SIZE = struct.Struct(">I")
+_SIZES = struct.Struct(">II")
+CHECKSUM_MARK = b"\x0e\x01"
+_BROKER_MARK = b"\x0e\x02"
+PADDING = 10 * 1024
+"""How much longer than the longest message a frame may be."""
+
+crc32c = _crc32c.crc32c
+
+
+class Command(NamedTuple):
+    """A command of a client."""
+
+    name: str
+    body: Any
+    payload: bytes | None
+
+
+class Frames:
+    """Cuts the stream of one connection into commands."""
+
+    def __init__(self, most: int) -> None:
+        """Make one whose frames are no longer than ``most`` bytes."""
+        self.pending = bytearray()
+        self._most = most
+
+    @property
+    def pending_size(self) -> int:
+        """How many bytes are no command yet."""
+        return len(self.pending)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes off the wire."""
+        self.pending += data
+
+    def commands(self) -> Generator[Command, None, None]:
+        """Yield the commands that are complete, each once.
+
+        Raises:
+            FormatError: what has come is no command that a client sends.
+        """
+        at, pending = 0, self.pending
+        try:
+            while len(pending) - at >= _SIZE.size:
+                (size,) = _SIZE.unpack_from(pending, at)
+                if size > self._most:
+                    raise FormatError(f"a frame of {size:,} bytes", at)
+                end = at + _SIZE.size + size
+                if len(pending) < end:
+                    return
+                frame = bytes(pending[at + _SIZE.size : end])
+                at = end
+                yield parse_frame(frame)
+        finally:
+            del pending[:at]
+
+
+def parse_frame(frame: bytes) -> Command:
+    """Return the command of a frame, given without its size.
+
+    Raises:
+        FormatError: it is none.
+    """
+    if len(frame) < _SIZE.size:
+        raise FormatError(f"a frame of {len(frame)} bytes", 0)
+    (size,) = _SIZE.unpack_from(frame)
+    body_at = _SIZE.size + size
+    if body_at > len(frame):
+        raise FormatError("a command longer than its frame", 0)
+    base = parse(BaseCommand, memoryview(frame)[_SIZE.size : body_at])
+    name = NAMES.get(base.type)
+    if name is None or not base.HasField(name):
+        raise FormatError(f"a command of type {base.type}", 0)
+    return Command(name, getattr(base, name), frame[body_at:] if body_at < len(frame) else None)
+
+
+def build_frame(base: Any) -> bytes:
+    """Return the frame of a command without a payload."""
+    data = base.SerializeToString()
+    return _SIZES.pack(_SIZE.size + len(data), len(data)) + data
+
+
+def build_message_frame(base: Any, payload: bytes) -> list[bytes]:
+    """Return the frame of a command with a payload, in pieces."""
+    data = base.SerializeToString()
+    return [_SIZES.pack(_SIZE.size + len(data) + len(payload), len(data)) + data, payload]
+
+
+class Payload(NamedTuple):
+    """What lies behind a command."""
+
+    metadata: bytes
+    body: bytes
+
+
+class ChecksumError(FormatError):
+    """A payload that is not what its checksum says."""
+
+
+def split_payload(payload: bytes) -> Payload:
+    """Return metadata and body of a payload.
+
+    Raises:
+        ChecksumError: the checksum is wrong.
+        FormatError: it is no payload.
+    """
+    at = 0
+    if payload.startswith(_BROKER_MARK) and len(payload) >= 6:
+        at = 6 + _SIZE.unpack_from(payload, 2)[0]
+    if payload[at : at + 2] == CHECKSUM_MARK:
+        if len(payload) < at + 6:
+            raise FormatError("a payload without its metadata", at)
+        (expected,) = _SIZE.unpack_from(payload, at + 2)
+        at += 6
+        if crc32c(memoryview(payload)[at:]) != expected:
+            raise ChecksumError("a payload with a wrong checksum", at)
+    if len(payload) < at + _SIZE.size:
+        raise FormatError("a payload without its metadata", at)
+    (size,) = _SIZE.unpack_from(payload, at)
+    at += _SIZE.size
+    if at + size > len(payload):
+        raise FormatError("metadata longer than its payload", at)
+    return Payload(payload[at : at + size], payload[at + size :])
+
+
+def build_payload(metadata: bytes, body: bytes) -> bytes:
+    """Return a payload with its checksum."""
+    rest = b"".join((_SIZE.pack(len(metadata)), metadata, body))
+    return b"".join((CHECKSUM_MARK, _SIZE.pack(crc32c(rest)), rest))
+
+
+def split_batch_body(body: bytes, count: int) -> list[Payload]:
+    """Return metadata and body of each message of a batch, uncompressed.
+
+    Raises:
+        FormatError: it holds not just so many messages.
+    """
+    from mqtool.engine.pulsar.wire import SingleMetadata
+
+    found, at = [], 0
+    for _ in range(count):
+        if at + _SIZE.size > len(body):
+            raise FormatError("a batch with fewer messages than it says", at)
+        (size,) = _SIZE.unpack_from(body, at)
+        at += _SIZE.size
+        metadata = body[at : at + size]
+        single = parse(SingleMetadata, metadata)
+        at += size
+        end = at + single.payload_size
+        if single.payload_size < 0 or end > len(body):
+            raise FormatError("a message of a batch that is longer than the batch", at)
+        found.append(Payload(metadata, body[at:end]))
+        at = end
+    if at != len(body):
+        raise FormatError("a batch with more than its messages", at)
+    return found
+
+
+def build_batch_body(messages: list[Payload]) -> bytes:
+    """Return the body of a batch."""
+    return b"".join([part for one in messages for part in (_SIZE.pack(len(one.metadata)), one.metadata, one.body)])

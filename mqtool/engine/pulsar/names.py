@@ -1,0 +1,106 @@
+"""Names of Pulsar as names of RocketMQ: a topic T of RocketMQ is ``persistent://public/default/T``.
+
+Others are ``tenant|namespace|topic``; what RocketMQ does not allow in a name is ``%XX``. Names that would be too long
+are a digest, and the catalogue knows what they stand for.
+"""
+
+import hashlib
+import re
+from typing import NamedTuple
+
+from mqtool.errors import MqtoolError
+
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+_ESCAPED = re.compile(r"%([0-9A-F]{2})")
+_PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})")
+_SPACE_NAME = re.compile(r"[-=:.\w]+")
+DEFAULT = ("public", "default")
+_MOST = 127
+_DIGEST = "h|"
+
+
+class TopicNameError(MqtoolError):
+    """A name that no topic can have; ``is_non_persistent`` where it could, and is not served."""
+
+    def __init__(self, text: str, *, is_non_persistent: bool = False) -> None:
+        self.is_non_persistent = is_non_persistent
+        super().__init__(text)
+
+
+class TopicName(NamedTuple):
+    """The name of a topic."""
+
+    tenant: str
+    namespace: str
+    local: str
+
+    @property
+    def full(self) -> str:
+        """As clients write it."""
+        return f"persistent://{self.tenant}/{self.namespace}/{self.local}"
+
+    @property
+    def space(self) -> tuple[str, str]:
+        """Tenant and namespace."""
+        return self.tenant, self.namespace
+
+    def partition_of(self) -> "tuple[TopicName, int] | None":
+        """Return the topic and the number where this is the name of a partition."""
+        if match := _PARTITION.fullmatch(self.local):
+            return self._replace(local=match[1]), int(match[2])
+        return None
+
+
+def parse_topic(text: str) -> TopicName:
+    """Return what a name means; ``t`` is ``persistent://public/default/t``.
+
+    Raises:
+        TopicNameError: no topic can have it.
+    """
+    domain, separator, rest = text.partition("://")
+    if not separator:
+        domain, rest = "persistent", text if text.count("/") == 2 else f"public/default/{text}"
+    if domain == "non-persistent":
+        raise TopicNameError("Non-persistent topics are not served", is_non_persistent=True)
+    parts = rest.split("/", 2)
+    if domain != "persistent" or len(parts) != 3 or not all(parts):
+        raise TopicNameError(f"Invalid topic name: {text}")
+    tenant, namespace, local = parts
+    if not (_SPACE_NAME.fullmatch(tenant) and _SPACE_NAME.fullmatch(namespace)) or re.search(r"[\s\0]", local):
+        raise TopicNameError(f"Invalid topic name: {text}")
+    return TopicName(tenant, namespace, local)
+
+
+def escape(text: str) -> str:
+    """Return a text of letters that RocketMQ allows in names; different texts stay different.
+
+    >>> escape("a.b"), escape("orders")
+    ('a%2Eb', 'orders')
+    """
+    return "".join([chr(one) if one in _PLAIN else f"%{one:02X}" for one in text.encode("utf-8", "surrogateescape")])
+
+
+def unescape(text: str) -> str | None:
+    """Return what was escaped, None where ``escape`` does not make this text of anything."""
+    raw = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text).encode("latin-1", "replace")
+    found = raw.decode("utf-8", "surrogateescape")
+    return found if escape(found) == text else None
+
+
+def rocketmq_topic(name: TopicName) -> str:
+    """Return the topic of RocketMQ that a topic is."""
+    parts = [name.local] if name.space == DEFAULT else [*name]
+    topic = "|".join(map(escape, parts))
+    return topic if len(topic) <= _MOST else _DIGEST + hashlib.sha1(name.full.encode()).hexdigest()
+
+
+def pulsar_topic(topic: str) -> TopicName | None:
+    """Return the name of a topic of RocketMQ, None where it has none, or is known by its digest only."""
+    if topic.startswith(_DIGEST):
+        return None
+    parts = [unescape(part) for part in topic.split("|")]
+    if None in parts or len(parts) not in (1, 3):
+        return None
+    given = [part for part in parts if part]
+    name = TopicName(*DEFAULT, given[0]) if len(given) == 1 else TopicName(*given) if len(given) == 3 else None
+    return name if name is not None and rocketmq_topic(name) == topic else None

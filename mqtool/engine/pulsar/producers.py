@@ -1,0 +1,115 @@
+"""The producers of a topic: their names, who may send, and in which order receipts leave."""
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+
+
+class Access(enum.IntEnum):
+    """How a producer shares a topic, by Pulsar's numbers."""
+
+    SHARED = 0
+    EXCLUSIVE = 1
+    WAIT_FOR_EXCLUSIVE = 2
+    EXCLUSIVE_WITH_FENCING = 3
+
+
+class Receipt:
+    """A receipt that may have to wait until what it tells of is safe."""
+
+    __slots__ = ("is_safe", "what")
+
+    def __init__(self, what: Any, is_safe: bool) -> None:
+        self.what = what
+        self.is_safe = is_safe
+
+
+class Producer:
+    """A producer."""
+
+    def __init__(self, session: Any, id: int, name: str, access: Access, epoch: int) -> None:  # noqa: A002
+        self.session = session
+        self.id = id
+        self.name = name
+        self.access = access
+        self.epoch = epoch
+        self.topic_epoch: int | None = None
+        self.receipts: deque[Receipt] = deque()
+        self.is_closed = False
+
+    def safe_receipts(self) -> list[Any]:
+        """Return the receipts that may leave, in the order of their messages."""
+        safe = []
+        while self.receipts and self.receipts[0].is_safe:
+            safe.append(self.receipts.popleft().what)
+        return safe
+
+
+class Producers:
+    """The producers of one topic, or of one of its partitions."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Producer] = {}
+        self._epoch = -1
+        self._waiting: deque[tuple[Producer, Callable[[], None]]] = deque()
+
+    def add(self, producer: Producer, topic_epoch: int | None, then: Callable[[], None]) -> list[Producer] | None:
+        """Take a producer in.
+
+        Args:
+            producer: whose access says how it shares the topic.
+            topic_epoch: when it was exclusive before.
+            then: is called once it is the only one, where it has to wait for that.
+
+        Returns:
+            Those who may not send any more, None where it has to wait.
+
+        Raises:
+            RefusedError: it may not send.
+        """
+        if (there := self.by_name.get(producer.name)) is not None:
+            is_same = there.session is producer.session and there.epoch < producer.epoch
+            if not is_same:
+                text = f"Producer with name '{producer.name}' is already connected to topic"
+                raise RefusedError(PulsarError.PRODUCER_BUSY, text)
+            self.remove(there)
+        holder = next((one for one in self.by_name.values() if one.topic_epoch is not None), None)
+        if producer.access is Access.SHARED:
+            if holder is not None or self._waiting:
+                text = "Topic has an existing exclusive producer: " + (holder.name if holder else "one waits")
+                raise RefusedError(PulsarError.PRODUCER_BUSY, text)
+            self.by_name[producer.name] = producer
+            return []
+        if topic_epoch is not None and topic_epoch < self._epoch:
+            text = f"Topic epoch {topic_epoch} is fenced off by {self._epoch}"
+            raise RefusedError(PulsarError.PRODUCER_FENCED, text)
+        fenced: list[Producer] = []
+        if self.by_name:
+            if producer.access is Access.EXCLUSIVE:
+                raise RefusedError(PulsarError.PRODUCER_FENCED, "Topic has other producers")
+            if producer.access is Access.WAIT_FOR_EXCLUSIVE:
+                self._waiting.append((producer, then))
+                return None
+            fenced = [*self.by_name.values()]
+            self.by_name.clear()
+        self._own(producer, topic_epoch)
+        return fenced
+
+    def _own(self, producer: Producer, topic_epoch: int | None) -> None:
+        self._epoch = self._epoch + 1 if topic_epoch is None else max(topic_epoch, self._epoch)
+        producer.topic_epoch = self._epoch
+        self.by_name[producer.name] = producer
+
+    def remove(self, producer: Producer) -> None:
+        """Let a producer go; the first that waits for that may send now."""
+        producer.is_closed = True
+        self._waiting = deque(one for one in self._waiting if one[0] is not producer)
+        if self.by_name.get(producer.name) is producer:
+            del self.by_name[producer.name]
+        if self._waiting and not self.by_name:
+            first, then = self._waiting.popleft()
+            self._own(first, None)
+            then()

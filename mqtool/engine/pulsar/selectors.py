@@ -1,0 +1,147 @@
+"""Which consumer a key belongs to: murmur hashes, and the three ways in which consumers share the slots.
+
+(Rules: Pulsar 4.x, ``ConsistentHashingStickyKeyConsumerSelector`` and its siblings.)
+"""
+
+import bisect
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+_BLOCK = struct.Struct("<I")
+_MASK = 0xFFFFFFFF
+SLOTS = 1 << 16
+_RING_SLOTS = SLOTS - 1
+_POINTS = 100
+
+Member = TypeVar("Member")
+
+
+def murmur(data: bytes) -> int:
+    """Return MurmurHash3 (x86, 32 bits, seed 0) of some bytes without its highest bit.
+
+    >>> murmur(b"key1")
+    462881061
+    """
+    h, size = 0, len(data)
+    end = size & ~3
+    for at in range(0, end, 4):
+        h ^= _mixed(_BLOCK.unpack_from(data, at)[0])
+        h = (h << 13 | h >> 19) & _MASK
+        h = (h * 5 + 0xE6546B64) & _MASK
+    if size > end:
+        h ^= _mixed(int.from_bytes(data[end:], "little"))
+    h ^= size
+    h = (h ^ h >> 16) * 0x85EBCA6B & _MASK
+    h = (h ^ h >> 13) * 0xC2B2AE35 & _MASK
+    return (h ^ h >> 16) & 0x7FFFFFFF
+
+
+def _mixed(k: int) -> int:
+    k = k * 0xCC9E2D51 & _MASK
+    return (k << 15 | k >> 17) * 0x1B873593 & _MASK
+
+
+def range_slot(key: bytes) -> int:
+    """Return the slot of a key where consumers bring their ranges.
+
+    >>> range_slot(b"key1")
+    293
+    """
+    return murmur(key) % SLOTS or 1
+
+
+def ring_slot(key: bytes) -> int:
+    """Return the slot of a key on the ring.
+
+    >>> ring_slot(b"key1")
+    7357
+    """
+    return murmur(key) % _RING_SLOTS + 1
+
+
+class Ring(Generic[Member]):
+    """Slots shared by consistent hashing: 100 points for each consumer, which has the slots up to each of them."""
+
+    slot = staticmethod(ring_slot)
+
+    def __init__(self, name_of: Callable[[Member], str]) -> None:
+        self._name_of = name_of
+        self._indexes: dict[Member, int] = {}
+        self._at: dict[int, list[Member]] = {}  # who comes later to a point waits for it
+        self._points: list[int] = []
+
+    def add(self, member: Member) -> None:
+        """Take a consumer in."""
+        name = self._name_of(member)
+        taken = {index for other, index in self._indexes.items() if self._name_of(other) == name}
+        self._indexes[member] = next(index for index in range(len(taken) + 1) if index not in taken)
+        for point in self._points_of(member):
+            self._at.setdefault(point, []).append(member)
+        self._points = sorted(self._at)
+
+    def remove(self, member: Member) -> None:
+        """Let a consumer go."""
+        for point in self._points_of(member):
+            there = self._at[point]
+            there.remove(member)
+            if not there:
+                del self._at[point]
+        del self._indexes[member]
+        self._points = sorted(self._at)
+
+    def _points_of(self, member: Member) -> list[int]:
+        name, index = self._name_of(member), self._indexes[member]
+        return [ring_slot(f"{name}\0{index}\0{number}".encode()) for number in range(_POINTS)]
+
+    def select(self, slot: int) -> Member | None:
+        """Return whose a slot is."""
+        if not self._points:
+            return None
+        at = bisect.bisect_left(self._points, slot)
+        return self._at[self._points[at % len(self._points)]][0]
+
+
+class Ranges(Generic[Member]):
+    """Slots that consumers bring with them."""
+
+    slot = staticmethod(range_slot)
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int, Member]] = []
+
+    def fault_of(self, ranges: Sequence[tuple[int, int]]) -> str | None:
+        """Return why a consumer cannot have these ranges, both ends included; None if it can."""
+        if not ranges:
+            return "Ranges for KeyShared policy must not be empty."
+        taken = [(start, end) for start, end, _ in self._ranges]
+        for start, end in ranges:
+            if not 0 <= start <= end < SLOTS:
+                return f"Range [{start}, {end}] is not within [0, {SLOTS - 1}]"
+            if any(start <= other_end and other_start <= end for other_start, other_end in taken):
+                return f"Range [{start}, {end}] overlaps with another"
+            taken.append((start, end))
+        return None
+
+    def add(self, member: Member, ranges: Iterable[tuple[int, int]]) -> None:
+        """Take a consumer in with its ranges."""
+        self._ranges = sorted([*self._ranges, *((start, end, member) for start, end in ranges)], key=lambda one: one[0])
+
+    def remove(self, member: Member) -> None:
+        """Let a consumer go."""
+        self._ranges = [one for one in self._ranges if one[2] is not member]
+
+    def select(self, slot: int) -> Member | None:
+        """Return whose a slot is, None where it is nobody's."""
+        at = bisect.bisect_right(self._ranges, slot, key=lambda one: one[0]) - 1
+        return self._ranges[at][2] if at >= 0 and self._ranges[at][1] >= slot else None
+
+
+def active_of(names: Sequence[str], topic: str) -> int:
+    """Return which of some consumers, in their order, is the active one of a topic without partitions."""
+    ring: dict[int, int] = {}
+    for number, name in enumerate(names):
+        for point in range(_POINTS):
+            ring[murmur(f"{name}{point}".encode())] = number
+    points = sorted(ring)
+    return ring[points[bisect.bisect_left(points, murmur(topic.encode())) % len(points)]]

@@ -1,0 +1,117 @@
+"""A connection of a Pulsar client, and what it is told."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mqtool.engine.broker.outbox import Outbox
+from mqtool.engine.broker.sessions import Notice, Question, Session, ThenTold
+from mqtool.engine.pulsar.entries import Entry
+from mqtool.engine.pulsar.frames import build_frame, build_message_frame
+from mqtool.engine.pulsar.producers import Producer
+from mqtool.engine.pulsar.refusal import PulsarError
+from mqtool.engine.pulsar.subscription import Consumer
+from mqtool.engine.pulsar.topics import Durable, Queue
+from mqtool.engine.pulsar.wire import command
+from mqtool.errors import UnavailableError
+from mqtool.formats.hosts import parse_host
+from mqtool.formats.new_message import Host
+from mqtool.formats.peer import Peer
+
+Frame = list[bytes]
+NO_REQUEST = (1 << 64) - 1
+_NOBODY: Host = (bytes(4), 0)
+_WORD = (1 << 64) - 1
+
+
+class Joined:
+    """A consumer of a connection, and where."""
+
+    def __init__(self, consumer: Consumer, durable: Durable) -> None:
+        self.consumer = consumer
+        self.durable = durable
+        self.queue = durable.queue
+
+
+class PulsarSession(Session):
+    """A Pulsar client at the other end of a connection."""
+
+    def __init__(self, peer: Peer, outbox: Outbox[Frame], now: int) -> None:
+        super().__init__(peer.host, peer.address)
+        self.peer = peer
+        try:
+            self.born_host = parse_host(peer.address)
+        except ValueError:  # a client that had gone before anybody looked has no address
+            self.born_host = _NOBODY
+        self.reached_at = ""
+        """``host:port`` of this side."""
+        self.is_connected = False
+        self.protocol = 0
+        self.is_backed_up = False
+        self.last_heard = now  # ms
+        self.pinged_at: int | None = None
+        self.producers: dict[int, tuple[Producer, Queue]] = {}
+        self.consumers: dict[int, Joined] = {}
+        self.closed_producers: set[int] = set()  # by this side: what was on its way to them is dropped
+        self.probes: list[Callable[[bool, int], None]] = []
+        self._outbox = outbox
+
+    def say(self, name: str, **fields: Any) -> None:
+        """Send a command."""
+        self._outbox.put(self.peer, [build_frame(command(name, **fields))])
+
+    def refuse(self, request_id: int, error: PulsarError, text: str) -> None:
+        """Answer a request that is not done."""
+        self.say("error", request_id=request_id, error=int(error), message=text)
+
+    # What subscriptions say
+
+    def deliver(self, consumer: Consumer, entry: Entry, left: int | None, count: int) -> None:
+        """Send an entry."""
+        joined = self.consumers[consumer.id]
+        place = joined.queue.place
+        ledger = joined.queue.generation
+        base = command(
+            "message",
+            consumer_id=consumer.id,
+            message_id={"ledgerId": ledger, "entryId": entry.offset, "partition": place.partition},
+            redelivery_count=count or None,
+            ack_set=words_of(left) if left is not None else [],
+            consumer_epoch=consumer.epoch,
+        )
+        self._outbox.put(self.peer, build_message_frame(base, entry.payload))
+
+    def tell_active(self, consumer: Consumer, is_active: bool) -> None:
+        """Tell a consumer of Failover whether it is the one that gets messages."""
+        self.say("active_consumer_change", consumer_id=consumer.id, is_active=is_active)
+
+    # What a broker says
+
+    def notify(self, notice: Notice) -> None:
+        """Pulsar's clients are in no groups of RocketMQ that tell of anything."""
+
+    def understands(self, question: Question) -> bool:  # noqa: ARG002
+        """Tell whether it can be asked something: nothing."""
+        return False
+
+    def ask(self, question: Question, due: int, then: ThenTold) -> None:  # noqa: ARG002
+        """Ask nothing."""
+        raise UnavailableError("clients of Pulsar are asked nothing")
+
+
+def words_of(bits: int) -> list[int]:
+    """Return bits as signed words of 64.
+
+    >>> words_of(5), words_of(1 << 63)
+    ([5], [-9223372036854775808])
+    """
+    words = []
+    while bits:
+        word = bits & _WORD
+        words.append(word - (1 << 64) if word >> 63 else word)
+        bits >>= 64
+    return words
+
+
+def bits_of(words: list[int]) -> int:
+    """Return the bits of signed words of 64."""
+    return sum((word & _WORD) << 64 * place for place, word in enumerate(words))

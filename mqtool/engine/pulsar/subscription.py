@@ -1,0 +1,805 @@
+"""A subscription of a queue: its consumers, their permits, and to whom the next entry goes.
+
+Of the four types Exclusive and Failover give all to one consumer, in order; Shared gives entries to whoever has
+permits, Key_Shared those of a key to one at a time, in order. What is sent at once to one consumer is bounded, so that
+others have their turn. Times are in ms.
+(Rules: Pulsar 4.x, ``PersistentDispatcherSingleActiveConsumer`` and its siblings.)
+"""
+
+import enum
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, Protocol
+
+from mqtool.engine.pulsar.cursor import Cursor
+from mqtool.engine.pulsar.entries import Entry
+from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.selectors import Ranges, Ring, active_of, range_slot
+
+_AT_ONCE = 1 << 18
+"""Bytes that one consumer is sent in one turn, but for an entry that is larger."""
+_RUN = 20
+"""Entries that one consumer of Shared is given before the next one has its turn."""
+_FAILOVER_DELAY_MS = 1000
+MOST_UNACKED = 50_000
+"""Messages that a consumer of Shared or Key_Shared may have before it gets no more; then until half of them are left."""
+MOST_UNACKED_IN_ALL = 200_000
+_MOST_DELAYED = 50_000
+_MOST_KNOWN = 10_000
+_MOST_CHUNKED = 1000
+
+
+class Kind(enum.IntEnum):
+    """Types of subscriptions, by Pulsar's numbers."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def label(self) -> str:
+        """As Pulsar writes it."""
+        return {0: "Exclusive", 1: "Shared", 2: "Failover", 3: "Key_Shared"}[self.value]
+
+
+class KeyPolicy(NamedTuple):
+    """How consumers of Key_Shared share out keys."""
+
+    is_sticky: bool = False
+    ranges: tuple[tuple[int, int], ...] = ()
+    allows_disorder: bool = False
+
+
+class Log(Protocol):
+    """What a subscription reads: ``QueueLog``."""
+
+    @property
+    def start(self) -> int:
+        """The first offset that is kept."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The offset that the next message gets."""
+        ...
+
+    def entry(self, offset: int) -> Entry | None:
+        """Return the entry that a message belongs to, None where it cannot be read."""
+        ...
+
+    def size_at(self, offset: int) -> tuple[int, int] | None:
+        """Return of how many messages of the queue, and of its own, the entry is that begins at an offset."""
+        ...
+
+    def next_readable(self, offset: int) -> int:
+        """Return where to go on where no message can be read at an offset."""
+        ...
+
+
+class Receiver(Protocol):
+    """Who is at the other end: the session of a consumer."""
+
+    is_backed_up: bool
+    """Much of what it was sent waits to be read."""
+
+    def deliver(self, consumer: "Consumer", entry: Entry, left: int | None, count: int) -> None:
+        """Send an entry: which of its messages are not acknowledged (None: all), how often it was given before."""
+        ...
+
+    def tell_active(self, consumer: "Consumer", is_active: bool) -> None:
+        """Tell a consumer of Failover whether it is the one that gets messages."""
+        ...
+
+
+class Given(NamedTuple):
+    """An entry that a consumer has and has not acknowledged."""
+
+    size: int
+    messages: int
+    left: int  # messages that are counted
+    slot: int
+
+
+class Consumer:
+    """A consumer of a subscription."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        id: int,
+        name: str,
+        priority: int = 0,
+        policy: KeyPolicy | None = None,  # noqa: A002
+    ) -> None:
+        self.receiver = receiver
+        self.id = id
+        self.name = name
+        self.priority = priority
+        self.policy = policy or KeyPolicy()
+        self.epoch: int | None = None
+        self.permits = 0
+        self.held_permits = 0  # granted while it was blocked
+        self.is_blocked = False
+        self.unacked = 0
+        self.given: dict[int, Given] = {}
+        self.bytes_of_turn = 0
+        self.average = 1.0  # messages of an entry
+
+    @property
+    def can_take(self) -> bool:
+        """Whether it may be sent an entry now."""
+        return (
+            self.permits > 0
+            and not self.is_blocked
+            and self.bytes_of_turn < _AT_ONCE
+            and not self.receiver.is_backed_up
+        )
+
+    @property
+    def is_held_by_turn(self) -> bool:
+        """Whether it may be sent more in its next turn."""
+        return (
+            self.permits > 0
+            and not self.is_blocked
+            and self.bytes_of_turn >= _AT_ONCE
+            and not self.receiver.is_backed_up
+        )
+
+    def grant(self, permits: int) -> None:
+        """Let it be sent more messages."""
+        if self.is_blocked:
+            self.held_permits = min(self.held_permits + permits, 1 << 31)
+        else:
+            self.permits = min(self.permits + permits, 1 << 31)
+
+    def look_at_unacked(self, most: int) -> None:
+        """Block it, or no longer, by what it has not acknowledged."""
+        if self.unacked >= most:
+            self.is_blocked = True
+        elif self.is_blocked and self.unacked <= most // 2:
+            self.unblock()
+
+    def unblock(self) -> None:
+        """Let it be sent messages again."""
+        self.is_blocked = False
+        held, self.held_permits = self.held_permits, 0
+        self.permits += held
+
+
+class Subscription:
+    """A subscription of one queue."""
+
+    def __init__(self, name: str, log: Log, cursor: Cursor, topic: str, partition: int = -1) -> None:
+        """Make one without consumers.
+
+        Args:
+            name: of the subscription.
+            log: what it reads.
+            cursor: what it has acknowledged.
+            topic: full name of the topic, of the partition where it is one.
+            partition: number of the partition, -1 for a topic without.
+        """
+        self.name = name
+        self.log = log
+        self.cursor = cursor
+        self.topic = topic
+        self.partition = partition
+        self.kind = Kind.EXCLUSIVE
+        self.consumers: list[Consumer] = []
+        self.lost = 0
+        """Messages that were removed, or could not be read, before they were acknowledged."""
+        self._dispatcher: _Dispatcher = _OneActive(self)
+
+    # Coming and going
+
+    def check(self, kind: Kind, policy: KeyPolicy) -> None:
+        """See that a consumer may join.
+
+        Raises:
+            RefusedError: it may not.
+        """
+        if self.consumers:
+            if kind is not self.kind:
+                text = f"Subscription is of different type: {self.kind.label}, not {kind.label}"
+                raise RefusedError(PulsarError.CONSUMER_BUSY, text)
+            if kind is Kind.EXCLUSIVE:
+                raise RefusedError(PulsarError.CONSUMER_BUSY, "Exclusive consumer is already connected")
+            there = self.consumers[0].policy
+            if kind is Kind.KEY_SHARED and (there.is_sticky, there.allows_disorder) != (
+                policy.is_sticky,
+                policy.allows_disorder,
+            ):
+                raise RefusedError(PulsarError.CONSUMER_BUSY, "Subscription is of different Key_Shared mode")
+        if kind is Kind.KEY_SHARED and policy.is_sticky:
+            ranges: Ranges[Consumer] = Ranges()
+            for other in self.consumers:
+                ranges.add(other, other.policy.ranges)
+            if fault := ranges.fault_of(policy.ranges):
+                raise RefusedError(PulsarError.CONSUMER_ASSIGN, fault)
+
+    def add(self, consumer: Consumer, kind: Kind, now: int) -> None:
+        """Take a consumer in.
+
+        Raises:
+            RefusedError: it may not join.
+        """
+        self.check(kind, consumer.policy)
+        if not self.consumers:
+            self.kind = kind
+            if kind in (Kind.EXCLUSIVE, Kind.FAILOVER):
+                self._dispatcher = _OneActive(self)
+            elif kind is Kind.SHARED:
+                self._dispatcher = _Shared(self)
+            else:
+                self._dispatcher = _KeyShared(self, consumer.policy)
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda one: one.priority)
+        self._dispatcher.added(consumer, now)
+
+    def remove(self, consumer: Consumer, now: int) -> None:
+        """Let a consumer go; what it has not acknowledged goes to others."""
+        self.consumers.remove(consumer)
+        self._dispatcher.removed(consumer, now)
+        consumer.given.clear()
+
+    # What consumers say
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """Let a consumer be sent more messages."""
+        consumer.grant(permits)
+
+    def ack(self, consumer: Consumer, offset: int, left: int | None = None) -> None:
+        """Take an acknowledgement of an entry, or of those of its messages whose bits are not set in ``left``."""
+        if offset >= self.log.end:
+            return
+        size = self._dispatcher.size_of(offset) or self.log.size_at(offset)
+        if size is None or self.cursor.next_open(offset) >= offset + size[0]:
+            return
+        if left is None:
+            self.cursor.ack(offset, size[0])
+            rest = 0
+        else:
+            rest = self.cursor.ack_some(offset, *size, left)
+        self._dispatcher.acked(offset, rest)
+
+    def ack_until(self, consumer: Consumer, offset: int, left: int | None = None) -> None:
+        """Take an acknowledgement of an entry and all before it; of the entry itself all but ``left``."""
+        if self.kind not in (Kind.EXCLUSIVE, Kind.FAILOVER) or offset >= self.log.end:
+            return
+        size = self._dispatcher.size_of(offset) or self.log.size_at(offset)
+        if size is None or self.cursor.next_offset >= offset + size[0]:
+            return
+        if left is None:
+            self.cursor.ack_until(offset + size[0])
+        else:
+            self.cursor.ack_until(offset)
+            self.cursor.ack_some(offset, *size, left)
+
+    def redeliver(self, consumer: Consumer, offsets: Collection[int] | None) -> None:
+        """Have entries given again that a consumer has; None: all."""
+        self._dispatcher.redeliver(consumer, offsets)
+
+    def seek(self, offset: int, left: int | None, now: int) -> list[Consumer]:
+        """Go on at an offset, and return the consumers, which have to begin anew and are none any more."""
+        self.cursor.seek(offset, left)
+        gone = [*self.consumers]
+        for consumer in gone:
+            self.remove(consumer, now)
+        return gone
+
+    def move(self, offset: int) -> None:
+        """Go on at an offset that somebody else has set, with the consumers that there are."""
+        self.cursor.seek(offset)
+        self._dispatcher.moved()
+
+    # Giving
+
+    @property
+    def unacked(self) -> int:
+        """Messages that consumers of Shared or Key_Shared have."""
+        return sum(consumer.unacked for consumer in self.consumers)
+
+    def dispatch(self, now: int) -> bool:
+        """Give out what may be given; return whether there is more at once for the next turn."""
+        if not self.consumers:
+            return False
+        if self.cursor.next_offset < (start := self.log.start):
+            self.lost += start - self.cursor.next_offset
+            self.cursor.ack_until(start)
+        for consumer in self.consumers:
+            consumer.bytes_of_turn = 0
+        self._dispatcher.dispatch(now)
+        return any(consumer.is_held_by_turn for consumer in self.consumers) and self._dispatcher.has_more
+
+    def next_tick(self) -> int | None:
+        """Return when something is due."""
+        return self._dispatcher.due
+
+    def readable(self, offset: int) -> Entry | None:
+        """Return the entry at an offset that is not acknowledged; None where it is none for consumers, or none now."""
+        entry = self.log.entry(offset)
+        if entry is None:
+            after = self.log.next_readable(offset)
+            self.lost += after - offset
+            self.cursor.ack(offset, after - offset)
+        elif entry.is_marker:
+            self.cursor.ack(entry.offset, entry.size)
+            return None
+        return entry
+
+    def left_of(self, entry: Entry, offset: int) -> int:
+        """Return which messages of an entry are not acknowledged, where all before an offset are."""
+        everything = (1 << entry.messages) - 1
+        left = self.cursor.left.get(entry.offset, everything) & everything
+        behind = left >> (offset - entry.offset) << (offset - entry.offset)
+        return behind or everything >> (offset - entry.offset) << (offset - entry.offset)
+
+    def give(self, consumer: Consumer, entry: Entry, left: int, count: int) -> None:
+        """Send an entry."""
+        messages = left.bit_count()
+        consumer.permits -= messages
+        consumer.bytes_of_turn += entry.length
+        consumer.average = 0.9 * consumer.average + 0.1 * entry.messages
+        is_whole = messages == entry.messages
+        consumer.receiver.deliver(consumer, entry, None if is_whole else left, count)
+
+
+class _Dispatcher(ABC):
+    """Decides who gets what."""
+
+    due: int | None = None
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.cursor = subscription.cursor
+        self.read_offset = subscription.cursor.next_offset
+
+    @abstractmethod
+    def added(self, consumer: Consumer, now: int) -> None: ...
+
+    @abstractmethod
+    def removed(self, consumer: Consumer, now: int) -> None: ...
+
+    @abstractmethod
+    def size_of(self, offset: int) -> tuple[int, int] | None: ...
+
+    @abstractmethod
+    def acked(self, offset: int, left: int) -> None: ...
+
+    @abstractmethod
+    def redeliver(self, consumer: Consumer, offsets: Collection[int] | None) -> None: ...
+
+    @abstractmethod
+    def dispatch(self, now: int) -> None: ...
+
+    @abstractmethod
+    def moved(self) -> None: ...
+
+    @property
+    def has_more(self) -> bool:
+        return self.cursor.next_open(self.read_offset) < self.subscription.log.end
+
+
+class _OneActive(_Dispatcher):
+    """Exclusive and Failover."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__(subscription)
+        self.active: Consumer | None = None
+        self._known: dict[int, tuple[int, int]] = {}  # entries that were given
+
+    def added(self, consumer: Consumer, now: int) -> None:
+        self._choose(now)
+        if self.active is not consumer:
+            consumer.receiver.tell_active(consumer, False)
+
+    def removed(self, consumer: Consumer, now: int) -> None:
+        if consumer is self.active:
+            self.active = None
+        self._choose(now)
+
+    def _choose(self, now: int) -> None:
+        subscription = self.subscription
+        consumers = subscription.consumers
+        chosen = consumers[0] if consumers else None
+        is_failover = subscription.kind is Kind.FAILOVER
+        if chosen is not None and is_failover:
+            best = sorted((one for one in consumers if one.priority == chosen.priority), key=lambda one: one.name)
+            if subscription.partition >= 0:
+                chosen = best[subscription.partition % len(best)]
+            else:
+                chosen = best[active_of([one.name for one in best], subscription.topic)]
+        if chosen is self.active:
+            return
+        self.active = chosen
+        self.due = now + _FAILOVER_DELAY_MS if chosen is not None and is_failover else None
+        self.moved()
+
+    def moved(self) -> None:
+        self.read_offset = self.cursor.next_offset
+        self._known.clear()
+
+    def size_of(self, offset: int) -> tuple[int, int] | None:
+        return self._known.get(offset)
+
+    def acked(self, offset: int, left: int) -> None:
+        if not left:
+            self._known.pop(offset, None)
+
+    def redeliver(self, consumer: Consumer, offsets: Collection[int] | None) -> None:  # noqa: ARG002
+        if consumer is self.active and self.due is None:
+            self.moved()
+
+    def dispatch(self, now: int) -> None:
+        subscription, active = self.subscription, self.active
+        if self.due is not None:
+            if now < self.due:
+                return
+            self.due = None
+            self.moved()
+            for consumer in subscription.consumers:
+                consumer.receiver.tell_active(consumer, consumer is active)
+        ranges = active.policy.ranges if active and subscription.kind is Kind.EXCLUSIVE else ()
+        log_end = subscription.log.end
+        while active is not None and active.can_take:
+            offset = self.read_offset = self.cursor.next_open(self.read_offset)
+            if offset >= log_end:
+                return
+            entry = subscription.readable(offset)
+            if entry is None:
+                continue
+            self.read_offset = entry.end
+            if ranges:
+                slot = range_slot(entry.key)
+                if not any(start <= slot <= end for start, end in ranges):
+                    continue
+            left = subscription.left_of(entry, offset)
+            if len(self._known) < _MOST_KNOWN:
+                self._known[entry.offset] = (entry.size, entry.messages)
+            subscription.give(active, entry, left, 0)
+
+
+class _Several(_Dispatcher):
+    """What Shared and Key_Shared have in common: who has what, what is to be given again, and what is delayed."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__(subscription)
+        self.owners: dict[int, Consumer] = {}
+        self.counts: dict[int, int] = {}  # how often entries were asked for again
+        self._delayed: list[tuple[int, int]] = []  # a heap of times and offsets
+        self._is_full = False
+
+    # What is to be given again
+
+    @abstractmethod
+    def again(self, offsets: Iterable[tuple[int, int]]) -> None:
+        """Have entries given again: offset and slot of each."""
+
+    @abstractmethod
+    def forget(self, offset: int) -> None:
+        """Give an entry no more."""
+
+    def added(self, consumer: Consumer, now: int) -> None:  # noqa: ARG002
+        if len(self.subscription.consumers) == 1:
+            self.moved()
+
+    def removed(self, consumer: Consumer, now: int) -> None:  # noqa: ARG002
+        for offset in consumer.given:
+            del self.owners[offset]
+        if not self.subscription.consumers:
+            self.moved()
+            self.counts.clear()
+        else:
+            self.again((offset, one.slot) for offset, one in consumer.given.items())
+
+    def moved(self) -> None:
+        self.read_offset = self.cursor.next_offset
+        self._delayed.clear()
+        self.due = None
+        for consumer in self.subscription.consumers:
+            consumer.given.clear()
+            consumer.unacked = 0
+            if consumer.is_blocked:
+                consumer.unblock()
+        self.owners.clear()
+
+    def size_of(self, offset: int) -> tuple[int, int] | None:
+        owner = self.owners.get(offset)
+        return owner.given[offset][:2] if owner is not None else None
+
+    def acked(self, offset: int, left: int) -> None:
+        owner = self.owners.get(offset)
+        if owner is not None:
+            given = owner.given[offset]
+            now_left = left.bit_count()
+            owner.unacked -= given.left - now_left
+            if left:
+                owner.given[offset] = given._replace(left=now_left)
+            else:
+                del owner.given[offset], self.owners[offset]
+                self.released(given.slot)
+            owner.look_at_unacked(MOST_UNACKED)
+        if not left:
+            self.counts.pop(offset, None)
+            self.forget(offset)
+
+    def redeliver(self, consumer: Consumer, offsets: Collection[int] | None) -> None:
+        wanted = (
+            [*consumer.given] if offsets is None else [one for one in dict.fromkeys(offsets) if one in consumer.given]
+        )
+        back = []
+        for offset in wanted:
+            given = consumer.given.pop(offset)
+            del self.owners[offset]
+            consumer.unacked -= given.left
+            self.counts[offset] = self.counts.get(offset, 0) + 1
+            back.append((offset, given.slot))
+            self.released(given.slot)
+        if consumer.is_blocked:
+            consumer.unblock()
+        self.again(back)
+
+    def released(self, slot: int) -> None:
+        """Take note that an entry of a slot is with nobody any more."""
+
+    # Giving
+
+    def hand(self, consumer: Consumer, entry: Entry, offset: int, slot: int) -> None:
+        """Give an entry to a consumer."""
+        left = self.subscription.left_of(entry, offset)
+        messages = left.bit_count()
+        consumer.given[entry.offset] = Given(entry.size, entry.messages, messages, slot)
+        consumer.unacked += messages
+        self.owners[entry.offset] = consumer
+        self.subscription.give(consumer, entry, left, self.counts.get(entry.offset, 0))
+        consumer.look_at_unacked(MOST_UNACKED)
+
+    def may_read_on(self) -> bool:
+        """Tell whether entries may be read that nobody was given."""
+        unacked = self.subscription.unacked
+        if unacked >= MOST_UNACKED_IN_ALL:
+            self._is_full = True
+        elif unacked < MOST_UNACKED_IN_ALL // 2:
+            self._is_full = False
+        return not self._is_full and len(self._delayed) < _MOST_DELAYED
+
+    def read_next(self, now: int) -> tuple[Entry, int] | None:
+        """Return the next entry that nobody was given, and where it begins; None at the end."""
+        end = self.subscription.log.end
+        while True:
+            offset = self.read_offset = self.cursor.next_open(self.read_offset)
+            if offset >= end:
+                return None
+            entry = self.subscription.readable(offset)
+            if entry is None:
+                continue
+            self.read_offset = entry.end
+            if entry.deliver_at <= now:
+                return entry, offset
+            heapq.heappush(self._delayed, (entry.deliver_at, entry.offset))
+            self.due = self._delayed[0][0]
+            if len(self._delayed) >= _MOST_DELAYED:
+                return None
+
+    def take_due(self, now: int) -> None:
+        """Have the delayed entries given whose time has come."""
+        ready = []
+        while self._delayed and self._delayed[0][0] <= now:
+            _, offset = heapq.heappop(self._delayed)
+            if not self.cursor.is_acked(offset):
+                ready.append(offset)
+        self.due = self._delayed[0][0] if self._delayed else None
+        if ready:
+            self.again((offset, self.slot_at(offset)) for offset in ready)
+
+    def slot_at(self, offset: int) -> int:  # noqa: ARG002
+        """Return the slot of an entry."""
+        return 0
+
+
+class _Shared(_Several):
+    """Shared: entries go round among those who can take one, the best priority first."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__(subscription)
+        self._again: list[int] = []  # a heap
+        self._is_again: set[int] = set()
+        self._turn = 0
+        self._chunks: dict[str, Consumer] = {}  # who has begun a message in chunks gets all of them
+
+    def again(self, offsets: Iterable[tuple[int, int]]) -> None:
+        for offset, _ in offsets:
+            if offset not in self._is_again:
+                self._is_again.add(offset)
+                heapq.heappush(self._again, offset)
+
+    def forget(self, offset: int) -> None:
+        self._is_again.discard(offset)
+
+    def moved(self) -> None:
+        super().moved()
+        self._again.clear()
+        self._is_again.clear()
+        self._chunks.clear()
+
+    def removed(self, consumer: Consumer, now: int) -> None:
+        self._chunks = {uuid: one for uuid, one in self._chunks.items() if one is not consumer}
+        super().removed(consumer, now)
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._is_again) or super().has_more
+
+    def dispatch(self, now: int) -> None:
+        self.take_due(now)
+        while (consumer := self._next_consumer()) is not None:
+            headroom = max(1, min(consumer.permits, MOST_UNACKED - consumer.unacked))
+            run = max(1, min(_RUN, -int(-headroom // max(consumer.average, 1.0))))
+            for _ in range(run):
+                if not consumer.can_take:
+                    break
+                found = self._next_entry(now)
+                if found is None:
+                    return
+                self._hand_on(consumer, *found)
+
+    def _hand_on(self, consumer: Consumer, entry: Entry, offset: int) -> None:
+        if entry.chunk_of:
+            owner = self._chunks.setdefault(entry.chunk_of, consumer)
+            if len(self._chunks) > _MOST_CHUNKED:
+                del self._chunks[next(iter(self._chunks))]
+            consumer = owner
+        self.hand(consumer, entry, offset, 0)
+
+    def _next_consumer(self) -> Consumer | None:
+        consumers = self.subscription.consumers
+        able = [number for number, one in enumerate(consumers) if one.can_take]
+        if not able:
+            return None
+        best = consumers[able[0]].priority
+        able = [number for number in able if consumers[number].priority == best]
+        self._turn = next((number for number in able if number > self._turn), able[0])
+        return consumers[self._turn]
+
+    def _next_entry(self, now: int) -> tuple[Entry, int] | None:
+        while self._again:
+            offset = heapq.heappop(self._again)
+            if offset not in self._is_again:
+                continue
+            self._is_again.discard(offset)
+            if self.cursor.is_acked(offset) and not self.cursor.left.get(offset):
+                continue
+            if (entry := self.subscription.readable(offset)) is not None:
+                return entry, max(offset, min(self.cursor.next_open(entry.offset), entry.end - 1))
+        return self.read_next(now) if self.may_read_on() else None
+
+
+class _KeyShared(_Several):
+    """Key_Shared: the entries of a slot are with one consumer at a time, in order."""
+
+    def __init__(self, subscription: Subscription, policy: KeyPolicy) -> None:
+        super().__init__(subscription)
+        self._is_ordered = not policy.allows_disorder
+        self._ranges: Ranges[Consumer] | None = Ranges() if policy.is_sticky else None
+        self._ring: Ring[Consumer] = Ring(lambda one: one.name)
+        self._again: dict[int, list[int]] = {}  # offsets of each slot, as heaps
+        self._is_again: dict[int, int] = {}  # slots by offset
+        self._held: dict[int, int] = {}  # how many entries of a slot somebody has
+        self._holders: dict[int, Consumer] = {}  # and who
+
+    def slot_of(self, entry: Entry) -> int:
+        return self._ranges.slot(entry.key) if self._ranges is not None else self._ring.slot(entry.key)
+
+    def slot_at(self, offset: int) -> int:
+        entry = self.subscription.log.entry(offset)
+        return self.slot_of(entry) if entry is not None else 0
+
+    def _select(self, slot: int) -> Consumer | None:
+        return self._ranges.select(slot) if self._ranges is not None else self._ring.select(slot)
+
+    def added(self, consumer: Consumer, now: int) -> None:
+        if self._ranges is not None:
+            self._ranges.add(consumer, consumer.policy.ranges)
+        else:
+            self._ring.add(consumer)
+        super().added(consumer, now)
+
+    def removed(self, consumer: Consumer, now: int) -> None:
+        if self._ranges is not None:
+            self._ranges.remove(consumer)
+        else:
+            self._ring.remove(consumer)
+        for given in consumer.given.values():
+            self.released(given.slot)
+        super().removed(consumer, now)
+
+    def moved(self) -> None:
+        super().moved()
+        self._again.clear()
+        self._is_again.clear()
+        self._held.clear()
+        self._holders.clear()
+
+    def again(self, offsets: Iterable[tuple[int, int]]) -> None:
+        for offset, slot in offsets:
+            if offset not in self._is_again:
+                self._is_again[offset] = slot
+                heapq.heappush(self._again.setdefault(slot, []), offset)
+
+    def forget(self, offset: int) -> None:
+        slot = self._is_again.pop(offset, None)
+        if slot is not None:
+            self._first_of(slot)
+
+    def _first_of(self, slot: int) -> int | None:
+        """Return the first entry of a slot that is to be given again."""
+        heap = self._again.get(slot)
+        while heap:
+            if heap[0] in self._is_again:
+                return heap[0]
+            heapq.heappop(heap)
+        self._again.pop(slot, None)
+        return None
+
+    def released(self, slot: int) -> None:
+        left = self._held.get(slot, 0) - 1
+        if left > 0:
+            self._held[slot] = left
+        else:
+            self._held.pop(slot, None)
+            self._holders.pop(slot, None)
+
+    def hand(self, consumer: Consumer, entry: Entry, offset: int, slot: int) -> None:
+        self._held[slot] = self._held.get(slot, 0) + 1
+        self._holders[slot] = consumer
+        super().hand(consumer, entry, offset, slot)
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._is_again) or super().has_more
+
+    def _taker(self, slot: int) -> Consumer | None:
+        """Return who can be given an entry of a slot now."""
+        consumer = self._select(slot)
+        if consumer is None or not consumer.can_take:
+            return None
+        if self._is_ordered and self._holders.get(slot, consumer) is not consumer:
+            return None  # whoever had the slot has not finished
+        return consumer
+
+    def dispatch(self, now: int) -> None:
+        self.take_due(now)
+        ready = [
+            (first, slot)
+            for slot in [*self._again]
+            if self._taker(slot) and (first := self._first_of(slot)) is not None
+        ]
+        heapq.heapify(ready)
+        while ready:
+            offset, slot = heapq.heappop(ready)
+            consumer = self._taker(slot)
+            if consumer is None:
+                continue
+            del self._is_again[offset]
+            if not self.cursor.is_acked(offset) and (entry := self.subscription.readable(offset)) is not None:
+                self.hand(consumer, entry, offset, slot)
+            if (following := self._first_of(slot)) is not None:
+                heapq.heappush(ready, (following, slot))
+        most = min(2000 * len(self.subscription.consumers), 20_000)
+        while (
+            len(self._is_again) < most
+            and self.may_read_on()
+            and any(one.can_take for one in self.subscription.consumers)
+        ):
+            found = self.read_next(now)
+            if found is None:
+                return
+            entry, offset = found
+            slot = self.slot_of(entry)
+            consumer = None if self._is_ordered and slot in self._again else self._taker(slot)
+            if consumer is None:
+                self.again([(entry.offset, slot)])
+            else:
+                self.hand(consumer, entry, offset, slot)

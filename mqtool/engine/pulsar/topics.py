@@ -1,0 +1,384 @@
+"""The topics that Pulsar's clients use: what they are in the store, their producers and their subscriptions.
+
+A topic here is one queue of RocketMQ: all of a plain topic, or a partition.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from mqtool.engine.broker.consumer_offsets import UNKNOWN
+from mqtool.engine.broker.topics import DEFAULT_TOPIC, MOST_QUEUES, fault_of_name, may_be_sent_to
+from mqtool.engine.pulsar.catalogue import Catalogue, Known
+from mqtool.engine.pulsar.cursor import Cursor
+from mqtool.engine.pulsar.cursor_files import INTERVAL_MS, CursorFiles, CursorKey, Kept
+from mqtool.engine.pulsar.names import (
+    DEFAULT,
+    TopicName,
+    TopicNameError,
+    escape,
+    parse_topic,
+    pulsar_topic,
+    rocketmq_topic,
+)
+from mqtool.engine.pulsar.producers import Producers
+from mqtool.engine.pulsar.queue_log import QueueLog
+from mqtool.engine.pulsar.refusal import PulsarError, RefusedError
+from mqtool.engine.pulsar.subscription import Subscription
+from mqtool.formats.codes import Perm
+from mqtool.formats.config_tables import TopicConfig
+from mqtool.formats.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from mqtool.engine.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+_KEPT_AFTER_SEEK_MS = 60_000
+_MEBIBYTE_16 = 1 << 16
+
+
+class Place(NamedTuple):
+    """Where the messages of a topic lie."""
+
+    topic: str
+    """By RocketMQ's name."""
+    queue_id: int
+    partition: int
+    """-1 for a plain topic."""
+    full_name: str
+
+
+class Queue:
+    """One queue as a topic of Pulsar."""
+
+    def __init__(self, place: Place, generation: int, entries: QueueLog) -> None:
+        self.place = place
+        self.generation = generation
+        self.log = entries
+        self.producers = Producers()
+        self.subscriptions: dict[str, Durable] = {}
+
+
+class Durable:
+    """A subscription with what is to be written of it; one of a reader is not."""
+
+    def __init__(self, subscription: Subscription, queue: Queue, key: CursorKey, *, is_durable: bool) -> None:
+        self.subscription = subscription
+        self.queue = queue
+        self.key = key
+        self.is_durable = is_durable
+        self.committed = UNKNOWN
+        """What the table of offsets was given."""
+        self.expires_at: int | None = None
+        """When one that is not durable and has no consumer goes (ms)."""
+        self.told_lost = 0
+
+
+class PulsarTopics:
+    """The topics of a broker; times are in ms."""
+
+    def __init__(self, broker: "Broker", now: int) -> None:
+        """Take up catalogue and cursors.
+
+        Raises:
+            FormatError: the catalogue cannot be read.
+        """
+        self._broker = broker
+        config = broker.store.root / "config"
+        self.catalogue = Catalogue(config, broker.saves)
+        self._files = CursorFiles(config, broker.saves)
+        self.queues: dict[tuple[str, int], Queue] = {}
+        self._next_save = now + INTERVAL_MS
+        self.is_full_of = broker.store.config.number("maxMessageSize", 4 << 20)
+        self.most_message = self.is_full_of - _MEBIBYTE_16
+        for key, kept in self._files.load():
+            self._take_up(key, kept)
+
+    def _take_up(self, key: CursorKey, kept: Kept) -> None:
+        config = self._broker.topics.get(key.topic)
+        known = self.catalogue.get(key.topic)
+        if config is None or known.generation != kept.generation or not 0 <= key.queue_id < config.read_queue_count:
+            self._files.delete(key)
+            return
+        queue = self._queue(key.topic, key.queue_id)
+        cursor, offsets = kept.cursor, self._broker.offsets
+        of_group = offsets.get(key.group, key.topic, key.queue_id)
+        table_is_newer = offsets.kept_at is None or offsets.kept_at > kept.saved_at
+        if of_group > cursor.next_offset or (table_is_newer and 0 <= of_group < cursor.next_offset):
+            cursor.seek(of_group)  # RocketMQ's consumers or administrators have moved it
+        if cursor.next_offset > queue.log.end:
+            cursor.seek(queue.log.end)
+        place = queue.place
+        subscription = Subscription(kept.subscription, queue.log, cursor, place.full_name, place.partition)
+        durable = queue.subscriptions[kept.subscription] = Durable(subscription, queue, key, is_durable=True)
+        self._commit(durable)
+
+    # Names
+
+    def name_of(self, topic: str) -> TopicName | None:
+        """Return the name of a topic of RocketMQ, None where Pulsar's clients do not see it."""
+        if self.is_hidden(topic):
+            return None
+        known = self.catalogue.get(topic)
+        try:
+            return parse_topic(known.name) if known.name else pulsar_topic(topic)
+        except TopicNameError:
+            return None
+
+    def is_hidden(self, topic: str) -> bool:
+        """Tell whether a topic is RocketMQ's own."""
+        return (
+            topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+            or self._broker.topics.is_system(topic)
+            or not may_be_sent_to(topic)
+        )
+
+    def spaces(self) -> set[tuple[str, str]]:
+        """Return the tenants and namespaces that there are."""
+        return {DEFAULT} | {
+            name.space for topic in self._broker.topics.configs if "|" in topic and (name := self.name_of(topic))
+        }
+
+    def parse(self, text: str, unknown_space: PulsarError = PulsarError.TOPIC_NOT_FOUND) -> TopicName:
+        """Return the name that a client gives.
+
+        Raises:
+            RefusedError: no topic can have it, or there is no such namespace.
+        """
+        try:
+            name = parse_topic(text)
+        except TopicNameError as error:
+            kind = PulsarError.NOT_ALLOWED if error.is_non_persistent else PulsarError.INVALID_TOPIC_NAME
+            raise RefusedError(kind, str(error)) from None
+        if name.space != DEFAULT and name.space not in self.spaces():
+            raise RefusedError(unknown_space, "Namespace not found")
+        topic = rocketmq_topic(name)
+        if self.is_hidden(topic) or fault_of_name(topic):
+            raise RefusedError(PulsarError.NOT_ALLOWED, f"The topic {name.full} is RocketMQ's own")
+        return name
+
+    def partition_count(self, name: TopicName) -> int | None:
+        """Return how many partitions a topic has, 0 where it is plain, None where there is none."""
+        topic = rocketmq_topic(name)
+        config = self._broker.topics.get(topic)
+        if config is not None:
+            return 0 if self.catalogue.get(topic).is_plain else config.read_queue_count
+        if (of := name.partition_of()) is not None:
+            count = self.partition_count(of[0])
+            return 0 if count and of[1] < count else None
+        return None
+
+    def place_of(self, name: TopicName) -> Place | None:
+        """Return where a topic lies, None where there is none."""
+        topic = rocketmq_topic(name)
+        config = self._broker.topics.get(topic)
+        if config is not None:
+            if self.catalogue.get(topic).is_plain:
+                return Place(topic, 0, -1, name.full)
+            # By its own name a topic with partitions is its first: clients never ask so, but for one of one queue.
+            return Place(topic, 0, 0, f"{name.full}-partition-0")
+        if (of := name.partition_of()) is not None:
+            count = self.partition_count(of[0])
+            if count and of[1] < count:
+                return Place(rocketmq_topic(of[0]), of[1], of[1], name.full)
+        return None
+
+    def open(self, name: TopicName, now: int, *, create: bool = True) -> Queue:
+        """Return the queue of a topic, which is made if need be.
+
+        Raises:
+            RefusedError: it is not there, and is not made.
+            LimitError: there are too many topics.
+        """
+        place = self.place_of(name)
+        if place is None:
+            if not create or not self._broker.settings.auto_create_topics:
+                raise RefusedError(PulsarError.TOPIC_NOT_FOUND, f"Topic {name.full} does not exist")
+            if name.partition_of() is not None:
+                text = f"Partition metadata not found for the partitioned topic of {name.full}"
+                raise RefusedError(PulsarError.NOT_ALLOWED, text)
+            topic = rocketmq_topic(name)
+            self.create(topic, name, 1, is_plain=True, now=now)
+            place = Place(topic, 0, -1, name.full)
+        config = self._broker.topics.get(place.topic)
+        if config is not None and config.is_batch:
+            raise RefusedError(PulsarError.NOT_ALLOWED, f"{place.topic} is a batch topic of RocketMQ")
+        return self._queue(place.topic, place.queue_id)
+
+    def create(self, topic: str, name: TopicName, queue_count: int, *, is_plain: bool, now: int) -> None:
+        """Make a topic.
+
+        Raises:
+            LimitError: there are too many.
+        """
+        count = min(queue_count, MOST_QUEUES)
+        perm = int(Perm.READ | Perm.WRITE)
+        config = TopicConfig(topic, count, count, perm, False, "SINGLE_TAG", 0, attributes={})
+        self._broker.topics.put([config], now)
+        full = name.full if pulsar_topic(topic) is None else ""
+        self.catalogue.put(topic, Known(self.catalogue.get(topic).generation, is_plain, full))
+
+    def _queue(self, topic: str, queue_id: int) -> Queue:
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            known = self.catalogue.get(topic)
+            name = self.name_of(topic)
+            full = name.full if name is not None else topic
+            place = Place(topic, 0, -1, full) if known.is_plain else _partition(topic, queue_id, full)
+            queue = Queue(place, known.generation, QueueLog(self._broker.store, topic, queue_id))
+            self.queues[topic, queue_id] = queue
+        return queue
+
+    def names(self, tenant: str, namespace: str) -> Iterator[str]:
+        """Yield the full names of the topics of a namespace, each partition by itself."""
+        for topic, config in self._broker.topics.configs.items():
+            name = self.name_of(topic)
+            if name is None or name.space != (tenant, namespace) or topic == DEFAULT_TOPIC:
+                continue
+            if self.catalogue.get(topic).is_plain:
+                yield name.full
+            else:
+                for number in range(config.read_queue_count):
+                    yield f"{name.full}-partition-{number}"
+
+    # Subscriptions
+
+    def subscription(self, queue: Queue, name: str) -> "Durable | None":
+        """Return a subscription that there is."""
+        return queue.subscriptions.get(name)
+
+    def subscribe(self, queue: Queue, name: str, offset: int, now: int, *, is_durable: bool) -> Durable:
+        """Return a subscription, made to begin at an offset if there is none.
+
+        Raises:
+            LimitError: there are too many offsets.
+        """
+        if (there := queue.subscriptions.get(name)) is not None:
+            there.expires_at = None
+            return there
+        place = queue.place
+        key = CursorKey(place.topic, place.queue_id, escape(name))
+        if is_durable:
+            self._broker.offsets.check_room(key.group, key.topic, key.queue_id)
+            self._broker.groups.find(key.group, now)
+            of_group = self._broker.offsets.get(key.group, key.topic, key.queue_id)
+            if of_group != UNKNOWN:  # consumers of RocketMQ have read so far
+                offset = min(of_group, queue.log.end)
+        subscription = Subscription(name, queue.log, Cursor(offset), place.full_name, place.partition)
+        made = queue.subscriptions[name] = Durable(subscription, queue, key, is_durable=is_durable)
+        if is_durable:
+            self._save(made, now)
+        return made
+
+    def check_group(self, queue: Queue, name: str) -> None:
+        """See that no consumers of RocketMQ are connected in the group of a subscription.
+
+        Raises:
+            RefusedError: there are some.
+        """
+        group = self._broker.clients.group(escape(name))
+        if group is not None and queue.place.topic in group.subscriptions:
+            text = f"Consumers of RocketMQ are connected in the group {escape(name)} of the same topic"
+            raise RefusedError(PulsarError.CONSUMER_BUSY, text)
+
+    def unsubscribe(self, durable: Durable) -> None:
+        """Forget a subscription."""
+        queue = durable.queue
+        if queue.subscriptions.get(durable.subscription.name) is durable:
+            del queue.subscriptions[durable.subscription.name]
+        if durable.is_durable:
+            self._files.delete(durable.key)
+            self._broker.offsets.forget(durable.key.group, durable.key.topic, durable.key.queue_id)
+
+    def left(self, durable: Durable, now: int, *, by_seek: bool = False) -> None:
+        """Take note that a subscription may have no consumers any more: that of a reader goes with the last one."""
+        if durable.is_durable or durable.subscription.consumers:
+            return
+        if by_seek:
+            durable.expires_at = now + _KEPT_AFTER_SEEK_MS
+        elif durable.expires_at is None:
+            self.unsubscribe(durable)
+
+    def delete_topic(self, topic: str, now: int) -> list[Queue]:
+        """Forget a topic that is deleted, and return what it was."""
+        gone = [queue for key, queue in self.queues.items() if key[0] == topic]
+        for queue in gone:
+            del self.queues[topic, queue.place.queue_id]
+            for durable in queue.subscriptions.values():
+                if durable.is_durable:
+                    self._files.delete(durable.key)
+        self.catalogue.delete_topic(topic, now)
+        return gone
+
+    # Time
+
+    def tick(self, now: int) -> list[Durable]:
+        """Write down what has changed, once a second; return the subscriptions that others have moved."""
+        if now < self._next_save:
+            return []
+        self._next_save = now + INTERVAL_MS
+        moved, is_any = [], False
+        for queue in self.queues.values():
+            for durable in [*queue.subscriptions.values()]:
+                if durable.expires_at is not None and now >= durable.expires_at and not durable.subscription.consumers:
+                    self.unsubscribe(durable)
+                if not durable.is_durable:
+                    continue
+                if self._follow(durable):
+                    moved.append(durable)
+                if durable.subscription.cursor.is_changed:
+                    self._save(durable, now)
+                    is_any = True
+                self._tell_lost(durable)
+        if is_any:
+            self._broker.offsets.keep(now)
+        return moved
+
+    def next_tick(self) -> int | None:
+        """Return when something is due."""
+        return self._next_save if self.queues else None
+
+    def save_all(self, now: int) -> None:
+        """Have everything written that has changed."""
+        for queue in self.queues.values():
+            for durable in queue.subscriptions.values():
+                if durable.is_durable and durable.subscription.cursor.is_changed:
+                    self._save(durable, now)
+
+    def _follow(self, durable: Durable) -> bool:
+        """Move a subscription to where administrators or consumers of RocketMQ have moved its group."""
+        offsets, key = self._broker.offsets, durable.key
+        offset = offsets.get(key.group, key.topic, key.queue_id)
+        offsets.take_reset(key.group, key.topic, key.queue_id)
+        if offset in (durable.committed, UNKNOWN):
+            return False
+        durable.subscription.move(min(offset, durable.queue.log.end))
+        durable.committed = offset
+        return True
+
+    def _save(self, durable: Durable, now: int) -> None:
+        cursor = durable.subscription.cursor
+        self._commit(durable)
+        self._files.save(durable.key, durable.subscription.name, durable.queue.generation, cursor, now)
+
+    def _commit(self, durable: Durable) -> None:
+        key, offset = durable.key, durable.subscription.cursor.next_offset
+        if self._broker.offsets.get(key.group, key.topic, key.queue_id) != offset:
+            self._broker.offsets.commit(key.group, key.topic, key.queue_id, offset)
+        durable.committed = offset
+
+    def _tell_lost(self, durable: Durable) -> None:
+        lost = durable.subscription.lost
+        if lost > durable.told_lost:
+            log.warning(
+                "subscription %s of %s: %d messages were removed, or cannot be read, before they were acknowledged",
+                durable.subscription.name,
+                durable.queue.place.full_name,
+                lost - durable.told_lost,
+            )
+            durable.told_lost = lost
+
+
+def _partition(topic: str, queue_id: int, full_name: str) -> Place:
+    return Place(topic, queue_id, queue_id, f"{full_name}-partition-{queue_id}")

@@ -1,0 +1,56 @@
+"""The port of a broker for clients of Apache Pulsar: where the rules of its door meet their connections."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from mqtool.engine.pulsar.door import PulsarDoor
+from mqtool.engine.pulsar.frames import PADDING, Command, Frames
+from mqtool.engine.pulsar.session import Frame
+from mqtool.engine.streams.server import Limits, StreamServer
+from mqtool.engine.streams.tls import TlsSettings
+from mqtool.errors import FormatError
+from mqtool.formats.peer import Buffer, Peer
+
+log = logging.getLogger(__name__)
+
+
+class PulsarServer(StreamServer[Command, Frame]):
+    """Listens for clients of Pulsar."""
+
+    rules: PulsarDoor
+
+    def __init__(self, door: PulsarDoor, tls: TlsSettings, limits: Limits, clock: Callable[[], int]) -> None:
+        super().__init__(door, tls, limits, clock=clock)
+        door.hang_up = self.end
+
+    def new_frames(self) -> Frames:
+        """Return what cuts the stream of a new connection into commands."""
+        return Frames(self.rules.topics.most_message + PADDING)
+
+    def opened(self, connection: Any, address: Any) -> Peer:
+        """Take a connection in; by the address that it has reached its client is answered where the broker is."""
+        peer = super().opened(connection, address)
+        host, port = connection.transport.get_extra_info("sockname")[:2]
+        session = self.rules.session(peer)
+        session.reached_at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        session.last_heard = self.clock()
+        return peer
+
+    def dispatch(self, command: Command, peer: Peer, now: int) -> None:
+        """Have the rules do what a command asks for."""
+        try:
+            self.rules.take(command, self.rules.session(peer), now)
+        except FormatError as error:
+            self.end(peer, error.reason)
+        except Exception:
+            log.exception("%s of %s failed", command.name, peer)
+            self.end(peer, "it failed")
+
+    def encode(self, command: Frame) -> list[Buffer]:
+        """Return what is written."""
+        return [*command]
+
+    def backed_up(self, peer: Peer, is_backed_up: bool) -> None:
+        """Have nothing given to a client that does not read what it was sent."""
+        self.rules.backed_up(self.rules.session(peer), is_backed_up)
