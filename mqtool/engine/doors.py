@@ -46,7 +46,7 @@ def _pulsar(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) ->
     except ImportError as error:
         raise MissingExtraError("the port for Pulsar's clients (--pulsar-port, pulsarPort)", "pulsar") from error
     if broker.access is not None:
-        text = "pulsarPort: Pulsar's clients cannot be told apart yet, so there is no port for them beside aclEnable=true"
+        text = "pulsarPort: who a Pulsar client is cannot be told yet: it is not served beside aclEnable=true"
         raise UsageError(text)
     if broker.state.role is Role.SLAVE:
         raise UsageError("pulsarPort: a slave serves no Pulsar clients, which acknowledge what they read")

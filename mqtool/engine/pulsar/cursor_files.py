@@ -92,7 +92,7 @@ class CursorFiles:
 
     def delete(self, key: CursorKey) -> None:
         """Have the file of a cursor removed soon."""
-        self._want(self._path(key), lambda: [], lambda path, _: _remove(path))
+        self._want(self._path(key), list, lambda path, _: _remove(path))
 
     def _want(self, path: Path, pieces: Callable[[], list[bytes]], write: Callable[[Path, bytes], None]) -> None:
         try:

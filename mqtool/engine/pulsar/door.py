@@ -186,17 +186,15 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                 self._ready.add((queue.place.topic, queue.place.queue_id))
         ready, self._ready = self._ready, set()
         for key in ready:
-            queue = self.topics.queues.get(key)
-            if queue is None:
-                continue
-            for durable in queue.subscriptions.values():
+            there = self.topics.queues.get(key)
+            for durable in there.subscriptions.values() if there is not None else ():
                 subscription = durable.subscription
                 if not subscription.consumers:
                     continue
                 if subscription.dispatch(now):
                     self._ready.add(key)
                 if (next_due := subscription.next_tick()) is not None:
-                    self._dues[durable] = queue, next_due
+                    self._dues[durable] = durable.queue, next_due
                 else:
                     self._dues.pop(durable, None)
 
@@ -338,13 +336,13 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         if holder is not None and holder.session is not session:
 
             def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
-                self._again(session, body, now, lambda: self._add_producer(session, body, producer, queue))
+                self._again(session, body, lambda: self._add_producer(session, body, producer, queue))
 
             self._probe(holder.session, session, then, now)
             return
         self._add_producer(session, body, producer, queue)
 
-    def _again(self, session: PulsarSession, body: Any, now: int, do: Callable[[], None]) -> None:
+    def _again(self, session: PulsarSession, body: Any, do: Callable[[], None]) -> None:
         """Do what had to wait for another client, and answer what is refused."""
         if session.peer not in self._sessions:
             return
@@ -430,15 +428,10 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             text = f"The message cannot be stored ({result.status}): it is too large, or its properties are"
             self._send_error(session, body, PulsarError.NOT_ALLOWED, text)
             return
-        place = queue.place
         receipt = {
             "producer_id": body.producer_id,
             "sequence_id": body.sequence_id,
-            "message_id": {
-                "ledgerId": queue.generation,
-                "entryId": result.queue_offset,
-                "partition": place.partition,
-            },
+            "message_id": {"ledgerId": queue.generation, "entryId": result.queue_offset},
             "highest_sequence_id": body.highest_sequence_id if body.HasField("highest_sequence_id") else NO_REQUEST,
         }
         flushes = self.broker.awaited_flushes
@@ -519,7 +512,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     raise
 
                 def then(is_alive: bool, now: int) -> None:  # noqa: ARG001
-                    self._again(session, body, now, lambda: self._join(session, body, kind, policy, queue, now))
+                    self._again(session, body, lambda: self._join(session, body, kind, policy, queue, now))
 
                 if refused.error in (PulsarError.CONSUMER_BUSY, PulsarError.CONSUMER_ASSIGN):
                     self._probe(others[0], session, then, now)
@@ -566,7 +559,7 @@ class PulsarDoor(Door[Frame, PulsarSession]):
             return entries.end
         if id.entryId == _EARLIEST:
             return entries.start
-        return max(entries.start, min(id.entryId, entries.end))
+        return max(entries.start, min(int(id.entryId), entries.end))
 
     def _offset_at(self, queue: Queue, timestamp: int) -> int:
         return max(queue.log.start, min(queue.log.offset_at(timestamp), queue.log.end))
@@ -592,9 +585,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
                     continue
                 left = bits_of(id.ack_set) if id.ack_set else None
                 if is_cumulative:
-                    subscription.ack_until(joined.consumer, id.entryId, left)
+                    subscription.ack_until(id.entryId, left)
                 else:
-                    subscription.ack(joined.consumer, id.entryId, left)
+                    subscription.ack(id.entryId, left)
         if body.HasField("request_id"):
             session.say("ack_response", consumer_id=body.consumer_id, request_id=body.request_id)
         self._look_at(joined.queue)

@@ -270,7 +270,7 @@ def _restore_properties(metadata: Any, pairs: Mapping[bytes, bytes]) -> None:
 
 
 def _stored_batch(records: Sequence[StoredMessage], pairs: Mapping[bytes, bytes]) -> Entry:
-    metadata = parse(MessageMetadata, base64.b64decode(pairs[OF_BATCH] if OF_BATCH in pairs else b"", validate=True))
+    metadata = parse(MessageMetadata, base64.b64decode(pairs.get(OF_BATCH, b""), validate=True))
     messages = []
     for record in records:
         of_one = pairs_of(record.message.properties)

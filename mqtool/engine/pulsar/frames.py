@@ -20,7 +20,10 @@ _BROKER_MARK = b"\x0e\x02"
 PADDING = 10 * 1024
 """How much longer than the longest message a frame may be."""
 
-crc32c = _crc32c.crc32c
+
+def crc32c(data: bytes | memoryview) -> int:
+    """Return the CRC-32C of some bytes."""
+    return int(_crc32c.crc32c(data))
 
 
 class Command(NamedTuple):
@@ -91,7 +94,7 @@ def parse_frame(frame: bytes) -> Command:
 
 def build_frame(base: Any) -> bytes:
     """Return the frame of a command without a payload."""
-    data = base.SerializeToString()
+    data: bytes = base.SerializeToString()
     return _SIZES.pack(_SIZE.size + len(data), len(data)) + data
 
 

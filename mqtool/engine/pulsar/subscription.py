@@ -23,7 +23,7 @@ _RUN = 20
 """Entries that one consumer of Shared is given before the next one has its turn."""
 _FAILOVER_DELAY_MS = 1000
 MOST_UNACKED = 50_000
-"""Messages that a consumer of Shared or Key_Shared may have before it gets no more; then until half of them are left."""
+"""Messages that a consumer of Shared or Key_Shared may have; at so many it gets no more until half of them are left."""
 MOST_UNACKED_IN_ALL = 200_000
 _MOST_DELAYED = 50_000
 _MOST_KNOWN = 10_000
@@ -108,10 +108,10 @@ class Consumer:
     def __init__(
         self,
         receiver: Receiver,
-        id: int,
+        id: int,  # noqa: A002
         name: str,
         priority: int = 0,
-        policy: KeyPolicy | None = None,  # noqa: A002
+        policy: KeyPolicy | None = None,
     ) -> None:
         self.receiver = receiver
         self.id = id
@@ -250,7 +250,7 @@ class Subscription:
         """Let a consumer be sent more messages."""
         consumer.grant(permits)
 
-    def ack(self, consumer: Consumer, offset: int, left: int | None = None) -> None:
+    def ack(self, offset: int, left: int | None = None) -> None:
         """Take an acknowledgement of an entry, or of those of its messages whose bits are not set in ``left``."""
         if offset >= self.log.end:
             return
@@ -264,7 +264,7 @@ class Subscription:
             rest = self.cursor.ack_some(offset, *size, left)
         self._dispatcher.acked(offset, rest)
 
-    def ack_until(self, consumer: Consumer, offset: int, left: int | None = None) -> None:
+    def ack_until(self, offset: int, left: int | None = None) -> None:
         """Take an acknowledgement of an entry and all before it; of the entry itself all but ``left``."""
         if self.kind not in (Kind.EXCLUSIVE, Kind.FAILOVER) or offset >= self.log.end:
             return

@@ -33,8 +33,8 @@ MESSAGES = {
     "Connect": "1 client_version s!, 3 auth_data b, 4 protocol_version i32=0, 5 auth_method_name s",
     "Connected": "1 server_version s!, 2 protocol_version i32=0, 3 max_message_size i32, 4 feature_flags FeatureFlags",
     "Subscribe": "1 topic s!, 2 subscription s!, 3 subType i32!, 4 consumer_id u64!, 5 request_id u64!, "
-    "6 consumer_name s, 7 priority_level i32, 8 durable bool=true, 9 start_message_id MessageId, 11 read_compacted bool, "
-    "12 schema Schema, 13 initialPosition i32=0, 15 force_topic_creation bool=true, "
+    "6 consumer_name s, 7 priority_level i32, 8 durable bool=true, 9 start_message_id MessageId, "
+    "11 read_compacted bool, 12 schema Schema, 13 initialPosition i32=0, 15 force_topic_creation bool=true, "
     "16 start_message_rollback_duration_sec u64=0, 17 keySharedMeta KeySharedMeta, 19 consumer_epoch u64",
     "KeySharedMeta": "1 keySharedMode i32!, 3 hashRanges IntRange*, 4 allowOutOfOrderDelivery bool=false",
     "Producer": "1 topic s!, 2 producer_id u64!, 3 request_id u64!, 4 producer_name s, 5 encrypted bool=false, "
@@ -88,11 +88,13 @@ MESSAGES = {
     "12 unsubscribe Unsubscribe, 13 success Success, 14 error Error, 15 close_producer CloseProducer, "
     "16 close_consumer CloseConsumer, 17 producer_success ProducerSuccess, 18 ping Nothing, 19 pong Nothing, "
     "20 redeliver Redeliver, 21 partitioned_metadata PartitionedMetadata, "
-    "22 partitioned_metadata_response PartitionedMetadataResponse, 23 lookup Lookup, 24 lookup_response LookupResponse, "
-    "25 consumer_stats ConsumerStats, 26 consumer_stats_response ConsumerStatsResponse, 28 seek Seek, "
+    "22 partitioned_metadata_response PartitionedMetadataResponse, 23 lookup Lookup, "
+    "24 lookup_response LookupResponse, 25 consumer_stats ConsumerStats, "
+    "26 consumer_stats_response ConsumerStatsResponse, 28 seek Seek, "
     "29 get_last_message_id GetLastMessageId, 30 get_last_message_id_response GetLastMessageIdResponse, "
-    "31 active_consumer_change ActiveConsumerChange, 32 get_topics GetTopics, 33 get_topics_response GetTopicsResponse, "
-    "34 get_schema GetSchema, 35 get_schema_response GetSchemaResponse, 38 ack_response AckResponse, "
+    "31 active_consumer_change ActiveConsumerChange, 32 get_topics GetTopics, "
+    "33 get_topics_response GetTopicsResponse, 34 get_schema GetSchema, 35 get_schema_response GetSchemaResponse, "
+    "38 ack_response AckResponse, "
     "39 get_or_create_schema Request, 40 get_or_create_schema_response GetOrCreateSchemaResponse, "
     "50 new_transaction Request, 52 add_partitions Request, 54 add_subscriptions Request, 56 end_transaction Request, "
     "62 connect_coordinator Request, 64 watch_topics Request",
