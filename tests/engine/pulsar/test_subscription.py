@@ -1,0 +1,272 @@
+"""Subscriptions of all four types in virtual time: consumers that come, go, acknowledge, ask again and read slowly."""
+
+import itertools
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+
+from mqtool.engine.pulsar.cursor import Cursor
+from mqtool.engine.pulsar.entries import Entry
+from mqtool.engine.pulsar.refusal import RefusedError
+from mqtool.engine.pulsar.subscription import Consumer, KeyPolicy, Kind, Subscription
+
+KEYS = [f"key{number}".encode() for number in range(5)]
+
+
+class Entries:
+    """A queue in memory."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.all: list[Entry] = []
+        self.end = 0
+
+    def append(self, size: int, *, is_raw: bool, key: bytes, deliver_at: int, is_marker: bool = False) -> Entry:
+        offset = self.end
+        messages, size = (size, 1) if is_raw else (size, size)
+        made = Entry(offset, size, messages, size > 1, b"", key, deliver_at, is_marker, "", 100)
+        self.all += [made] * size
+        self.end += size
+        return made
+
+    def entry(self, offset: int) -> Entry | None:
+        return self.all[offset]
+
+    def size_at(self, offset: int) -> tuple[int, int] | None:
+        found = self.all[offset] if offset < self.end else None
+        return (found.size, found.messages) if found and found.offset == offset else None
+
+    def next_readable(self, offset: int) -> int:
+        return offset + 1
+
+
+class Client:
+    """A consumer's side: what it was given and has neither acknowledged nor given back."""
+
+    def __init__(self, machine: "Subscribed") -> None:
+        self.machine = machine
+        self.is_backed_up = False
+        self.granted = 0
+        self.taken = 0
+        self.has: dict[int, int] = {}  # messages that are not acknowledged, as bits
+
+    def deliver(self, consumer: Consumer, entry: Entry, left: int | None, count: int) -> None:
+        everything = (1 << entry.messages) - 1
+        given = everything if left is None else left
+        assert consumer in self.machine.subscription.consumers
+        assert not self.is_backed_up
+        assert self.granted > self.taken, "nothing is given without permits, though a batch may take more than there are"
+        self.taken += given.bit_count()
+        self.machine.delivered(self, entry, given, count)
+
+    def tell_active(self, consumer: Consumer, is_active: bool) -> None:
+        if is_active:
+            self.machine.active = self
+
+
+class Subscribed(RuleBasedStateMachine):
+    """A subscription, and what it may and must do."""
+
+    clients = Bundle("clients")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000_000
+        self.log = Entries()
+        self.numbers = itertools.count()
+        self.acked: set[tuple[int, int]] = set()  # offset of an entry and index of a message of it
+        self.holders: dict[int, Client] = {}
+        self.active: Client | None = None
+        self.last_of_key: dict[bytes, int] = defaultdict(lambda: -1)
+        self.asked_again: set[int] = set()
+        self.was_moved = False
+
+    @initialize(kind=st.sampled_from(Kind))
+    def begin(self, kind: Kind) -> None:
+        self.kind = kind
+        self.subscription = Subscription("s", self.log, Cursor(0), "persistent://public/default/t")
+        self.there: dict[Client, Consumer] = {}
+
+    # What happens
+
+    @rule(
+        size=st.sampled_from([1, 1, 1, 2, 5]),
+        is_raw=st.booleans(),
+        key=st.sampled_from(KEYS),
+        delay=st.sampled_from([0, 0, 0, 500]),
+        is_marker=st.sampled_from([False] * 9 + [True]),
+    )
+    def send(self, size: int, is_raw: bool, key: bytes, delay: int, is_marker: bool) -> None:
+        deliver_at = self.now + delay if delay else 0
+        made = self.log.append(size, is_raw=is_raw, key=key, deliver_at=deliver_at, is_marker=is_marker)
+        if is_marker:
+            self.acked |= {(made.offset, index) for index in range(made.messages)}
+
+    @rule(target=clients, name=st.sampled_from("abc"), priority=st.sampled_from([0, 0, 1]))
+    def join(self, name: str, priority: int) -> Client:
+        client = Client(self)
+        consumer = Consumer(client, next(self.numbers), name, priority, KeyPolicy())
+        try:
+            self.subscription.add(consumer, self.kind, self.now)
+        except RefusedError:
+            assert self.kind is Kind.EXCLUSIVE and self.there
+        else:
+            if not self.there:
+                self.last_of_key.clear()
+            self.there[client] = consumer
+        return client
+
+    @rule(client=consumes(clients))
+    def leave(self, client: Client) -> None:
+        if (consumer := self.there.pop(client, None)) is not None:
+            self.asked_again |= set(client.has)
+            self.subscription.remove(consumer, self.now)
+            self.holders = {offset: one for offset, one in self.holders.items() if one is not client}
+
+    @rule(client=clients, permits=st.sampled_from([1, 3, 20]))
+    def flow(self, client: Client, permits: int) -> None:
+        if (consumer := self.there.get(client)) is not None:
+            client.granted += permits
+            self.subscription.flow(consumer, permits)
+
+    @rule(client=clients, is_backed_up=st.booleans())
+    def back_up(self, client: Client, is_backed_up: bool) -> None:
+        client.is_backed_up = is_backed_up
+
+    @rule(client=clients, data=st.data())
+    def ack(self, client: Client, data: st.DataObject) -> None:
+        if client in self.there and client.has:
+            offset = data.draw(st.sampled_from(sorted(client.has)))
+            self._acked(client, offset, client.has.pop(offset))
+            self.subscription.ack(offset)
+
+    @rule(client=clients, data=st.data())
+    def ack_some(self, client: Client, data: st.DataObject) -> None:
+        """Acknowledge some messages of a batch; clients repeat sets, and widen them after a redelivery."""
+        if client in self.there and client.has:
+            offset = data.draw(st.sampled_from(sorted(client.has)))
+            left = data.draw(st.integers(0, (1 << self.log.all[offset].messages) - 1))
+            self._acked(client, offset, ~left & (1 << self.log.all[offset].messages) - 1)
+            client.has[offset] &= left
+            if not client.has[offset]:
+                del client.has[offset]
+            self.subscription.ack(offset, left)
+
+    @precondition(lambda self: self.kind in (Kind.EXCLUSIVE, Kind.FAILOVER))
+    @rule(client=clients, data=st.data())
+    def ack_all(self, client: Client, data: st.DataObject) -> None:
+        if client in self.there and client.has:
+            until = data.draw(st.sampled_from(sorted(client.has)))
+            for entry in {one.offset: one for one in self.log.all[: until + 1]}.values():
+                self.acked |= {(entry.offset, index) for index in range(entry.messages)}
+                client.has.pop(entry.offset, None)
+                self.holders.pop(entry.offset, None)
+            self.subscription.ack_until(until)
+
+    @rule(offset=st.integers(0, 60), left=st.one_of(st.none(), st.integers(0, 31)))
+    def ack_what_is_not_there(self, offset: int, left: int | None) -> None:
+        if self.log.size_at(offset) is None:
+            self.subscription.ack(offset, left)
+
+    @rule(client=clients, all_of_it=st.booleans(), data=st.data())
+    def redeliver(self, client: Client, all_of_it: bool, data: st.DataObject) -> None:
+        if (consumer := self.there.get(client)) is None:
+            return
+        offsets = None
+        if not all_of_it and self.kind in (Kind.SHARED, Kind.KEY_SHARED):
+            offsets = data.draw(st.lists(st.integers(0, 60), max_size=4))
+        back = [*client.has] if offsets is None else [one for one in offsets if one in client.has]
+        for offset in back:
+            self.asked_again.add(offset)
+            client.has.pop(offset, None)
+            self.holders.pop(offset, None)
+        self.subscription.redeliver(consumer, offsets)
+
+    @rule(milliseconds=st.sampled_from([1, 400, 1000]))
+    def time_passes(self, milliseconds: int) -> None:
+        self.now += milliseconds
+        self.subscription.dispatch(self.now)
+
+    # What must hold
+
+    def _acked(self, client: Client, offset: int, bits: int) -> None:
+        messages = self.log.all[offset].messages
+        self.acked |= {(offset, index) for index in range(messages) if bits >> index & 1}
+        if all((offset, index) in self.acked for index in range(messages)):
+            self.holders.pop(offset, None)
+
+    def delivered(self, client: Client, entry: Entry, given: int, count: int) -> None:
+        assert not entry.is_marker
+        for index in range(entry.messages):
+            assert bool(given >> index & 1) == ((entry.offset, index) not in self.acked), "just what is not acknowledged"
+        holder = self.holders.get(entry.offset)
+        if self.kind is Kind.EXCLUSIVE:
+            assert holder in (None, client)
+            assert [*self.there] == [client]
+        elif self.kind is Kind.FAILOVER:
+            assert client is self.active, "only the active one is given anything"
+        else:
+            assert holder is None, "it is with nobody else"
+            assert entry.deliver_at <= self.now, "not before its time"
+            assert (count > 0) <= (entry.offset in self.asked_again)
+        if self.kind is Kind.KEY_SHARED:
+            others = [one for offset, one in self.holders.items() if self.log.all[offset].key == entry.key]
+            assert all(one is client for one in others), "a key is with one at a time"
+            if entry.offset not in self.asked_again and not entry.deliver_at:
+                first = [
+                    one
+                    for one in self.log.all[: entry.offset]
+                    if one.key == entry.key and not one.deliver_at and not one.is_marker
+                    and any((one.offset, index) not in self.acked for index in range(one.messages))
+                ]
+                assert all(one.offset in self.holders for one in first), "those before it with its key were given"
+        client.has[entry.offset] = given
+        self.holders[entry.offset] = client
+
+    @invariant()
+    def the_cursor_passes_nothing_that_is_not_acknowledged(self) -> None:
+        if not hasattr(self, "subscription"):
+            return
+        cursor = self.subscription.cursor
+        for offset, entry in enumerate(self.log.all):
+            if cursor.is_acked(offset):
+                assert all((entry.offset, index) in self.acked for index in range(entry.messages))
+            left = cursor.left.get(entry.offset)
+            if left is not None:
+                for index in range(entry.messages):
+                    assert bool(left >> index & 1) == ((entry.offset, index) not in self.acked)
+
+    def teardown(self) -> None:
+        """Have one consumer take all that is left: every message is acknowledged in the end."""
+        if not hasattr(self, "subscription"):
+            return
+        for client, consumer in [*self.there.items()]:
+            del self.there[client]
+            self.subscription.remove(consumer, self.now)
+        self.holders.clear()
+        self.last_of_key.clear()
+        self.asked_again |= {entry.offset for entry in self.log.all}
+        last = Client(self)
+        consumer = self.there[last] = Consumer(last, 1 << 20, "last")
+        self.subscription.add(consumer, self.kind, self.now)
+        last.granted = 1 << 30
+        self.subscription.flow(consumer, last.granted)
+        for _ in range(3):
+            self.now += 2000
+            while self.subscription.dispatch(self.now):
+                pass
+            for offset, given in [*last.has.items()]:
+                self._acked(last, offset, given)
+                self.subscription.ack(offset)
+            last.has.clear()
+        for entry in self.log.all:
+            assert all((entry.offset, index) in self.acked for index in range(entry.messages)), "every one came"
+        assert self.subscription.cursor.next_offset == self.log.end
+        assert not self.subscription.cursor.left and not len(self.subscription.cursor.spans)
+
+
+TestSubscribed: Any = Subscribed.TestCase
+TestSubscribed.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
