@@ -25,6 +25,7 @@ OF_SERVER = {
     "get_last_message_id_response": (),
 }
 """What a server may say in its own way."""
+_WHOSE = ("consumer_id", "producer_id", "request_id")
 
 
 class Flow:
@@ -81,7 +82,7 @@ class Flow:
     def _as_ours(self, command: Command) -> Command:
         """Return a command with ids of the generation that a new topic has here."""
         ids = []
-        if command.name in ("ack",):
+        if command.name == "ack":
             ids = [*command.body.message_id]
         elif command.name == "redeliver":
             ids = [*command.body.message_ids]
@@ -98,7 +99,7 @@ def note(told: dict[Any, list[Any]], command: Command) -> None:
     name, body, _ = command
     if name == "ping":  # the real one asks whether a consumer is there, even on the connection that has just spoken
         return
-    of = next((getattr(body, id) for id in ("consumer_id", "producer_id", "request_id") if hasattr(body, id)), None)
+    of = next((getattr(body, field) for field in _WHOSE if hasattr(body, field)), None)
     said = plain(command)
     if name == "active_consumer_change" and told[name, of] and told[name, of][-1] == said:
         return  # how often depends on how long the real one took to answer
@@ -112,9 +113,9 @@ def plain(command: Command) -> Any:
         body.ClearField(field)
     for field in ("message_id", "last_message_id", "consumer_mark_delete_position"):
         if field in body.DESCRIPTOR.fields_by_name and body.HasField(field):
-            id = getattr(body, field)
-            if id.ledgerId < 1 << 62:
-                id.ledgerId = 1
+            place = getattr(body, field)
+            if place.ledgerId < 1 << 62:
+                place.ledgerId = 1
     return name, str(body), contents(payload) if payload is not None else None
 
 

@@ -1,0 +1,131 @@
+"""Entries as they are stored, and as consumers get them back."""
+
+import zlib
+from typing import Any
+
+import crc32c
+import lz4.block
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqtool.engine.pulsar import compression
+from mqtool.engine.pulsar.entries import RAW, ToStore, entry_of, to_store
+from mqtool.engine.pulsar.frames import ChecksumError, Payload, build_batch_body, build_payload
+from mqtool.engine.pulsar.wire import MessageMetadata, SingleMetadata
+from mqtool.formats.new_message import NewMessage
+from mqtool.formats.properties import pairs_of
+from mqtool.formats.stored_message import StoredMessage
+from tests.engine.pulsar.flows import contents
+
+MOST = 1 << 16
+texts = st.one_of(
+    st.binary(max_size=12), st.text(max_size=6).map(str.encode), st.sampled_from([b"TAGS", b"KEYS", b"DELAY"])
+)
+properties = st.lists(st.tuples(texts, texts), max_size=3)
+COMPRESS: dict[int, Any] = {
+    compression.NONE: bytes,
+    compression.LZ4: lambda body: lz4.block.compress(body, store_size=False),
+    compression.ZLIB: zlib.compress,
+    compression.ZSTD: zstandard.ZstdCompressor().compress,
+}
+
+
+def metadata_of(pairs: list[tuple[bytes, bytes]], **fields: Any) -> Any:
+    made = MessageMetadata(producer_name="p", sequence_id=7, publish_time=1_700_000_000_000, **fields)
+    for name, value in pairs:
+        made.properties.add(key=name, value=value)
+    return made
+
+
+def stored(entry: ToStore, first: int = 40) -> list[StoredMessage]:
+    return [
+        StoredMessage(NewMessage("T", 0, body, text), 0, first + place, 0, 0)
+        for place, (body, text) in enumerate(entry.records)
+    ]
+
+
+@given(properties, texts, st.binary(max_size=40), st.sampled_from(sorted(COMPRESS)))
+@settings(max_examples=80, deadline=None)
+def test_a_single_message_comes_back_as_it_was_sent(pairs: Any, key: bytes, body: bytes, kind: int) -> None:
+    metadata = metadata_of(pairs, partition_key=key, event_time=5, ordering_key=b"\xff\0")
+    metadata.compression, metadata.uncompressed_size = kind, len(body)
+    payload = build_payload(metadata.SerializeToString(), COMPRESS[kind](body))
+
+    entry = entry_of(stored(to_store(payload, MOST)))
+
+    assert to_store(payload, MOST).records[0].body == body, "consumers of RocketMQ read it"
+    assert contents(entry.payload) == contents(payload)
+    assert (entry.offset, entry.size, entry.messages, entry.key) == (40, 1, 1, b"\xff\0")
+
+
+@given(st.lists(st.tuples(properties, texts, st.binary(max_size=40)), min_size=1, max_size=5))
+@settings(max_examples=80, deadline=None)
+def test_a_batch_is_stored_as_its_messages_and_comes_back_whole(messages: Any) -> None:
+    parts = []
+    for pairs, key, body in messages:
+        single = SingleMetadata(partition_key=key, payload_size=len(body))
+        for name, value in pairs:
+            single.properties.add(key=name, value=value)
+        parts.append(Payload(single.SerializeToString(), body))
+    plain = build_batch_body(parts)
+    metadata = metadata_of([], num_messages_in_batch=len(parts), compression=compression.ZLIB)
+    metadata.uncompressed_size = len(plain)
+    payload = build_payload(metadata.SerializeToString(), zlib.compress(plain))
+
+    to_be_stored = to_store(payload, MOST)
+    entry = entry_of(stored(to_be_stored))
+
+    assert [one.body for one in to_be_stored.records] == [body for _, _, body in messages]
+    assert contents(entry.payload) == contents(payload)
+    assert (entry.offset, entry.size, entry.messages, entry.is_batch) == (40, len(parts), len(parts), True)
+
+
+def test_consumers_of_rocketmq_see_keys_tags_and_properties() -> None:
+    metadata = metadata_of([(b"color", b"red"), (b"TAGS", b"TagA"), (b"DELAY", b"3")], partition_key=b"order 7")
+    payload = build_payload(metadata.SerializeToString(), b"body")
+
+    [record] = to_store(payload, MOST).records
+
+    pairs = pairs_of(record.properties)
+    assert (pairs[b"color"], pairs[b"TAGS"], pairs[b"KEYS"]) == (b"red", b"TagA", b"order 7")
+    assert b"DELAY" not in pairs, "what RocketMQ goes by is nothing that others can set"
+    assert contents(entry_of(stored(to_store(payload, MOST))).payload) == contents(payload)
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        ({"encryption_keys": [b"k"]}, b"secret"),
+        ({"uuid": "u", "chunk_id": 0, "num_chunks_from_msg": 2}, b"half"),
+        ({"compression": compression.ZLIB, "uncompressed_size": 5}, b"no zlib"),
+        ({"compression": compression.ZLIB, "uncompressed_size": 4}, zlib.compress(b"other size")),
+        ({"compression": compression.ZLIB, "uncompressed_size": MOST + 1}, zlib.compress(bytes(MOST + 1))),
+        (
+            {"compression": compression.ZSTD, "uncompressed_size": 9},
+            zstandard.ZstdCompressor().compress(bytes(1 << 24)),
+        ),
+        ({"compression": 17, "uncompressed_size": 5}, b"bytes"),
+        ({"num_messages_in_batch": 3}, b"\0\0\0\2\x18\1a"),
+        ({"num_messages_in_batch": -1}, b""),
+        ({"partition_key": b"k" * 40_000}, b"body"),
+    ],
+)
+def test_what_cannot_be_taken_apart_is_stored_as_it_came(fields: dict[str, Any], body: bytes) -> None:
+    payload = build_payload(metadata_of([(b"a", b"b")], **fields).SerializeToString(), body)
+
+    entry = to_store(payload, MOST)
+
+    assert [one.body for one in entry.records] == [payload]
+    assert RAW in pairs_of(entry.records[0].properties)
+    assert entry_of(stored(entry)).payload == payload
+
+
+def test_a_wrong_checksum_is_told() -> None:
+    payload = bytearray(build_payload(metadata_of([]).SerializeToString(), b"body"))
+    assert crc32c.crc32c(bytes(payload[6:])) == int.from_bytes(payload[2:6], "big")
+    payload[-1] ^= 1
+
+    with pytest.raises(ChecksumError):
+        to_store(bytes(payload), MOST)
