@@ -8,7 +8,6 @@ which wakes the server of that door: so what comes in by one door reaches those 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mqtool.engine.broker.settings import Role
 from mqtool.engine.streams.server import Limits, StreamServer
 from mqtool.engine.streams.tls import TlsSettings
 from mqtool.errors import MissingExtraError, UsageError
@@ -48,8 +47,6 @@ def _pulsar(broker: "Broker", tls: TlsSettings, limits: Limits, clock: Clock) ->
     if broker.access is not None:
         text = "pulsarPort: who a Pulsar client is cannot be told yet: it is not served beside aclEnable=true"
         raise UsageError(text)
-    if broker.state.role is Role.SLAVE:
-        raise UsageError("pulsarPort: a slave serves no Pulsar clients, which acknowledge what they read")
     door = PulsarDoor(broker, clock())
     return joined(door, PulsarServer(door, tls, limits, clock))
 

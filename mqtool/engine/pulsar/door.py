@@ -13,6 +13,7 @@ from mqtool.engine.broker.awaited_flushes import Safety
 from mqtool.engine.broker.door import Door
 from mqtool.engine.broker.operations.refusal import RefusedError as NotDoneError
 from mqtool.engine.broker.operations.send import NewTopic
+from mqtool.engine.broker.settings import Role
 from mqtool.engine.pulsar.entries import ToStore, batch_body, to_store
 from mqtool.engine.pulsar.frames import ChecksumError, Command, crc32c
 from mqtool.engine.pulsar.names import TopicName
@@ -56,6 +57,9 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         self.hang_up: Callable[[Peer, str], None] = lambda _peer, _why: None
         self._now = now
         self._started = now
+        self._is_of_slave = broker.state.role is Role.SLAVE
+        if self._is_of_slave:
+            log.warning("pulsarPort: a slave serves no Pulsar clients; they are turned away until it is a master")
         self._names = itertools.count()
         self._ready: set[tuple[str, int]] = set()  # queues in which something may be given out
         self._dues: dict[Durable, tuple[Queue, int]] = {}  # when something may be given out, of subscriptions that wait
@@ -109,6 +113,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         name, body, payload = given
         if not session.is_connected and name not in ("connect", "ping", "pong"):
             raise FormatError(f"{name} before connect", 0)
+        if self._is_of_slave:
+            raise FormatError("a slave serves no Pulsar clients", 0)
         if name == "connect":
             self._connect(session, body)
         elif name == "send":
@@ -711,9 +717,8 @@ class PulsarDoor(Door[Frame, PulsarSession]):
         session.say("get_schema_response", request_id=body.request_id, error_code=error, error_message=text)
 
     def _new_schema(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
-        error = int(PulsarError.NOT_ALLOWED)
-        text = "Schemas are not kept"
-        session.say("get_or_create_schema_response", request_id=body.request_id, error_code=error, error_message=text)
+        # An empty version says that the topic has no schema: producers of several go on with that.
+        session.say("get_or_create_schema_response", request_id=body.request_id, schema_version=b"")
 
     def _no_transactions(self, session: PulsarSession, body: Any, now: int) -> None:  # noqa: ARG002
         session.refuse(body.request_id, PulsarError.NOT_ALLOWED, "Transactions are not enabled.")

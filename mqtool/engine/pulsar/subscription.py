@@ -269,6 +269,11 @@ class Subscription:
         if self.kind not in (Kind.EXCLUSIVE, Kind.FAILOVER) or offset >= self.log.end:
             return
         size = self._dispatcher.size_of(offset) or self.log.size_at(offset)
+        if size is None and left is None and offset >= max(self.cursor.next_offset, self.log.start):
+            # The id before one that a client has: of a batch that is stored as its messages, the last of these.
+            if (entry := self.log.entry(offset)) is not None:
+                self.cursor.ack_until(entry.end)
+            return
         if size is None or self.cursor.next_offset >= offset + size[0]:
             return
         if left is None:

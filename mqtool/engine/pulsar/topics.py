@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from mqtool.engine.broker.consumer_offsets import UNKNOWN
+from mqtool.engine.broker.settings import Role
 from mqtool.engine.broker.topics import DEFAULT_TOPIC, MOST_QUEUES, fault_of_name, may_be_sent_to
 from mqtool.engine.pulsar.catalogue import Catalogue, Known
 from mqtool.engine.pulsar.cursor import Cursor
@@ -92,7 +93,7 @@ class PulsarTopics:
         self._next_save = now + INTERVAL_MS
         self.is_full_of = broker.store.config.number("maxMessageSize", 4 << 20)
         self.most_message = self.is_full_of - _MEBIBYTE_16
-        for key, kept in self._files.load():
+        for key, kept in self._files.load() if broker.state.role is not Role.SLAVE else ():
             self._take_up(key, kept)
 
     def _take_up(self, key: CursorKey, kept: Kept) -> None:

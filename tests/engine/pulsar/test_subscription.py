@@ -21,7 +21,8 @@ from mqtool.engine.pulsar.entries import Entry
 from mqtool.engine.pulsar.refusal import RefusedError
 from mqtool.engine.pulsar.subscription import Consumer, KeyPolicy, Kind, Subscription
 
-KEYS = [f"key{number}".encode() for number in range(3)]
+KEYS = [b"k0", b"k1", b"order-2"]
+"""Of these k1 and order-2 go over to c3 where that joins c1 and c2."""
 
 
 class Entries:
@@ -99,7 +100,7 @@ class Subscribed(RuleBasedStateMachine):
         self.there: dict[Client, Consumer] = {}
         for number in range(6):
             self.send(1 + 4 * (number == 4), number == 5, KEYS[number % 3], 0, False)
-        joined = [self.join(name, 0) for name in ("a" if kind is Kind.EXCLUSIVE else "ab")]
+        joined = [self.join(name, 0) for name in (["c1"] if kind is Kind.EXCLUSIVE else ["c1", "c2"])]
         for client in joined:
             self.flow(client, 3)
         return multiple(*joined)
@@ -119,7 +120,7 @@ class Subscribed(RuleBasedStateMachine):
         if is_marker:
             self.acked |= {(made.offset, index) for index in range(made.messages)}
 
-    @rule(target=clients, name=st.sampled_from("abc"), priority=st.sampled_from([0, 0, 1]))
+    @rule(target=clients, name=st.sampled_from(["c1", "c2", "c3", "c3"]), priority=st.sampled_from([0, 0, 1]))
     def join(self, name: str, priority: int) -> Client:
         client = Client(self)
         consumer = Consumer(client, next(self.numbers), name, priority, KeyPolicy())
@@ -288,3 +289,73 @@ class Subscribed(RuleBasedStateMachine):
 
 TestSubscribed: Any = Subscribed.TestCase
 TestSubscribed.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+class Taker:
+    """A consumer's side that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.is_backed_up = False
+        self.has: list[int] = []
+
+    def deliver(self, consumer: Consumer, entry: Entry, left: int | None, count: int) -> None:  # noqa: ARG002
+        self.has.append(entry.offset)
+
+    def tell_active(self, consumer: Consumer, is_active: bool) -> None:
+        raise NotImplementedError
+
+
+def joined(subscription: Subscription, name: str, permits: int, policy: KeyPolicy | None = None) -> Taker:
+    taker = Taker()
+    consumer = Consumer(taker, len(subscription.consumers), name, 0, policy)
+    subscription.add(consumer, Kind.KEY_SHARED, 0)
+    subscription.flow(consumer, permits)
+    return taker
+
+
+def test_a_key_goes_over_to_a_newcomer_once_all_that_was_given_of_it_is_acknowledged() -> None:
+    log = Entries()
+    subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+    first, second = joined(subscription, "c1", 100), joined(subscription, "c2", 100)
+    for _ in range(2):
+        log.append(1, is_raw=False, key=b"k1", deliver_at=0)
+    subscription.dispatch(0)
+    third = joined(subscription, "c3", 100)
+    log.append(1, is_raw=False, key=b"k1", deliver_at=0)
+    subscription.dispatch(0)
+    assert (first.has, second.has, third.has) == ([], [0, 1], [])
+
+    subscription.ack(0)
+    subscription.dispatch(0)
+    assert third.has == []
+    subscription.ack(1)
+    subscription.dispatch(0)
+    assert third.has == [2]
+
+
+def test_what_is_acknowledged_of_a_batch_stays_so_whatever_a_client_says_later() -> None:
+    log = Entries()
+    log.append(5, is_raw=False, key=b"k", deliver_at=0)
+    subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+
+    subscription.ack(0, 0b11100)
+    subscription.ack(0, 0b11111)
+    assert subscription.cursor.left == {0: 0b11100}
+    subscription.ack(0, 0b00011)
+
+    assert (subscription.cursor.next_offset, subscription.cursor.left) == (5, {})
+
+
+def test_what_a_consumer_leaves_behind_goes_to_another() -> None:
+    log = Entries()
+    subscription = Subscription("s", log, Cursor(0), "persistent://public/default/t")
+    first, second = joined(subscription, "c1", 100), joined(subscription, "c2", 100)
+    for key in (b"k0", b"k1", b"k0"):
+        log.append(1, is_raw=False, key=key, deliver_at=0)
+    subscription.dispatch(0)
+    assert (first.has, second.has) == ([0, 2], [1])
+
+    subscription.remove(subscription.consumers[0], 0)
+    subscription.dispatch(0)
+
+    assert second.has == [1, 0, 2]
