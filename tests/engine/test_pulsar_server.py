@@ -95,7 +95,10 @@ def test_topics_of_rocketmq_with_several_queues_have_partitions(broker: mqtool.B
 
 
 def test_there_is_no_port_for_pulsar_where_access_is_controlled(tmp_path: Path) -> None:
-    settings = {"aclEnable": True, "rocketmq.acl.plain.file": str(tmp_path / "plain_acl.yml")}
+    settings: dict[str, str | int | bool] = {
+        "aclEnable": True,
+        "rocketmq.acl.plain.file": str(tmp_path / "plain_acl.yml"),
+    }
     (tmp_path / "plain_acl.yml").write_text("accounts: []\n")
 
     with pytest.raises(UsageError, match="pulsarPort"), mqtool.Broker(tmp_path / "s", pulsar=True, settings=settings):
