@@ -1476,6 +1476,11 @@ _ROWS = {
             }
         ],
     ),
+    "a message whose address is damaged has its places in light queues in a new store": (
+        "special-533-clean",
+        "salvage",
+        [{"op": "write", "file": "commitlog/00000000000000000000", "at": 10584, "hex": "39"}],
+    ),
 }  # fmt: skip
 
 RECIPES = {

@@ -402,6 +402,7 @@ class Survey:
         most = self.log_size() // layout.MIN_SIZE
         room = self.lost_size // layout.MIN_SIZE
         order = arrange(self.queues, lambda run: most if run.length > 1 else room, self._is_fixed)
+        self._fill_light(order)
         self.take_end()
         self._take_misplaced(order)
         for (topic, _), run in order.left_out:
@@ -518,6 +519,16 @@ class Survey:
                 reason = f"{skipped.reason}, and its queue has that message or none is missing there"
                 self.skipped.append(dataclasses.replace(skipped, reason=reason))
 
+    def _fill_light(self, order: Order) -> None:
+        """Leave out of what is missing the places in light queues of misplaced records that are copied."""
+        there: dict[QueueKey, list[int]] = collections.defaultdict(list)
+        for address in order.found:
+            known = self.misplaced[address].known
+            for name, offset in known.light if known else ():
+                there[name, 0].append(offset)
+        for address, some in order.missing.items() if there else ():
+            order.missing[address] = [part for one in some for part in _parts_without(one, there.get(one.queue, []))]
+
     def _lost_elsewhere(self, order: Order) -> "collections.Counter[str]":
         """Count the lost messages that heads and queue units tell of before and behind those that are copied."""
         lost: collections.Counter[str] = collections.Counter()
@@ -558,6 +569,17 @@ def _tell_of_edits(edits: Sequence[Edit], order: Order) -> Iterator[str]:
                 order.left_out.append(((name, 0), run))
     for sentences in told.values():
         yield from few_of(sentences)
+
+
+def _parts_without(missing: Missing, there: list[int]) -> Iterator[Missing]:
+    """Yield what is missing without the offsets that are there."""
+    start = missing.start
+    for offset in sorted(offset for offset in there if missing.start <= offset < missing.stop):
+        if start < offset:
+            yield missing._replace(start=start, stop=offset)
+        start = offset + 1
+    if start < missing.stop:
+        yield missing._replace(start=start)
 
 
 def _has_unit(known: Known) -> bool:
