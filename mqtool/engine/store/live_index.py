@@ -87,6 +87,10 @@ class LiveIndexFile:
         is_behind[1:] |= offsets[1:] < offsets[:-1]
         return int(np.argmax(is_behind)) if is_behind.any() else len(offsets)
 
+    def is_full_until(self, last_start: int) -> bool:
+        """Tell whether it is full of entries of messages that begin up to an address: another file may follow it."""
+        return self.is_full and self.count_until(last_start) == self.next - 1
+
     def _entries(self, count: int) -> "npt.NDArray[np.void]":
         at = layout.HEADER_SIZE + layout.SLOT_SIZE * self.shape.slots + layout.ENTRY_SIZE
         return np.fromfile(self.path, layout.ENTRY_DTYPE, count, offset=at)
@@ -237,7 +241,9 @@ class LiveIndex:
             last_start: that address.
             timestamp_of: tells when the message that begins at an address was stored, in ms.
         """
-        while len(self._all) > 1 and not self._all[-1].count_until(last_start):
+        while len(self._all) > 1 and not (
+            self._all[-2].is_full_until(last_start) and self._all[-1].count_until(last_start)
+        ):
             self._files.remove(self._all.pop().path)
         if self._all:
             last = self._all[-1]
