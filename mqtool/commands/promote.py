@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Make a slave the master.")
 @click.option("--broker", "broker_name", required=True, metavar="NAME", help="The name that master and slaves share.")
 @click.option(
-    "--to",
+    "--slave",
     "slave_id",
     type=click.IntRange(min=1),
     metavar="ID",

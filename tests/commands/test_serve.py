@@ -33,7 +33,9 @@ from tests.engine.remoting.test_server import on_a_loop
 from tests.traces import exchanges
 
 ROOT = Path(__file__).parent.parent.parent
-BOTH_READY = re.compile(r"mqtool: ready: name server (127\.0\.0\.1:\d+), broker (127\.0\.0\.1:\d+)\n")
+BOTH_READY = re.compile(
+    r"mqtool: ready: name server (127\.0\.0\.1:\d+), broker (127\.0\.0\.1:\d+)(?:, replication 127\.0\.0\.1:\d+)?\n"
+)
 READY = re.compile(r"mqtool: ready: name server (127\.0\.0\.1:\d+)\n")
 
 

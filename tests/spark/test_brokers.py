@@ -28,7 +28,7 @@ from mqtool.errors import (
     UsageError,
 )
 from mqtool.formats.topics import is_system_topic
-from mqtool.spark import brokers as module
+from mqtool.spark import queue_reader
 from mqtool.spark import queues as queues_module
 from mqtool.spark import sender as sender_module
 from mqtool.spark.broker_stream import QueuesStreamReader
@@ -126,7 +126,7 @@ def test_offsets_and_times_choose_what_is_read(broker: mqtool.Broker, monkeypatc
     assert bodies_of(rows) == sorted(numbers(40))
     middle = sorted(row["store_timestamp"] for row in rows)[20]
 
-    monkeypatch.setattr(module, "MAX_PART_MESSAGES", 7)
+    monkeypatch.setattr(queue_reader, "MAX_PART_MESSAGES", 7)
     assert read(address, topic=topic) == rows
     by_queue = [[row for row in rows if row["queue_id"] == queue] for queue in (0, 1)]
     assert read(address, subscribe=topic, startingOffsets=json.dumps({topic: {"broker-a:0": 5}})) == (

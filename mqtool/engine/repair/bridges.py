@@ -837,7 +837,7 @@ class Bridges:
 
         Of a blank record only the head.
         """
-        for low, high, first, last in self._stretches(start, stop):
+        for low, high, first, last in self._stretches(start, stop, _CHUNK):
             out = np.zeros(high - low, np.uint8)
             self._write(out, low, first, last)
             yield low, out
@@ -910,7 +910,7 @@ class Bridges:
         for is_long, some in itertools.groupby(holes, lambda hole: hole.size > _CHUNK):
             if is_long:
                 for hole in some:
-                    yield from ((low, high - low) for low, high, _, _ in self._stretches(hole.start, hole.end))
+                    yield from ((low, high - low) for low, high, _, _ in self._stretches(hole.start, hole.end, _CHUNK))
             else:  # a piece each; there may be many
                 starts, ends = np.array([(hole.start, hole.end) for hole in some], np.int64).T
                 last = self.rows.start.searchsorted(ends) - 1
@@ -918,7 +918,7 @@ class Bridges:
                 ends = np.where(self.rows.queue[last] == _BLANK, blank_ends, ends)
                 yield from zip(starts.tolist(), (ends - starts).tolist(), strict=True)
 
-    def _stretches(self, start: int, stop: int, size: int = _CHUNK) -> Iterator[tuple[int, int, int, int]]:
+    def _stretches(self, start: int, stop: int, size: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield the addresses between which each piece of a size lies, and which rows are in it."""
         starts, ends = self.rows.start, self._ends
         row, last = int(starts.searchsorted(start)), int(starts.searchsorted(stop))

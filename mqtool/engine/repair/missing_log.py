@@ -164,8 +164,9 @@ def _beside(root: Path) -> Iterator[Path]:
     for folder in _folders_in(root.parent):
         if folder != root:
             yield folder
-            if not any((folder / name).exists() for name in _OF_STORE):
-                yield from _folders_in(folder)
+            with contextlib.suppress(OSError):  # it may be of root alone, as lost+found is
+                if not any((folder / name).exists() for name in _OF_STORE):
+                    yield from _folders_in(folder)
 
 
 def _folders_in(folder: Path) -> list[Path]:

@@ -71,7 +71,7 @@ class Dispatcher:
         self.index = index
         self.on_arrival: OnArrival | None = None
         """Is told of each message that can now be read: topic, queue id, the offset behind it, tags code, the time."""
-        self.let_go: Callable[[str], object] | None = None
+        self.let_go: Callable[[str, int], object] | None = None
         """Lets go of the queues of a topic that was deleted where the log was written."""
         self.is_indexed = is_indexed
         self.next_offset = next_offset
@@ -175,7 +175,7 @@ class Dispatcher:
             queue = self.make_queue(topic, queue_id)
         if queue_offset == 0 < queue.next_offset and self.let_go is not None:
             log.warning("the queues of %s begin anew at %s of the log: it was deleted there", topic, physical_offset)
-            self.let_go(topic)
+            self.let_go(topic, self.reached.last_start)
             queue = self.make_queue(topic, queue_id)
         if not queue.next_offset and self._log.min_offset:  # those before it lay where the log does not begin any more
             queue.begin_at(queue_offset)

@@ -177,17 +177,22 @@ class Upkeep:
             if not self._cleaning and self._dispatcher.is_indexed:
                 self._expired += self._dispatcher.index.remove_expired(self._log.min_offset)
 
-    def let_go_topic(self, topic: str) -> Callable[[], None] | None:
+    def let_go_topic(self, topic: str, last: int | None = None) -> Callable[[], None] | None:
         """Let go of all queues of a topic, and return what removes their files; None where there are none.
 
         That may be called in any thread, more than once. Where it is not this one, somebody has to ``tick``: it waits
         until the messages of these queues are dispatched. Until it is done nothing is stored for the topic.
+
+        Args:
+            topic: its name.
+            last: where the last message begins that may be in these queues; by default the last of the log.
         """
         queues = self._queues.let_go(topic)
         if not queues:  # the name may be anything then, also one that leads out of the store
             return None
         self._cleaning = [queue for queue in self._cleaning if queue.key[0] != topic]
-        last, busy, leaving = self._log.last_start, threading.Lock(), self._queues.leaving
+        last = self._log.last_start if last is None else last
+        busy, leaving = threading.Lock(), self._queues.leaving
         files = [file for queue in queues for file in queue.let_go()]
 
         def remove() -> None:

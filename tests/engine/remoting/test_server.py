@@ -489,7 +489,7 @@ async def test_a_server_that_talks_nonsense_is_left() -> None:
     listener = await asyncio.start_server(nonsense, "127.0.0.1", 0)
     client = RemotingClient([f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"])
 
-    with pytest.raises(UnavailableError, match="closed the connection"):
+    with pytest.raises(UnavailableError, match="sends what is no frame"):
         await client.invoke(RemotingCommand(ECHO))
     listener.close()
 
@@ -503,7 +503,7 @@ async def test_a_connection_over_which_nothing_comes_any_more_is_given_up() -> N
         asked = [asyncio.create_task(client.invoke(RemotingCommand(ECHO), time)) for time in (SILENT_MS, 600_000)]
         with pytest.raises(UnavailableError, match="did not answer within 1,000 ms"):
             await asked[0]
-        with pytest.raises(UnavailableError, match="closed the connection"):
+        with pytest.raises(UnavailableError, match="fell silent, and the connection was given up"):
             await asked[1]
         listener.close()
         server = RemotingServer(Rules())

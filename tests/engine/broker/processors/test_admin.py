@@ -152,9 +152,13 @@ def test_every_setting_of_a_broker_is_either_changeable_or_taken_at_the_start(tm
     with broker_at_work(tmp_path) as asking:
         present = asking.broker.settings.texts()
         for name, value in present.items():
-            other = {"true": "false", "false": "true"}.get(value, f"{value}1")
+            other = {"true": "false", "false": "true"}.get(value, f"{value}1" if len(value) < 9 else f"{value[:-1]}1")
             answer = asking.ask(RequestCode.UPDATE_BROKER_CONFIG, f"{name}={other}".encode())
-            told = parse_settings(asking.ask(RequestCode.GET_BROKER_CONFIG).body.decode())[name]
+            all_told = parse_settings(asking.ask(RequestCode.GET_BROKER_CONFIG).body.decode())
+            if name == "innerClientAuthenticationCredentials":  # a secret
+                assert (answer.code, name in all_told) == (29, False)
+                continue
+            told = all_told[name]
             assert (answer.code, told) == ((29, value) if name in AT_START else (0, other))
 
 

@@ -240,8 +240,8 @@ def test_an_answer_waits_until_others_have_the_message_too_where_they_have_to(tm
         assert asking.door.next_tick(NOW) == NOW
         assert [(answer.code, answer.opaque) for _, answer in asking.door.tick(NOW)] == [(0, request.opaque)]
         log.confirmed_offset = ends[1] - 1
-        assert [*asking.door.tick(NOW + 4999)] == []
-        [(_, late)] = asking.door.tick(NOW + 5000)
+        assert [*asking.door.tick(NOW + 2999)] == []
+        [(_, late)] = asking.door.tick(NOW + 3000)
 
         assert (late.opaque, late.code) == (other.opaque, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
