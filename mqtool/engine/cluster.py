@@ -127,15 +127,16 @@ class Cluster:
 
         def told(broker: "_RunningBroker") -> None:
             keeper.listens_on(int(broker.rules.address.rpartition(":")[2]))
-            self.broker_addresses[number:] = [broker.rules.address, *self.broker_addresses[number + 1 :]]
-            self.brokers[number:] = [broker.rules, *self.brokers[number + 1 :]]
-            self.doors[number:] = [broker.servers, *self.doors[number + 1 :]]
-            self.door_addresses[number:] = [broker.addresses, *self.door_addresses[number + 1 :]]
-            self.replication_addresses[number:] = [
-                broker.rules.state.ha_address,
-                *self.replication_addresses[number + 1 :],
-            ]
-            self._running[number:] = [broker, *self._running[number + 1 :]]
+            listed: tuple[tuple[list[Any], Any], ...] = (
+                (self.broker_addresses, broker.rules.address),
+                (self.brokers, broker.rules),
+                (self.doors, broker.servers),
+                (self.door_addresses, broker.addresses),
+                (self.replication_addresses, broker.rules.state.ha_address),
+                (self._running, broker),
+            )
+            for every, its_own in listed:
+                every[number : number + 1] = [its_own]  # added at the first start
 
         configured = (role_of(config.settings), config.settings.broker_id)
         keeper = RoleKeeper(config, self._name_servers, make)
