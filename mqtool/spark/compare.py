@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mqtool.engine.repair.aligned import SIDES, are_sound
+from mqtool.formats.columns import distinct, is_among
 from mqtool.formats.identity import record_identities
 from mqtool.formats.scan import MessageTable
 from mqtool.spark import run_as_program
@@ -159,7 +160,7 @@ def _compare(item: Item) -> Iterator[pa.RecordBatch]:
     left, right = (_records(parts) for parts in item)
     both, in_left, in_right = np.intersect1d(left[0], right[0], return_indices=True)
     differs = both[np.any(left[1:, in_left] != right[1:, in_right], axis=0)]
-    only_left, only_right = np.setdiff1d(left[0], both), np.setdiff1d(right[0], both)
+    only_left, only_right = (distinct(side[0][~is_among(side[0], both)]) for side in (left, right))
     for parts, side, positions in (
         (item.left, ONLY_LEFT, only_left), (item.right, ONLY_RIGHT, only_right), (item.left, DIFFERS, differs),
     ):  # fmt: skip

@@ -465,11 +465,17 @@ class Scenario:
                 await asyncio.sleep(self._chance.expovariate(1 / member.group.slow_s))
             is_to_be_told = self._chance.random() < 0.5 if messages else self._is_quiet
             if is_to_be_told and not member.group.is_sync and member.is_up:
-                await consumer.commit()
+                await self._commit(member)
 
     async def _work(self, member: Member) -> None:
         if member.group.slow_s:
             await asyncio.sleep(self._chance.expovariate(1 / member.group.slow_s))
+
+    async def _commit(self, member: Member) -> None:
+        try:
+            await member.consumer.commit()
+        except MqtoolError as error:
+            self.world.note(member.name, f"commits nothing: {error}")
 
     async def _iterate_on(self, member: Member) -> None:
         consumer: LitePullConsumer = member.consumer
@@ -478,7 +484,7 @@ class Scenario:
             await self._work(member)
             self._ends(member, [message], is_success=True)
             if not member.group.is_sync and member.is_up and self._chance.random() < 0.3:
-                await consumer.commit()  # else it is consumed when the next is asked for
+                await self._commit(member)  # else it is consumed when the next is asked for
 
     async def _take_batches_on(self, member: Member) -> None:
         consumer: LitePullConsumer = member.consumer
@@ -491,9 +497,11 @@ class Scenario:
                         raise ListenerError  # they come again, first of all
                     self._ends(member, messages, is_success=True)
                 if self._is_quiet and not messages and not member.group.is_sync and member.is_up:
-                    await consumer.commit()  # nobody answers a commit, and one that is lost is known to nobody
+                    await self._commit(member)  # what was committed last may be known to nobody
             except ListenerError:
                 self.world.note(member.name, "gives messages back")
+            except MqtoolError as error:
+                self.world.note(member.name, f"commits nothing: {error}")
 
     async def _pull_on(self, member: Member, queue: MessageQueue) -> None:
         consumer: PullConsumer = member.consumer

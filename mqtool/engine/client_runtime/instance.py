@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqtool.engine.client import questions
@@ -54,7 +54,7 @@ class ClientOptions:
     unit_name: str = ""
     namespace: str = ""
     access_key: str = ""
-    secret_key: str = ""
+    secret_key: str = field(default="", repr=False)
     tls: bool = False
     authorities: "Path | None" = None
     poll_name_server_interval_ms: int = 30_000

@@ -239,7 +239,7 @@ class LitePullConsumer(Consumer):
         try:
             self._works.end_last(None if error else ConsumeStatus.SUCCESS, error)
             if kind is None and self.options.auto_commit and self._is_running:
-                await self.commit()
+                await self._offsets.persist(self._note_consumed())
         finally:
             await super().__aexit__(kind, error, trace)
 
@@ -282,7 +282,7 @@ class LitePullConsumer(Consumer):
         self._works.end_last(ConsumeStatus.SUCCESS)
         if self.options.auto_commit and self._clock() >= self._next_commit:
             self._next_commit = self._clock() + self.options.auto_commit_interval_millis
-            await self.commit()
+            await self._offsets.persist(self._note_consumed())
         if self._given and self._given.has_rest:
             return self._given
         with contextlib.suppress(TimeoutError):
@@ -343,6 +343,9 @@ class LitePullConsumer(Consumer):
 
         Args:
             timeout_ms: how long to wait for some; by default ``poll_timeout_millis``.
+
+        Raises:
+            MqtoolError: they could not be committed; the next commit includes them.
         """
         batch = await self._take_batch(timeout_ms)
         work = self._works.begin(batch.messages)
@@ -363,12 +366,22 @@ class LitePullConsumer(Consumer):
         return bool(self._batches)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Report what was consumed.
+        """Commit what was consumed, and return when the brokers have it.
+
+        What ``auto_commit`` commits is sent without waiting for an answer.
 
         Args:
             offsets: what is to be consumed next of some queues; by default what comes behind all that was given.
+
+        Raises:
+            UsageError: the consumer is not running.
+            MqtoolError: a broker refuses or cannot be reached; the offsets of other brokers' queues are committed.
         """
         self._check_running()
+        await self._offsets.commit(self._note_consumed(offsets))
+
+    def _note_consumed(self, offsets: Mapping[MessageQueue, int] | None = None) -> list[MessageQueue]:
+        """Note what was consumed, and return of which queues."""
         if offsets is None:
             self._works.end_last(ConsumeStatus.SUCCESS)
         self._note_given()
@@ -376,7 +389,7 @@ class LitePullConsumer(Consumer):
         queues = [queue for queue in wanted if queue in self._held or queue in self._sought]
         for queue in queues:
             self._offsets.update(queue, wanted[queue], increase_only=False)
-        await self._offsets.persist(queues)
+        return queues
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return what the group, or this broadcasting consumer, reads next of a queue; None without a commit."""

@@ -11,9 +11,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from mqtool.engine.client import fetching
+from mqtool.engine.client import fetching, questions
 from mqtool.engine.client_runtime.instance import Instance
-from mqtool.errors import AnswerTimeoutError, FormatError, MqtoolError
+from mqtool.errors import AnswerTimeoutError, FormatError, MqtoolError, WriteError
 from mqtool.formats.bodies import MessageQueue, build_body, by_queue, parse_body
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,9 @@ class OffsetStore(Protocol):
 
     async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Have what was noted of some queues outlast this client."""
+
+    async def commit(self, queues: Collection[MessageQueue]) -> None:
+        """Do the same, and return when it is done; raises MqtoolError where it fails."""
 
     async def hand_over(self, queue: MessageQueue) -> None:
         """Have what was noted of a queue outlast this client, and note nothing more: it is another's now."""
@@ -82,6 +85,19 @@ class BrokerOffsets(_Noted):
         """Tell the brokers, all of them at once; one that cannot be reached is told next time."""
         names = dict.fromkeys(queue.broker_name for queue in queues)
         await asyncio.gather(*(self._tell([one for one in queues if one.broker_name == name]) for name in names))
+
+    async def commit(self, queues: Collection[MessageQueue]) -> None:
+        """Tell the brokers, and wait for their answers; what one refuses does not keep the others from being told."""
+        noted = [(queue, self._offsets[queue]) for queue in queues]
+        asked = (self._ask(queue, offset) for queue, offset in noted)
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        for error in filter(None, outcomes):
+            raise error
+
+    async def _ask(self, queue: MessageQueue, offset: int) -> None:
+        question = questions.set_offset(self._group, queue.topic, queue.queue_id, offset)
+        await self._instance.ask_reader(queue.broker_name, question, _ANSWER_MS)
+        self._told[queue] = offset
 
     async def hand_over(self, queue: MessageQueue) -> None:
         """Tell the broker where this client was, unless it knows: whoever has the queue may be further by now."""
@@ -140,8 +156,15 @@ class FileOffsets(_Noted):
     def forget(self, queue: MessageQueue) -> None:
         """Keep the offset: no other member notes it, and here this one goes on when the queue comes back."""
 
-    async def persist(self, queues: Collection[MessageQueue]) -> None:  # noqa: ARG002
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
         """Write the file, beside the event loop; what it held goes to one of the same name with ``.bak``."""
+        try:
+            await self.commit(queues)
+        except WriteError as error:
+            log.warning("%s", error)
+
+    async def commit(self, queues: Collection[MessageQueue]) -> None:  # noqa: ARG002
+        """Do the same; raises WriteError."""
         await asyncio.to_thread(self._write)
 
     def _write(self) -> None:
@@ -158,4 +181,4 @@ class FileOffsets(_Noted):
                     self.path.replace(self.path.with_name("offsets.json.bak"))
                 new.replace(self.path)
         except OSError as error:
-            log.warning("the offsets cannot be kept in %s: %s", self.path, error.strerror or error)
+            raise WriteError(f"the offsets cannot be kept in {self.path}: {error.strerror or error}") from error

@@ -249,7 +249,7 @@ class _Merged(Survey):
         self._choose(slices, taken)
         self._drop_inner(slices, taken)
         for one, mask, edited, noted in zip(slices, taken, self._edited, self._taken_edits, strict=True):
-            noted.update(np.intersect1d(one.positions[mask], edited).tolist())
+            noted.update(np.intersect1d(one.positions[mask], edited, assume_unique=True).tolist())
         intervals = _stretches(slices, taken)
         bad = self._bad(slices, ours, intervals)
         covered = sorted([*intervals, *(interval for side in bad for interval in side.values())])

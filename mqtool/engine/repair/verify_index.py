@@ -21,6 +21,7 @@ from mqtool.errors import FormatError, NotFoundError
 from mqtool.formats import index_file as layout
 from mqtool.formats import kernels as plain
 from mqtool.formats import scan
+from mqtool.formats.columns import distinct, is_among
 from mqtool.formats.hashing import key_hash
 from mqtool.formats.message import Message, message_at
 from mqtool.formats.scan import Ints
@@ -438,7 +439,7 @@ class IndexJudge:
             offset = int(wanted.physical_offset[start])
             text = "a key of this message has no entry"
             if stop - start > 1:
-                messages = len(np.unique(wanted.physical_offset[start:stop]))
+                messages = len(distinct(wanted.physical_offset[start:stop]))
                 text = f"{stop - start:,} keys of {messages:,} messages from here on have no entry"
             yield finding(
                 "INDEX-MISSING",
@@ -459,9 +460,9 @@ class IndexJudge:
 
     def _is_record(self, offsets: Ints, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Tell which of some addresses have a record: most orphans point to where there is none."""
-        wanted = np.unique(offsets[mask])
+        wanted = distinct(offsets[mask])
         found = [table.column("position") for table in self.reader.commit_log.tables_at(wanted, self._kernels)]
-        return np.isin(offsets, np.concatenate([np.empty(0, np.int64), *found]))
+        return is_among(offsets, distinct(np.concatenate([np.empty(0, np.int64), *found])))
 
     def _kind(self, offset: int, hashed: int) -> "_Kind":
         """Tell whether the message at an address has a key, or the tag, of this hash."""

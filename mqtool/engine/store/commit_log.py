@@ -14,6 +14,7 @@ from mqtool.engine.store.packed import READ_PACKED, PackedPath, is_packed_name, 
 from mqtool.errors import NotFoundError, UsageError
 from mqtool.formats import commit_log, scan
 from mqtool.formats import kernels as plain
+from mqtool.formats.columns import distinct
 
 STEP = 32 << 20
 SIZE_BYTES = 8
@@ -230,10 +231,10 @@ class CommitLog(FileQueue):
 
     def tables_at(self, offsets: scan.Ints, kernels: Any) -> Iterator[scan.MessageTable]:
         """Yield the messages that begin at some addresses, in the order of the log; the others are left out."""
-        offsets = np.unique(offsets)
+        offsets = distinct(offsets)
         segments = self.segments
         starts_of_segments = [segment.start_offset for segment in segments]
-        numbers = np.unique(np.searchsorted(starts_of_segments, offsets, "right") - 1)
+        numbers = distinct(np.searchsorted(starts_of_segments, offsets, "right") - 1)
         for segment in [segments[number] for number in numbers[numbers >= 0].tolist()]:
             low, high = np.searchsorted(offsets, (segment.start_offset, segment.end_offset - commit_log.MIN_SIZE + 1))
             all_starts = offsets[low:high] - segment.start_offset

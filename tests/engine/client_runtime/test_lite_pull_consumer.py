@@ -1,6 +1,7 @@
 """Consumers that are asked for messages: their share of topics, or the queues that are assigned to them."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import mqtool
 from mqtool import ConsumeFrom, LitePullConsumer, LitePullConsumerOptions, MessageQueue, ProducerMessage
 from mqtool.engine.client import questions
-from mqtool.errors import NotFoundError, UsageError
+from mqtool.errors import MqtoolError, NotFoundError, UsageError
 from mqtool.formats.config_tables import TopicConfig
 from tests.commands.test_serve import ask
 from tests.engine.client_runtime.test_push_consumer import BODIES, committed, send, until
@@ -54,7 +55,7 @@ def test_every_message_of_a_topic_is_given_once_and_counts_once_it_is_committed(
     with subscribed(broker, auto_commit=False) as one:
         assert sorted(polled(one, 100)) == sorted(BODIES)
         one.commit()
-        until(lambda: committed(broker) == 100)
+        assert committed(broker) == 100
     with subscribed(broker) as one:
         send(broker, [b"new"])
         assert polled(one, 1) == [b"new"]
@@ -192,6 +193,23 @@ def test_what_makes_no_sense_is_refused(broker: mqtool.Broker) -> None:
         other.subscribe("Orders")
     with other, pytest.raises(NotFoundError, match="there is no topic Nowhere"):
         other.fetch_message_queues("Nowhere")
+
+
+def test_a_commit_that_no_broker_takes_is_an_error() -> None:
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(mqtool.Broker())
+        send(broker, [b"1"])
+        with subscribed(broker, auto_commit=False) as one:
+            assert polled(one, 1) == [b"1"]
+            stack.close()
+            with pytest.raises(MqtoolError):
+                one.commit()
+
+
+def test_the_secret_of_an_account_is_not_shown_with_the_options() -> None:
+    options = LitePullConsumerOptions(access_key="reader", secret_key="12345678")
+    assert "reader" in repr(options)
+    assert "12345678" not in repr(options)
 
 
 def test_who_wants_to_know_is_told_which_queues_come_and_go(broker: mqtool.Broker) -> None:
