@@ -838,7 +838,7 @@ class Bridges:
         Of a blank record only the head.
         """
         for low, high, first, last in self._stretches(start, stop, _CHUNK):
-            out = np.full(high - low, 0, np.uint8)  # in memory at once: the system is slow to write pages that never were
+            out = np.full(high - low, 0, np.uint8)  # touched: untouched pages are slow to write
             self._write(out, low, first, last)
             yield low, out
 
