@@ -12,13 +12,19 @@ from mqtool.errors import UsageError
 @click.option("--abnormal", "mode", flag_value="abnormal", help="As after a crash: look at the whole log.")
 @click.option("--cut", is_flag=True, help="End the log at the first damage, as brokers do.")
 @click.option(
+    "--cut-at",
+    type=click.IntRange(min=1),
+    metavar="OFFSET",
+    help="End the log where the message at OFFSET begins: of a slave that has others from there on than its master.",
+)
+@click.option(
     "--as-broker",
     "version",
     type=BROKER_LINE,
     help="Tell what this broker would do when it starts; with --yes do the same.",
 )
 @mend_options
-def command(mode: str | None, cut: bool, version: str | None, mending: Mending) -> int:
+def command(mode: str | None, cut: bool, cut_at: int | None, version: str | None, mending: Mending) -> int:
     """Do what a broker does when it starts, but without its faults and without loss.
 
     Finds the end of the log, bridges damage before it with placeholders so that every message that checks out keeps
@@ -27,7 +33,8 @@ def command(mode: str | None, cut: bool, version: str | None, mending: Mending) 
     everything back.
     """
     if version is not None:
-        if cut:
-            raise UsageError("--as-broker ends the log where that broker does: leave --cut out")
+        if cut or cut_at is not None:
+            raise UsageError("--as-broker ends the log where that broker does: leave --cut and --cut-at out")
         return mending.run("recover-as-broker", {"version": version, "mode": mode})
-    return mending.run("recover", {"mode": mode, "cut": cut})
+    at = {} if cut_at is None else {"cut_at": cut_at}
+    return mending.run("recover", {"mode": mode, "cut": cut, **at})

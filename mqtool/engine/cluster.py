@@ -7,23 +7,22 @@ print(cluster.name_server_address, cluster.broker_addresses)
 import asyncio
 import contextlib
 import logging
-import os
 import selectors
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from mqtool.engine.broker.roles import remarks, role_of
-from mqtool.engine.broker.settings import Role
+from mqtool.engine.broker.settings import MASTER_ID, Role
 from mqtool.engine.doors import DOORS, REMOTING
 from mqtool.engine.name_server.kv_configs import write_kv
 from mqtool.engine.name_server.name_server import NameServer
 from mqtool.engine.name_server.remoting_door import NameServerDoor
+from mqtool.engine.other_log import members
+from mqtool.engine.recovering import recover_store
 from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient, own_address
 from mqtool.engine.remoting.clock import wall_clock
@@ -32,9 +31,8 @@ from mqtool.engine.server_configs import BrokerConfig, NameServerConfig
 from mqtool.engine.streams.ports import free_port, is_loopback
 from mqtool.engine.streams.server import Limits, StreamServer, most_connections
 from mqtool.engine.virtual_clock import VirtualClock
-from mqtool.errors import MqtoolError, RecoveryNeededError, Status, UnavailableError, WriteError
+from mqtool.errors import MqtoolError, RecoveryNeededError, UnavailableError, WriteError
 from mqtool.formats.peer import Peer
-from mqtool.processes import die_with
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
@@ -119,10 +117,8 @@ class Cluster:
 
         number = len(self.brokers)
 
-        def make(
-            config: BrokerConfig, epoch: int, has_changed: bool, on_change: "Callable[[KeptRole], None]"
-        ) -> _RunningBroker:
-            life = _Life(epoch, configured, has_changed, on_change, told)
+        def make(config: BrokerConfig, epoch: int, has_changed: bool, changes: RoleKeeper) -> _RunningBroker:
+            life = _Life(epoch, configured, has_changed, changes.change, changes.cut, told)
             return _RunningBroker(config, name_server, self._name_servers, self._clock, life)
 
         def told(broker: "_RunningBroker") -> None:
@@ -207,6 +203,7 @@ class _Life(NamedTuple):
     configured: tuple[Role, int]  # role and id by its settings
     has_changed: bool  # it was something else a moment before
     on_change: "Callable[[KeptRole], None]"
+    on_cut: "Callable[[int, KeptRole], str]"
     on_start: "Callable[[_RunningBroker], None]"
 
 
@@ -250,11 +247,14 @@ class _RunningBroker:
         self.store = await self._open_store()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self.store.close)
+            if self.store.was_recovered and role_of(config.settings) is not Role.SLAVE:
+                await self._take_missing_tail()
             if self._life.has_changed:  # tables that are copied from a master are some seconds old
                 self.store.was_recovered = True
             self.rules: Broker = Broker(self.store, self._clock(), config.settings)
             self.rules.state.epoch, self.rules.state.configured = self._life.epoch, self._life.configured
             self.rules.role_changes.on_change = self._life.on_change
+            self.rules.role_changes.on_cut = self._life.on_cut
             for remark in remarks(config.settings):
                 log.warning("%s", remark)
             limits = Limits(connections=_MAX_SLAVES, idle_seconds=float("inf"))  # the rules look after idle slaves
@@ -286,6 +286,23 @@ class _RunningBroker:
             self._slave = Slave(self.rules, self._registrar, self._clock)
             self._slave.start()
         self._life.on_start(self)
+
+    async def _take_missing_tail(self) -> None:
+        """Get back from slaves what the log of this master has lost."""
+        from mqtool.engine.broker.acknowledged import Acknowledged
+        from mqtool.engine.missing_tail import take_missing_tail
+        from mqtool.engine.slave import credentials_of
+
+        settings, note = self._config.settings, Acknowledged(self.store.root, self.store.end_offset, was_left=True)
+
+        async def slaves() -> list[str]:
+            known = [await members(client, settings) for client in self._elsewhere]
+            if self._name_server is not None:
+                known.append(self._name_server.members(settings.cluster_name, settings.broker_name))
+            return [address for one in known for broker_id, address in one.items() if broker_id != MASTER_ID]
+
+        credentials = credentials_of(settings.inner_credentials)
+        await take_missing_tail(self.store, slaves, credentials, is_short=note.is_log_short)
 
     async def _open_doors(self, stack: contextlib.AsyncExitStack, host: str, port: int) -> None:
         config = self._config
@@ -404,22 +421,11 @@ class _RunningBroker:
         return store
 
     async def _recover(self, needed: RecoveryNeededError) -> None:
-        """Have a child recover the store: what it loads for that takes memory that a broker never needs again."""
-        settings = [f"--set={name}={value}" for name, value in self._config.store_settings.items()]
-        arguments = ["-m", "mqtool", "recover", "-s", str(self._config.store), "--yes", "-o", "jsonl", *settings]
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *arguments,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            preexec_fn=partial(die_with, os.getpid()),
-        )
-        _, said = await child.communicate()
-        remarks = said.decode("utf-8", "replace").strip()
-        if child.returncode == Status.GIVEN_UP:
-            log.warning("recovering had to give messages up: %s", remarks)
-        elif child.returncode != Status.OK:
-            raise RecoveryNeededError(f"{needed}; recovering failed: {remarks}")
+        recovered = await recover_store(self._config.store, self._config.store_settings)
+        if recovered.has_given_up:
+            log.warning("recovering had to give messages up: %s", recovered.remarks)
+        elif not recovered.is_done:
+            raise RecoveryNeededError(f"{needed}; recovering failed: {recovered.remarks}")
 
     async def _flush_on(self) -> None:
         """Flush for those who wait and when it is due, one flush at a time in a thread, until told to stop."""

@@ -97,10 +97,17 @@ class Broker:
         """Where each of its doors listens, by name."""
         self.pulsar_url = ""
         """What clients of Apache Pulsar are given, while it runs and serves them: ``pulsar://host:port``."""
-        self.following: Following | None = None
-        """Of a slave, known while it runs: of which master, how far, and why it has stopped."""
+        self._cluster: Cluster | None = None
         self.name_server_address = ";".join(name_servers)
         """What clients are given: its name server, ``host:port``, or those that were named."""
+
+    @property
+    def following(self) -> Following | None:
+        """Of a slave, known while it runs: of which master, how far, and why it has stopped."""
+        if self._cluster is None:
+            return None
+        [rules] = self._cluster.brokers
+        return rules.following if rules.state.role is Role.SLAVE else None
 
     async def __aenter__(self) -> Self:
         """Start all.
@@ -113,7 +120,7 @@ class Broker:
         async with contextlib.AsyncExitStack() as stack:
             folder = self._given_store or stack.enter_context(tempfile.TemporaryDirectory(prefix="mqtool-broker-"))
             self.store = Path(folder)
-            cluster = Cluster(
+            self._cluster = cluster = Cluster(
                 self._name_server, [BrokerConfig(self.store, *self._config)], self._name_servers, self._clock
             )
             await stack.enter_async_context(cluster)
@@ -121,8 +128,6 @@ class Broker:
             [self.door_addresses] = cluster.door_addresses
             if at := self.door_addresses.get(PULSAR):
                 self.pulsar_url = f"pulsar://{at}"
-            [rules] = cluster.brokers
-            self.following = rules.following if rules.state.role is Role.SLAVE else None
             self.name_server_address = cluster.name_server_address or self.name_server_address
             self._stack = stack.pop_all()
         return self

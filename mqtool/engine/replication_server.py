@@ -12,7 +12,7 @@ from mqtool.engine.broker.settings import BrokerSettings, Role
 from mqtool.engine.replication.frames import ReportParser, other_protocol
 from mqtool.engine.replication.master import Master, MasterSettings
 from mqtool.engine.streams.server import Limits, StreamServer
-from mqtool.errors import UsageError
+from mqtool.errors import MqtoolError, UsageError
 from mqtool.formats.peer import Buffer, Peer
 
 if TYPE_CHECKING:
@@ -79,8 +79,18 @@ class ReplicationServer(StreamServer[int, list[Buffer]]):
         super().__init__(master, limits=limits, clock=clock)
         master.on_news = self.turn_soon
         master.hang_up = self.end
+        master.on_acknowledged = self._note_acknowledged
+        self._acknowledged, self._failure = broker.acknowledged, ""
         broker.has_slaves(master)
         broker.on_configure.append(lambda settings: master.configure(master_settings(settings, state.role)))
+
+    def _note_acknowledged(self, offset: int) -> None:
+        try:
+            self._acknowledged.note(offset)
+        except MqtoolError as error:
+            if str(error) != self._failure:
+                log.warning("how far slaves are is not noted: %s", error)
+            self._failure = str(error)
 
     @property
     def is_of_loopback(self) -> bool:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 from mqtool.engine.broker.kept_role import EPOCH, KeptRole, read_role, with_kept_role, write_role
 from mqtool.engine.broker.roles import role_of
 from mqtool.engine.broker.settings import BrokerSettings, Role
+from mqtool.engine.other_log import members
+from mqtool.engine.recovering import recover_store
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.streams.tls import TlsSettings
 from mqtool.errors import MqtoolError, UnavailableError
-from mqtool.formats.bodies import parse_body, parse_cluster_info
+from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode
 from mqtool.formats.remoting import RemotingCommand
 
@@ -49,7 +51,7 @@ class RoleKeeper:
         self,
         config: "BrokerConfig",
         name_servers: Sequence[str],
-        make: Callable[["BrokerConfig", int, bool, Callable[[KeptRole], None]], Running],
+        make: Callable[["BrokerConfig", int, bool, "RoleKeeper"], Running],
     ) -> None:
         """Make one; nothing runs yet.
 
@@ -57,7 +59,7 @@ class RoleKeeper:
             config: of the broker; what its store keeps of its role counts more.
             name_servers: elsewhere, that are asked for others of its name.
             make: returns the broker, not started, in the role of the settings that it is given; besides it gets its
-                epoch, whether it was something else a moment before, and whom to tell of a change of its role.
+                epoch, whether it was something else a moment before, and this, to be told of changes.
         """
         self._config = config
         self._name_servers = name_servers
@@ -66,6 +68,7 @@ class RoleKeeper:
         self._changing: asyncio.Task[None] | None = None
         self._is_stopping = asyncio.Event()
         self._running: Running | None = None
+        self._failed_cut = ""
 
     async def start(self) -> None:
         """Begin in the role that the broker has by its store and its settings.
@@ -80,7 +83,7 @@ class RoleKeeper:
             log.warning("by its store this broker is %s, id %d, epoch %d", settings.role, settings.broker_id, epoch)
         if role_of(settings) is not Role.SLAVE:
             settings, epoch = await self._if_it_is_the_master(settings, epoch)
-        self._running = self._make(replace(self._config, settings=settings), epoch, False, self._change)
+        self._running = self._make(replace(self._config, settings=settings), epoch, False, self)
         await self._running.start()
 
     def listens_on(self, port: int) -> None:
@@ -95,10 +98,36 @@ class RoleKeeper:
         if self._running is not None:
             await self._running.stop()
 
-    def _change(self, kept: KeptRole) -> None:
+    def change(self, kept: KeptRole) -> None:
+        """Have the broker begin anew in another role."""
         self._changing = asyncio.create_task(self._begin_anew(kept))
 
-    async def _begin_anew(self, kept: KeptRole) -> None:
+    def cut(self, at: int, now: KeptRole) -> str:
+        """Have the slave begin anew without the end of its log, which is set aside; return why not, if it will not.
+
+        Args:
+            at: where the log is to end.
+            now: what the broker is, and stays.
+        """
+        if not self._failed_cut:
+            self._changing = asyncio.create_task(self._begin_anew(now, at))
+        return self._failed_cut
+
+    async def _cut(self, at: int) -> None:
+        config = self._config
+        cut = await recover_store(config.store, config.store_settings, f"--cut-at={at}")
+        if cut.is_done:
+            log.warning(
+                "the log ends at %s now; what lay behind is set aside in %s: `mqtool undo -s %s --list`",
+                f"{at:,}",
+                f"{config.store}.mqtool",
+                config.store,
+            )
+        else:
+            self._failed_cut = f"the end of its log cannot be cut: {cut.remarks}"
+            log.error("%s", self._failed_cut)
+
+    async def _begin_anew(self, kept: KeptRole, cut_at: int | None = None) -> None:
         settings = replace(self._config.settings, role=kept.role, broker_id=kept.broker_id)
         before, self._running = self._running, None
         try:
@@ -106,8 +135,10 @@ class RoleKeeper:
                 await before.stop()
         except MqtoolError:
             log.exception("what this broker was did not end well")
+        if cut_at is not None:
+            await self._cut(cut_at)
         while not self._is_stopping.is_set():
-            running = self._make(replace(self._ports, settings=settings), kept.epoch, True, self._change)
+            running = self._make(replace(self._ports, settings=settings), kept.epoch, True, self)
             try:
                 await running.start()
             except MqtoolError as error:
@@ -149,13 +180,9 @@ class RoleKeeper:
     async def _others(self, name_server: str, settings: BrokerSettings, tls: TlsSettings) -> list[str]:
         client = RemotingClient([name_server], tls.to_name_servers)
         try:
-            answer = await client.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), _ASK_MS)
-            broker = parse_cluster_info(answer.body).brokers.get(settings.broker_name)
-        except MqtoolError:  # it does not know of others then
-            return []
+            return [*(await members(client, settings)).values()]
         finally:
             await client.close()
-        return [*broker.addresses.values()] if broker and broker.cluster == settings.cluster_name else []
 
 
 async def _epoch_at(address: str) -> int:

@@ -8,11 +8,13 @@ import asyncio
 import contextlib
 import json
 import logging
+import shlex
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from mqtool.engine.broker.following import FollowingStatus
 from mqtool.engine.broker.kept_role import EPOCH
+from mqtool.engine.other_log import NotToldError, OtherLog
 from mqtool.engine.registrar import Registrar
 from mqtool.engine.remoting.client import RemotingClient
 from mqtool.engine.replication.comparing import (
@@ -31,13 +33,13 @@ from mqtool.engine.streams.reasons import reason_of
 from mqtool.errors import FormatError, MqtoolError, UnavailableError, UsageError
 from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
-from mqtool.formats.headers import LogBlocks, ViewMessage, build_header
 from mqtool.formats.remoting import RemotingCommand
 from mqtool.formats.settings import parse_settings
 from mqtool.formats.signing import Credentials
 
 if TYPE_CHECKING:
     from mqtool.engine.broker.broker import Broker
+    from mqtool.engine.name_server.name_server import Master
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ _LOOK_AGAIN_SECONDS = 10.0
 """How long to wait until the logs are compared again where they did not fit, or the disk was full."""
 _SPEED_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
+_OUR_SETTING = "haDialect"
+"""That only brokers of mqtool have."""
 _CREDENTIALS = "innerClientAuthenticationCredentials"
 
 
@@ -74,6 +78,27 @@ class StoppedError(MqtoolError):
     """The log is not the beginning of the master's: replicating would damage it."""
 
 
+class _Life(NamedTuple):
+    """A master from its start to its end: the next may have a shorter log, with other messages at its end."""
+
+    address: str
+    begun: str  # when it was started, as it says; empty where it does not
+
+    def may_be(self, other: "_Life") -> bool:
+        """Tell whether that is the same, as far as is known."""
+        return self.address == other.address and (self.begun == other.begun or not (self.begun and other.begun))
+
+
+class _Late(NamedTuple):
+    """Offsets of consumers, delay levels and timers that wait until the log has come to where their master's was."""
+
+    master: _Life
+    end: int
+    offsets: bytes
+    delay_offsets: bytes
+    timer_check_point: bytes
+
+
 class Slave:
     """Keeps the store of a broker a copy of its master's, from ``start`` to ``stop``."""
 
@@ -91,9 +116,14 @@ class Slave:
         self._credentials = credentials_of(broker.settings.inner_credentials)
         self._client: RemotingClient | None = None
         self._masters: Extent | None = None
-        self._has_copied = asyncio.Event()
-        self._late: tuple[int, bytes, bytes] | None = None
-        """Offsets of consumers and of delay levels that wait until this log has come to where the master's was."""
+        self._life = _Life("", "")
+        """Of the master that was last asked for the ends of its log."""
+        self._followed: _Life | None = None
+        """The master whose log is followed; None while its log and this one are not known to fit."""
+        self._copied_from = ""
+        """The master whose tables were last asked for."""
+        self._copied = asyncio.Event()
+        self._late: _Late | None = None
         self._said: dict[str, str] = {}  # what was last logged, by what it is about
 
     def start(self) -> None:
@@ -162,21 +192,37 @@ class Slave:
     async def _until_master_is_known(self) -> None:
         """Return when the name server has named a master, and others have its address."""
         settings, registrar, following = self._broker.settings, self._registrar, self._following
-        while registrar.master is None or not (registrar.master.ha_address or settings.ha_master_address):
-            if settings.ha_master_address and registrar.master is None:
+        while (master := self._master) is None or not (master.ha_address or settings.ha_master_address):
+            if settings.ha_master_address and master is None:
                 break  # its tables and contents cannot be asked for, but its log can be had
-            has_none = registrar.master is None
-            why = "no name server knows its master" if has_none else "its master has registered no port for slaves"
+            why = (
+                "no name server knows its master" if master is None else "its master has registered no port for slaves"
+            )
             self._set(FollowingStatus.SEARCHING, why)
             await registrar.master_changed()
-        master = registrar.master
         following.master_address = master.address if master else ""
         following.ha_address = settings.ha_master_address or (master.ha_address if master else "")
 
+    @property
+    def _master(self) -> "Master | None":
+        """The master that name servers name; a moment after a change of roles that may still be this broker."""
+        master = self._registrar.master
+        return master if master is not None and master.address not in ("", self._broker.address) else None
+
+    def _has_other_master(self) -> bool:
+        """Tell whether name servers name another master than the one that is followed."""
+        master, following = self._master, self._following
+        if master is None:
+            return False
+        ha_address = self._broker.settings.ha_master_address or master.ha_address
+        return (master.address, ha_address) != (following.master_address, following.ha_address)
+
     async def _until_tables_are_copied(self) -> None:
-        """Wait for the first copy, or its failure: what topics are like decides how their queues are kept."""
-        if self._following.master_address:
-            await self._has_copied.wait()
+        """Wait for the first copy of a master's, or its failure: what topics are like decides how queues are kept."""
+        while self._following.master_address and self._copied_from != self._following.master_address:
+            if self._has_other_master():
+                raise UnavailableError("another broker has become the master")
+            await self._copied.wait()
 
     async def _follow(self) -> None:
         """Follow over one connection until it ends, which is always an error."""
@@ -205,8 +251,9 @@ class Slave:
         log.info("following %s from %s on", following.ha_address, f"{store.end_offset:,}")
         self._said.pop("log", None)
         try:
-            await stream.until_end()
+            await stream.until_end(self._has_other_master)
         finally:
+            self._followed = None
             following.bytes_per_second = 0
             stream.abort()
 
@@ -218,8 +265,8 @@ class Slave:
         if extent.start_offset:
             return b""
         try:
-            record = await self._record_of_master(0)
-        except _NotAskedError as error:
+            record = await self._log_of_master().record(0)
+        except NotToldError as error:
             raise UnavailableError(f"its first message cannot be asked for: {error}") from error
         if record is None:
             raise UnavailableError("its first message cannot be asked for")
@@ -235,8 +282,10 @@ class Slave:
             MqtoolError: the disk fails.
         """
         store, following = self._store, self._following
-        self._masters = None
+        self._masters = self._followed = None
+        following.unchecked = ""
         if not following.master_address:
+            self._life = _Life("", "")
             return self._leave_unchecked("no name server knows the address of its broker")
         try:
             masters = self._masters = await self._extent_of_master()
@@ -244,23 +293,54 @@ class Slave:
                 store.cut_blank(masters.end_offset)
             ours = Extent(store.log.min_offset, store.end_offset, store.log.file_size)
             if misfit := misfit_of_extents(ours, masters):
-                raise StoppedError(misfit + await self._fork(ours, masters))
+                await self._stop_or_cut(misfit, ours, masters)
             pieces = [Piece(*piece) for piece in store.last_records(COMPARED_RECORDS)]
             pieces = to_compare(pieces, masters)
-            records = await asyncio.gather(*(self._record_of_master(piece.physical_offset) for piece in pieces))
-        except (UnavailableError, _NotAskedError) as error:
+            records = await asyncio.gather(*(self._log_of_master().record(piece.physical_offset) for piece in pieces))
+        except (UnavailableError, NotToldError) as error:
             return self._leave_unchecked(str(error))
         for piece, record in zip(pieces, records, strict=True):
             if misfit := misfit_of_piece(piece, record):
-                raise StoppedError(misfit + await self._fork(ours, masters))
-        following.unchecked = ""
+                await self._stop_or_cut(misfit, ours, masters)
+        self._said.pop("check", None)
+        self._go_on_with(self._life)
         return None
 
-    async def _fork(self, ours: Extent, masters: Extent) -> str:
-        """Return what to say of where the logs part; nothing where the master, one of RocketMQ, cannot tell."""
+    def _go_on_with(self, master: _Life) -> None:
+        """Follow a master, whose offsets are waited for; those that an earlier life told are worth nothing now."""
+        self._followed = master
+        if self._late is not None and self._late.master != master:
+            self._late = None
+
+    async def _stop_or_cut(self, misfit: str, ours: Extent, masters: Extent) -> NoReturn:
+        """Have the end of a log that has diverged cut off, where no slave has ever acknowledged any of it.
+
+        Does not return where that is done: the broker begins anew then.
+
+        Raises:
+            StoppedError: it is not; what is different, and what can be done.
+        """
+        at = await self._fork(ours, masters)
+        if at is None:
+            raise StoppedError(misfit)
+        size = ours.end_offset - at
+        text = f"{misfit}; up to {at:,} both are the same, and {size:,} bytes behind that are this broker's own"
+        if at >= masters.end_offset or at <= ours.start_offset:  # it is merely longer; or they have nothing in common
+            raise StoppedError(text)
+        if at < self._broker.acknowledged.offset:
+            command = f"mqtool recover -s {shlex.quote(str(self._store.root))} --cut-at {at}"
+            raise StoppedError(f"{text}, which a slave has acknowledged: stop it, and `{command}` sets them aside")
+        if reason := self._broker.role_changes.cut(at):
+            raise StoppedError(f"{text}: {reason}")
+        log.warning("this log is not that of the master: %s; they are set aside, and the master is followed", text)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def _fork(self, ours: Extent, masters: Extent) -> int | None:
+        """Return where a record begins that is the first that differs; None where the master cannot tell."""
         start, end = max(ours.start_offset, masters.start_offset), min(ours.end_offset, masters.end_offset)
         if start >= end or ours.segment_size != masters.segment_size:
-            return ""
+            return None
         search, same = find_fork(start, end), None
         try:
             while True:
@@ -268,95 +348,105 @@ class Slave:
                 same = await self._are_same(blocks)
         except StopIteration as found:
             at = found.value
-        except (UnavailableError, _NotAskedError):
-            return ""
-        if at < end:
-            at = self._store.start_of_record(at)
-        size = ours.end_offset - at
-        return f"; up to {at:,} both are the same, and {size:,} bytes behind that are this broker's own"
+        except (UnavailableError, NotToldError):
+            return None
+        return self._store.start_of_record(at) if at < end else at
 
     async def _are_same(self, blocks: Blocks) -> list[bool]:
-        fields = build_header(LogBlocks(*blocks))
-        answer = await self._invoke(RemotingCommand(RequestCode.GET_LOG_CHECKSUMS, ext_fields=fields))
-        if answer.code != ResponseCode.SUCCESS:
-            raise _NotAskedError(f"it refuses request {RequestCode.GET_LOG_CHECKSUMS}: {answer.remark}")
-        try:
-            theirs = [int(one) for one in parse_body(answer.body)["checksums"]]
-        except (FormatError, KeyError, TypeError, ValueError) as error:
-            raise _NotAskedError("the master does not tell checksums of its log") from error
+        theirs = await self._log_of_master().checksums(blocks)
         ours = [self._store.checksum(at, size) for at, size in blocks.places()]
         if len(theirs) != len(ours):
-            raise _NotAskedError("the master does not tell checksums of its log")
+            raise NotToldError("it does not tell checksums of its log")
         return [mine == its for mine, its in zip(ours, theirs, strict=True)]
 
     def _leave_unchecked(self, reason: str) -> None:
         self._following.unchecked = reason
+        self._go_on_with(self._life)
         self._say("check", f"whether this log fits that of its master is unchecked: {reason}")
 
     async def _extent_of_master(self) -> Extent:
-        info = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-        config = await self._ask(RequestCode.GET_BROKER_CONFIG)
+        address = self._following.master_address
+        self._life = _Life(address, "")
+        info = await self._log_of_master().ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        self._life, _ = _life_and_end(info.body, address)
+        config = await self._log_of_master().ask(RequestCode.GET_BROKER_CONFIG)
         try:
             table = parse_body(info.body)["table"]
             start, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
             settings = parse_settings(config.body.decode("utf-8", "replace"))
             size = int(settings.get("mappedFileSizeCommitLog", 0))
-            self._broker.role_changes.learn(int(table.get(EPOCH, 0)))
+            epoch = int(table.get(EPOCH, 0)) if _OUR_SETTING in settings else None
         except (FormatError, KeyError, TypeError, ValueError) as error:
-            raise _NotAskedError("the master does not tell the ends of its log") from error
+            raise NotToldError("it does not tell the ends of its log") from error
+        if epoch is not None:
+            self._check_epoch(epoch)
         return Extent(max(0, start), end, size)
 
-    async def _record_of_master(self, at: int) -> bytes | None:
-        """Return the record that the master has at an address, None where it has none."""
-        fields = build_header(ViewMessage(at))
-        answer = await self._invoke(RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, ext_fields=fields))
-        if answer.code == ResponseCode.SUCCESS:
-            return answer.body
-        if answer.code == ResponseCode.SYSTEM_ERROR and "can not find message" in (answer.remark or ""):
-            return None
-        raise _NotAskedError(f"it refuses request {RequestCode.VIEW_MESSAGE_BY_ID}: {answer.remark}")
+    def _check_epoch(self, epoch: int) -> None:
+        """Take note of the epoch of a master.
 
-    async def _ask(self, code: int) -> RemotingCommand:
-        answer = await self._invoke(RemotingCommand(code))
-        if answer.code != ResponseCode.SUCCESS:
-            raise _NotAskedError(f"it refuses request {code}: {answer.remark}")
-        return answer
+        Raises:
+            StoppedError: another has become the master since.
+        """
+        if epoch < (known := self._broker.state.epoch):
+            raise StoppedError(
+                f"its master knows of epoch {epoch}, this slave of epoch {known}: another broker has become the master "
+                "since; where that is not so, stop this slave and remove config/mqtoolRole.json from its store"
+            )
+        self._broker.role_changes.learn(epoch)
 
-    async def _invoke(self, command: RemotingCommand) -> RemotingCommand:
-        return await self._client_of_master().invoke(command)
-
-    def _client_of_master(self) -> RemotingClient:
+    def _log_of_master(self) -> OtherLog:
         address = self._following.master_address
         if self._client is None or self._client.addresses != [address]:
             old, self._client = self._client, RemotingClient([address], credentials=self._credentials)
             if old:
                 self._closing = asyncio.create_task(old.close())
-        return self._client
+        return OtherLog(self._client)
 
     # Tables
 
     async def _copy_on(self) -> None:
         while True:
-            if (master := self._registrar.master) is not None and master.address not in ("", self._broker.address):
-                await self._copy(master.address)
-                self._has_copied.set()
+            if (master := self._master) is not None:
+                await self._while_it_is_master(self._copy(master.address))
+                self._copied_from = master.address
+                self._copied.set()
+                self._copied = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._broker.settings.copy_interval_ms / 1000):
                     await self._until_late_are_due()
                     await self._registrar.master_changed()
 
+    async def _while_it_is_master(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what takes long where the master does not answer; it is left off when another is known."""
+        tasks = [asyncio.create_task(work), asyncio.create_task(self._registrar.master_changed())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                if not task.done():
+                    task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(done[0], Exception):
+            raise done[0]
+
     async def _until_late_are_due(self) -> None:
         """Take over the offsets that wait, when their messages are here: what is done by them must not be lost."""
-        while self._late is not None:
-            end, offsets, delay_offsets = self._late
-            if self._store.end_offset >= end:
+        while (late := self._late) is not None:
+            if self._is_due(late):
                 tables = self._broker.copied_tables
-                self._take(RequestCode.GET_ALL_CONSUMER_OFFSET, offsets, tables.take_offsets)
-                self._take(RequestCode.GET_ALL_DELAY_OFFSET, delay_offsets, tables.take_delay_offsets)
+                self._take(RequestCode.GET_ALL_CONSUMER_OFFSET, late.offsets, tables.take_offsets)
+                self._take(RequestCode.GET_ALL_DELAY_OFFSET, late.delay_offsets, tables.take_delay_offsets)
+                self._take(RequestCode.GET_TIMER_CHECK_POINT, late.timer_check_point, tables.take_timer_check_point)
                 self._following.copied_timestamp = self._clock()
                 self._late = None
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
+
+    def _is_due(self, late: _Late) -> bool:
+        """Tell whether the messages by which offsets were told are here, and not others at their addresses."""
+        is_here = self._store.end_offset >= late.end
+        return is_here and self._followed is not None and self._followed.may_be(late.master)
 
     async def _copy(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -368,24 +458,30 @@ class Slave:
             fast_client = RemotingClient([fast, address], credentials=self._credentials)
             stack.push_async_callback(fast_client.close)
             await self._copy_one(fast_client, RequestCode.GET_ALL_TOPIC_CONFIG, tables.take_topics)
-            if self._late is None:
-                offsets = await self._body(client, RequestCode.GET_ALL_CONSUMER_OFFSET)
-                delay_offsets = await self._body(client, RequestCode.GET_ALL_DELAY_OFFSET)
-                self._late = await self._end_of(client), offsets, delay_offsets
+            await self._ask_for_offsets(client, fast_client, address)
             await self._copy_one(client, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, tables.take_groups)
             await self._copy_one(client, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, tables.take_request_modes)
 
-    async def _end_of(self, client: RemotingClient) -> int:
-        """Return where the log of a master ends, 0 where it does not say."""
+    async def _ask_for_offsets(self, client: RemotingClient, fast_client: RemotingClient, address: str) -> None:
+        """Have the offsets of a master wait for their messages, unless others of the same life of it do."""
+        master, _ = await self._life_of(client, address)
+        if self._late is not None and self._late.master == master:
+            return  # the end of a log that grows is never reached by who always takes the latest
+        offsets = await self._body(client, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        delay_offsets = await self._body(client, RequestCode.GET_ALL_DELAY_OFFSET)
+        check_point = await self._body(fast_client, RequestCode.GET_TIMER_CHECK_POINT, may_be_none=True)
+        still, end = await self._life_of(client, address)
+        self._late = _Late(master, end, offsets, delay_offsets, check_point) if still == master else None
+
+    async def _life_of(self, client: RemotingClient, address: str) -> tuple[_Life, int]:
+        """Return since when a master runs, and where its log ends; nothing and 0 where it does not say."""
         info = await self._body(client, RequestCode.GET_BROKER_RUNTIME_INFO)
-        with contextlib.suppress(FormatError, KeyError, TypeError, ValueError):
-            return int(parse_body(info)["table"]["commitLogMaxOffset"])
-        return 0
+        return _life_and_end(info, address)
 
     async def _copy_one(self, client: RemotingClient, code: int, take: Callable[[bytes], None]) -> None:
         self._take(code, await self._body(client, code), take)
 
-    async def _body(self, client: RemotingClient, code: int) -> bytes:
+    async def _body(self, client: RemotingClient, code: int, *, may_be_none: bool = False) -> bytes:
         """Return what answers a request, b"" where nothing does."""
         try:
             answer = await client.invoke(RemotingCommand(code))
@@ -393,7 +489,7 @@ class Slave:
             self._say(f"table {code}", f"a table of the master is not copied (request {code}): {error}")
             return b""
         if answer.code != ResponseCode.SUCCESS:
-            if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # 4.9 does not know all of them
+            if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED and not may_be_none:  # 4.9 does not know all
                 self._say(f"table {code}", f"a table of the master is not copied (request {code}): {answer.remark}")
             return b""
         return answer.body
@@ -418,8 +514,11 @@ class Slave:
             log.warning("%s", sentence)
 
 
-class _NotAskedError(MqtoolError):
-    """The master does not tell what was asked."""
+def _life_and_end(info: bytes, address: str) -> tuple[_Life, int]:
+    with contextlib.suppress(FormatError, KeyError, TypeError, ValueError):
+        table = parse_body(info)["table"]
+        return _Life(address, str(table.get("bootTimestamp", ""))), int(table["commitLogMaxOffset"])
+    return _Life(address, ""), 0
 
 
 class _Stream(asyncio.Protocol):
@@ -434,7 +533,10 @@ class _Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._write(self._follower.begin(self._clock()))
+        try:
+            self._write(self._follower.begin(self._clock()))
+        except MqtoolError as error:
+            self._end(error)
 
     def data_received(self, data: bytes) -> None:
         if self._ended.done():
@@ -450,10 +552,13 @@ class _Stream(asyncio.Protocol):
         reason = f" ({reason_of(exc)})" if isinstance(exc, OSError) else ""
         self._end(HangUpError(f"the master has closed the connection{reason}"))
 
-    async def until_end(self) -> None:
-        """Report when nothing comes, until the connection ends; raises why it has."""
+    async def until_end(self, is_left: Callable[[], bool]) -> None:
+        """Report when nothing comes, until the connection ends or is left for another; raises why it has."""
         counted, counted_at = 0, self._clock()
         while not self._ended.done():
+            if is_left():
+                self._end(HangUpError("another broker has become the master"))
+                break
             now = self._clock()
             try:
                 self._write(self._follower.tick(now))
@@ -474,6 +579,7 @@ class _Stream(asyncio.Protocol):
 
     def _write(self, report: bytes) -> None:
         if report:
+            self._broker.acknowledged.note(self._broker.store.end_offset)
             self._following.last_write_timestamp = self._clock()
             self._transport.write(report)
 

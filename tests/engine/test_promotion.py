@@ -156,13 +156,25 @@ async def test_a_master_that_was_dead_meanwhile_is_not_the_master_any_more_and_m
             client = Client(first.address)
             for number in range(10):
                 await client.send(b"%d" % number)
+            for group, offset in (("behind", 7), ("ahead", 10)):
+                await client.done(
+                    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"%s"}' % group.encode()
+                )
+                fields: dict[str, Any] = {"consumerGroup": group, "topic": "Orders", "queueId": 0}
+                await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, **fields, commitOffset=offset)
             await client.close()
+            slave = Client(second.address)
+            while (await slave.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).ext_fields.get("offset") != "10":
+                await asyncio.sleep(0.05)
+            await slave.close()
             end = (await figures(admin, 0))["commitLogMaxOffset"]
             for number in (1, 2):
                 await until_it_follows(admin, number, end)
         plan = await plan_promotion(admin, "broker-a", 1)
         assert (plan.master, plan.lag_bytes, plan.epoch) == (None, None, 1)
         assert any("how many is not known" in one for one in plan.remarks)
+        assert plan.repeats == {"behind": 3}
+        assert "group behind repeats 3 messages at most" in plan.remarks
         await promote(admin, plan, lambda _: None)
 
         with pytest.raises(UnavailableError, match="broker-a has another master since epoch 1"):
@@ -321,12 +333,12 @@ async def test_a_broker_that_cannot_begin_anew_tries_again_until_it_is_stopped(
             config: BrokerConfig,
             _epoch: int,
             _changed: bool,
-            on_change: Callable[[KeptRole], None],
+            changes: role_keeper.RoleKeeper,
             said: list[str] = said,
             faults: list[MqtoolError] = faults,
             change: list[Callable[[KeptRole], None]] = change,
         ) -> Life:
-            change.append(on_change)
+            change.append(changes.change)
             return Life(config, said, faults)
 
         keeper = role_keeper.RoleKeeper(BrokerConfig(tmp_path), [], make)

@@ -14,16 +14,21 @@ import mqtool
 from mqtool.aio import PushConsumer
 from mqtool.engine import slave as slave_module
 from mqtool.engine.broker.following import Following, FollowingStatus
+from mqtool.engine.broker.kept_role import KeptRole, write_role
+from mqtool.engine.broker.settings import Role
 from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus
 from mqtool.engine.client.incoming import ConsumerMessage
 from mqtool.engine.client_runtime.consume_services import ConsumeContext, PushConsumerOptions
 from mqtool.engine.cluster import Cluster
 from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.repair.journal import journals, undo
+from mqtool.engine.repair.plan import carry_out, plan_mend
 from mqtool.engine.server_configs import NameServerConfig
 from mqtool.engine.store import message_store
 from mqtool.engine.store.disk import Disk, DiskFullError, OpenFile
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
+from mqtool.formats.bodies import parse_body
 from mqtool.formats.codes import RequestCode, ResponseCode
 from mqtool.formats.plain_acl import Account, PlainAcl, build_acl
 from mqtool.formats.remoting import RemotingCommand
@@ -402,12 +407,14 @@ async def test_a_slave_without_room_stops_acknowledging_says_so_and_goes_on_when
     assert log_of(tmp_path / "slave") == log_of(tmp_path / "master")
 
 
-@pytest.mark.parametrize("has_account", [True, False])
+@pytest.mark.parametrize("known_by", ["account", "address", "nothing"])
 @on_a_loop
-async def test_under_acl_a_slave_signs_its_requests_and_one_without_an_account_follows_unchecked(
-    tmp_path: Path, has_account: bool
+async def test_under_acl_a_slave_signs_or_comes_from_a_white_listed_address_else_it_follows_unchecked(
+    tmp_path: Path, known_by: str
 ) -> None:
-    accounts = PlainAcl({"administrator": Account("administrator", "12345678", is_admin=True)})
+    """Slaves of 4.9 sign nothing: they are known by their address alone."""
+    white = ("127.0.0.1",) if known_by == "address" else ()
+    accounts = PlainAcl({"administrator": Account("administrator", "12345678", is_admin=True)}, white)
     (tmp_path / "acl.yml").write_text(build_acl(accounts))
     acl: dict[str, str | int | bool] = {"aclEnable": True, "rocketmq.acl.plain.file": str(tmp_path / "acl.yml")}
     signed = {"innerClientAuthenticationCredentials": '{"accessKey":"administrator","secretKey":"12345678"}'}
@@ -419,13 +426,14 @@ async def test_under_acl_a_slave_signs_its_requests_and_one_without_an_account_f
             tmp_path / "slave",
             role="slave",
             name_servers=[master.name_server_address],
-            settings={**SLAVE, **(signed if has_account else {})},
+            settings={**SLAVE, **(signed if known_by == "account" else {})},
         ) as slave:
             await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
             at_slave = RemotingClient([slave.address])
-            if has_account:
+            if known_by != "nothing":
                 await until(lambda: has_messages(at_slave, 1))
-            assert bool(following_of(slave).unchecked) is not has_account
+                await until(lambda: following_of(slave).copied_timestamp)
+            assert bool(following_of(slave).unchecked) is (known_by == "nothing")
             config = await at_slave.invoke(RemotingCommand(RequestCode.GET_BROKER_CONFIG))
             assert b"12345678" not in config.body
             await at_slave.close()
@@ -464,3 +472,223 @@ async def test_a_consumer_goes_on_at_the_slave_when_its_master_is_gone_and_comes
                     await client.close()
                     await until(lambda: "m5" in seen)
     assert len(seen) == len({*seen})
+
+
+async def offset_of(client: RemotingClient, group: str) -> str | None:
+    """Return what a group reads next of the queue, None where a broker does not know it."""
+    fields = {"consumerGroup": group, "topic": "Orders", "queueId": "0", "setZeroIfNotFound": "false"}
+    answer = await client.invoke(RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, ext_fields=fields))
+    return answer.ext_fields["offset"] if answer.code == ResponseCode.SUCCESS else None
+
+
+async def knows_group(client: RemotingClient, group: str) -> bool:
+    answer = await client.invoke(RemotingCommand(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+    return group in parse_body(answer.body)["subscriptionGroupTable"]
+
+
+async def commit(client: RemotingClient, group: str, offset: int) -> None:
+    await client.invoke(
+        RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"%s"}' % group.encode())
+    )
+    fields = {"consumerGroup": group, "topic": "Orders", "queueId": "0", "commitOffset": str(offset)}
+    answer = await client.invoke(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext_fields=fields))
+    assert answer.code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("later", [0, 8], ids=["that stays short", "that grows past it"])
+@on_a_loop
+async def test_offsets_that_wait_for_messages_of_a_master_are_not_taken_from_its_shorter_successor(
+    tmp_path: Path, later: int
+) -> None:
+    """The master lost its end, with messages that a group had consumed; others have come to their addresses."""
+    async with Cluster(NameServerConfig()) as names, by_hand(tmp_path / "master") as (hand, at):
+        where = [names.name_server_address]
+        hand.sends = False
+        async with mqtool.Broker(tmp_path / "master", name_servers=where, settings=MASTER) as master:
+            client = RemotingClient([master.address])
+            for number in range(5):
+                await client.invoke(send(f"m{number}"))
+            await client.close()
+        shutil.copytree(tmp_path / "master", tmp_path / "shorter")
+        half = len(log_of(tmp_path / "shorter"))
+        port = int(master.address.rpartition(":")[2])
+        before = contextlib.AsyncExitStack()
+        master = await before.enter_async_context(
+            mqtool.Broker(tmp_path / "master", port=port, name_servers=where, settings=MASTER)
+        )
+        client = RemotingClient([master.address])
+        for number in range(5, 10):
+            await client.invoke(send(f"m{number}"))
+        await commit(client, "G", 10)
+        await client.close()
+        async with mqtool.Broker(
+            tmp_path / "slave", role="slave", name_servers=where, settings={**SLAVE, "haMasterAddress": at}
+        ) as slave:
+            at_slave = RemotingClient([slave.address])
+            await until(lambda: hand.reports)
+            hand.write(0, log_of(tmp_path / "master")[:half])
+            await until(lambda: hand.reports[-1][-1:] == [half])
+            await until(lambda: knows_group(at_slave, "G"))  # which is asked for after the offsets
+            assert await offset_of(at_slave, "G") is None
+            await before.aclose()
+            async with mqtool.Broker(tmp_path / "shorter", port=port, name_servers=where, settings=MASTER) as master:
+                client = RemotingClient([master.address])
+                for number in range(later):
+                    await client.invoke(send(f"n{number}"))
+                await commit(client, "other", 3)
+                await client.close()
+                hand.folder, hand.sends = tmp_path / "shorter", True
+                hand.drop()
+                await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "shorter"))
+
+                async def is_copied() -> bool:
+                    return await offset_of(at_slave, "other") == "3"
+
+                await until(is_copied)
+                assert await offset_of(at_slave, "G") is None
+            await at_slave.close()
+
+
+@on_a_loop
+async def test_a_slave_leaves_its_master_for_another_that_the_name_server_names(tmp_path: Path) -> None:
+    async with Cluster(NameServerConfig()) as names:
+        where = [names.name_server_address]
+        async with mqtool.Broker(tmp_path / "master", name_servers=where, settings=MASTER) as master:
+            client = RemotingClient([master.address])
+            await client.invoke(send("both"))
+            await client.close()
+        shutil.copytree(tmp_path / "master", tmp_path / "other")
+        settings = {**SLAVE, "registerNameServerPeriod": 500}
+        async with (
+            mqtool.Broker(tmp_path / "master", role="master", name_servers=where, settings=MASTER),
+            mqtool.Broker(tmp_path / "slave", role="slave", name_servers=where, settings=settings) as slave,
+        ):
+            await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "master"))
+            async with mqtool.Broker(tmp_path / "other", role="master", name_servers=where, settings=MASTER) as other:
+                client = RemotingClient([other.address])
+                await client.invoke(send("new"))
+                await client.close()
+                await until(lambda: log_of(tmp_path / "slave") == log_of(tmp_path / "other"))
+                assert following_of(slave).master_address == other.address
+
+
+@on_a_loop
+async def test_a_slave_does_not_follow_a_master_that_another_has_replaced(tmp_path: Path) -> None:
+    write_role(tmp_path / "slave", KeptRole(Role.SLAVE, 1, 2, Role.SLAVE, 1))
+    async with (
+        mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master,
+        mqtool.Broker(
+            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
+        ) as slave,
+    ):
+        client = RemotingClient([master.address])
+        await client.invoke(send("not for it"))
+        await client.close()
+        await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
+        assert "its master knows of epoch 0, this slave of epoch 2" in following_of(slave).reason
+    assert log_of(tmp_path / "slave") == b""
+
+
+async def send_all(broker: mqtool.Broker, *texts: str) -> None:
+    client = RemotingClient([broker.address])
+    for text in texts:
+        assert (await client.invoke(send(text))).code == ResponseCode.SUCCESS
+    await client.close()
+
+
+@on_a_loop
+async def test_the_end_of_an_old_master_that_nobody_has_is_set_aside_and_it_follows_the_new_one(
+    tmp_path: Path,
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    async with Cluster(NameServerConfig()) as names:
+        where = [names.name_server_address]
+        async with mqtool.Broker(old, role="master", name_servers=where, settings=MASTER) as master:
+            async with mqtool.Broker(new, role="slave", name_servers=where, settings=SLAVE):
+                await send_all(master, "both 1", "both 2")
+                await until(lambda: log_of(new) == log_of(old))
+            both = len(log_of(old))
+            await send_all(master, "old 1", "old 2", "old 3")
+            client = RemotingClient([master.address])
+            await commit(client, "G", 5)
+            await client.close()
+        before = log_of(old)
+        async with (
+            mqtool.Broker(new, role="master", name_servers=where, settings=MASTER) as master,
+            mqtool.Broker(old, role="slave", name_servers=where, settings=SLAVE) as slave,
+        ):
+            await send_all(master, "new 1")
+            await until(lambda: log_of(old) == log_of(new) and following_of(slave).status is FollowingStatus.FOLLOWING)
+            client = RemotingClient([slave.address])
+            assert int(await offset_of(client, "G") or 0) <= 3
+            await client.close()
+            await send_all(master, "new 2")
+            await until(lambda: log_of(old) == log_of(new))
+    assert worst(old) <= worst(new)
+    # What was cut: on a copy of both folders, as the store has gone on.
+    shutil.copytree(old, tmp_path / "copy" / "old")
+    shutil.copytree(tmp_path / "old.mqtool", tmp_path / "copy" / "old.mqtool")
+    [journal] = journals(tmp_path / "copy" / "old")
+    undo(tmp_path / "copy" / "old", Disk(), journal.name, force=True)
+    assert log_of(tmp_path / "copy" / "old") == before
+    assert before[:both] == log_of(new)[:both]
+
+
+@on_a_loop
+async def test_bytes_that_a_slave_has_acknowledged_are_cut_only_by_hand(tmp_path: Path) -> None:
+    """The master comes back with an older store, and goes on with other messages."""
+    old, new = tmp_path / "slave", tmp_path / "master"
+    settings = {"mappedFileSizeCommitLog": "65536"}
+    async with Cluster(NameServerConfig()) as names:
+        where = [names.name_server_address]
+        async with mqtool.Broker(new, role="master", name_servers=where, settings=MASTER) as master:
+            await send_all(master, "both")
+        shutil.copytree(new, tmp_path / "lost")
+        async with (
+            mqtool.Broker(tmp_path / "lost", role="master", name_servers=where, settings=MASTER) as master,
+            mqtool.Broker(old, role="slave", name_servers=where, settings=SLAVE),
+        ):
+            await send_all(master, "acknowledged")
+            await until(lambda: log_of(old) == log_of(tmp_path / "lost"))
+        before = log_of(old)
+        async with mqtool.Broker(new, role="master", name_servers=where, settings=MASTER) as master:
+            at = len(log_of(new))
+            await send_all(master, "other 1", "other 2")
+            async with mqtool.Broker(old, role="slave", name_servers=where, settings=SLAVE) as slave:
+                await until(lambda: following_of(slave).status is FollowingStatus.STOPPED)
+                reason = following_of(slave).reason
+            assert log_of(old) == before
+            assert f"`mqtool recover -s {old} --cut-at {at}`" in reason
+            carry_out(
+                old, StoreConfig(settings), plan_mend(old, StoreConfig(settings), "recover", {"cut_at": at}), Disk()
+            )
+            async with mqtool.Broker(old, role="slave", name_servers=where, settings=SLAVE) as slave:
+                await until(lambda: log_of(old) == log_of(new))
+    assert worst(old) <= worst(new)
+
+
+@on_a_loop
+async def test_a_slave_keeps_how_far_its_master_has_delivered_timer_messages(tmp_path: Path) -> None:
+    async with mqtool.Broker(tmp_path / "master", role="master", settings=MASTER) as master:
+        client = RemotingClient([master.address])
+        sent = send("timed")
+        sent.ext_fields["i"] = "TIMER_DELAY_MS\x011000\x02"  # without a unique key nothing else tells of it
+        assert (await client.invoke(sent)).code == ResponseCode.SUCCESS
+        async with mqtool.Broker(
+            tmp_path / "slave", role="slave", name_servers=[master.name_server_address], settings=SLAVE
+        ):
+            file = tmp_path / "slave" / "config" / "timercheck"
+
+            async def is_copied() -> bool:
+                told = (await client.invoke(RemotingCommand(RequestCode.GET_TIMER_CHECK_POINT))).body
+                is_over = int.from_bytes(told[:8], "big") > 0
+                return is_over and file.exists() and file.read_bytes()[: len(told)] == told
+
+            await until(is_copied)
+        await client.close()
+    # Promoted, it does not deliver the message again.
+    async with mqtool.Broker(tmp_path / "slave", role="master", settings=MASTER) as promoted:
+        client = RemotingClient([promoted.address])
+        await client.invoke(send("later"))
+        assert bodies(await client.invoke(pull())) == [b"timed", b"later"]
+        await client.close()

@@ -1,36 +1,54 @@
 """A master, its slaves, name servers and clients under faults, all from one seed, in virtual time.
 
 Brokers are killed, stopped and unplugged, alone and together; connections are cut, hosts divided, processes stalled,
-lines slow. Then the faults end, and it must hold that
+lines slow. Of half of the seeds an operator promotes the slave, too, of a master that works and of one that is dead,
+and a broker loses power: what it had not synced is gone from its log. Then the faults end, and it must hold that
 
-- what a producer was told is stored (SEND_OK) is in the master's log, and was consumed; where the master waits for its
-  slaves it has been in the log of a slave when that was told;
-- at any time the log of each slave is the beginning of its master's, and at rest they are equal, as are their queues;
-- each store is sound.
+- what a producer was told is stored (SEND_OK) is in the master's log; where a slave was promoted or power was lost,
+  what a master said that waits for its slave;
+- each message in the master's log was consumed;
+- where a master waits for its slaves a message has been in the log of a slave when that was told;
+- without an operator the log of each slave is at any time the beginning of its master's; at rest they are always
+  equal, as are their queues, but for a slave that has stopped and says so: it follows once the operator has cut its
+  log as it says;
+- there is one master, and each store is sound.
 """
 
 import asyncio
+import contextlib
 import random
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from mqtool.aio import Producer, PushConsumer
+from mqtool.engine import cluster, role_keeper
+from mqtool.engine.broker import acknowledged
 from mqtool.engine.broker.following import FollowingStatus
+from mqtool.engine.broker.kept_role import read_role
+from mqtool.engine.broker.settings import Role
 from mqtool.engine.client.consuming import ConsumeFrom, ConsumeStatus
 from mqtool.engine.client.outgoing import ProducerMessage
 from mqtool.engine.client.sending import SendStatus
+from mqtool.engine.client_runtime.admin_client import AdminClient
 from mqtool.engine.client_runtime.consume_services import PushConsumerOptions
 from mqtool.engine.client_runtime.producer import ProducerOptions
+from mqtool.engine.client_runtime.promotion import plan_promotion, promote
+from mqtool.engine.recovering import Recovered
 from mqtool.engine.repair.findings import Severity
+from mqtool.engine.repair.plan import carry_out, plan_mend
 from mqtool.engine.repair.verify import verify_store
+from mqtool.engine.store.disk import Disk
 from mqtool.engine.store.paths import StoreConfig
 from mqtool.engine.store.reader import StoreReader
 from mqtool.errors import MqtoolError
 from tests.simulation.history import ViolationError
 from tests.simulation.network import Line, NetworkLoop
+from tests.simulation.virtual_loop import CURRENT
 from tests.simulation.world import STORE_SETTINGS, BrokerHost, NameServerHost, Server, World, simulate
 
 NAME = "pair"
@@ -52,6 +70,7 @@ class Outcome:
     acknowledged: int = 0
     consumed: int = 0
     slaves: int = 0
+    cuts: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     virtual_s: float = 0.0
     violation: str = ""
@@ -62,6 +81,47 @@ class MemberHost(BrokerHost):
 
     def __init__(self, world: World, name: str, host: str, name_servers: list[str], settings: dict[str, str]) -> None:
         super().__init__(world, name, host, name_servers, {**settings, "brokerName": NAME}, 0)
+        self.power_losses = 0
+        self.may_start = asyncio.Event()
+        self.may_start.set()
+
+    @property
+    def role(self) -> Role:
+        """What it is, or was in its last life."""
+        return self.rules.state.role
+
+    @property
+    def kept_epoch(self) -> int:
+        """The epoch that its store knows."""
+        kept = read_role(self.store)
+        return kept.epoch if kept else 0
+
+    @property
+    def is_kept_slave(self) -> bool:
+        """Whether its store says that it is a slave."""
+        kept = read_role(self.store)
+        return kept is None or kept.role is Role.SLAVE
+
+    def is_to_be_slave(self, broker_id: int) -> None:
+        """Have its settings say from the next start on that it is a slave."""
+        self._settings = {**self._settings, "brokerRole": "SLAVE", "brokerId": str(broker_id)}
+
+    def lose_power(self, chance: random.Random) -> None:
+        """Kill it with its machine: what its log has not synced stays by chance, from the beginning on."""
+        log = self.rules.store.log
+        end = chance.randint(log.flushed_offset, log.end_offset)
+        self.power_losses += 1
+        self.kill(silently=True)
+        self.world.note(self.name, f"has lost its log behind {end:,}")
+        for path in (self.store / "commitlog").iterdir():
+            start = int(path.name)
+            if start >= end > 0:
+                path.unlink()
+            elif start + path.stat().st_size > end:
+                size = path.stat().st_size
+                with path.open("r+b") as file:
+                    file.truncate(end - start)
+                    file.truncate(size)
 
     @property
     def log(self) -> bytes:
@@ -87,6 +147,14 @@ class ReplicationScenario:
         self.outcome = Outcome(seed)
         self._chance = chance = random.Random(f"replication {seed}")
         self.is_sync = chance.random() < 0.6
+        self.has_operator = chance.random() < 0.5
+        self.members: list[MemberHost] = []
+        self._master: MemberHost
+        self._promised: set[str] = set()
+        self._sent: set[str] = set()
+        self._promoting: asyncio.Future[Any] | None = None
+        self._ids = 10
+        self._no_power_before = 0.0
         self._acknowledged: set[str] = set()
         self._consumed: Counter[str] = Counter()
         self._violation: ViolationError | None = None
@@ -97,7 +165,11 @@ class ReplicationScenario:
     async def run(self) -> Outcome:
         """Run it to its end; what must not be is said in the outcome."""
         try:
-            await self._run()
+            with contextlib.ExitStack() as stack:
+                for owner in (cluster, role_keeper):
+                    stack.enter_context(mock.patch.object(owner, "recover_store", self._recover))
+                stack.enter_context(mock.patch.object(acknowledged, "_boot_id", self._boot_id))
+                await self._run()
         except ViolationError as violation:
             self.outcome.violation = str(violation)
         finally:
@@ -111,7 +183,8 @@ class ReplicationScenario:
     async def _run(self) -> None:
         await self._begin()
         chance = self._chance
-        chaos = [asyncio.ensure_future(one) for one in (self._disturb(), self._watch())]
+        watching = [] if self.has_operator else [self._watch()]
+        chaos = [asyncio.ensure_future(one) for one in (self._disturb(), *watching)]
         await asyncio.wait(chaos, timeout=chance.uniform(*self.seconds), return_when=asyncio.FIRST_COMPLETED)
         for one in chaos:
             if one.done():
@@ -120,6 +193,22 @@ class ReplicationScenario:
         await self._make_quiet()
         await self._settle()
         await self._end()
+
+    async def _recover(self, store: Path, settings: Mapping[str, str], *options: str) -> Recovered:
+        """Recover a store as a child does: there are none in here."""
+        cut = [int(option.partition("=")[2]) for option in options]
+        config = StoreConfig(dict(settings))
+        plan = plan_mend(store, config, "recover", {"cut_at": cut[0] if cut else None})
+        if plan.refusal:
+            return Recovered(False, False, plan.refusal)
+        carry_out(store, config, plan, Disk())
+        self.outcome.cuts += bool(cut)
+        return Recovered(True, bool(plan.losses), "")
+
+    def _boot_id(self) -> str:
+        process = CURRENT.get()
+        host = process.host if process else ""
+        return f"{host} {sum(one.power_losses for one in self.members if one.host == host)}"
 
     # The beginning
 
@@ -139,8 +228,8 @@ class ReplicationScenario:
         }
         role = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"} if self.is_sync else {"brokerRole": "ASYNC_MASTER"}
         names = [self.name_server.address]
-        self.master = MemberHost(world, "master", "10.2.0.1", names, common | role)
-        self.slaves = [
+        self._master = MemberHost(world, "master", "10.2.0.1", names, common | role)
+        slaves = [
             MemberHost(
                 world,
                 f"slave-{number}",
@@ -148,12 +237,13 @@ class ReplicationScenario:
                 names,
                 common | {"brokerRole": "SLAVE", "brokerId": str(number), "haStartAtFirstByte": "true"},
             )
-            for number in range(1, 1 + chance.choice([1, 1, 2]))
+            for number in range(1, 1 + (1 if self.has_operator else chance.choice([1, 1, 2])))
         ]
-        self.outcome.slaves = len(self.slaves)
+        self.members = [self._master, *slaves]
+        self.outcome.slaves = len(slaves)
         await self.name_server.start()
-        await self.master.start()
-        for slave in self.slaves:
+        await self._master.start()
+        for slave in slaves:
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.uniform(0, 20))
             await slave.start()
@@ -174,6 +264,7 @@ class ReplicationScenario:
                 body = f"{name}-{number}-" + "x" * self._chance.choice([10, 1000, 4000])
                 number += 1
                 self.outcome.sends += 1
+                self._sent.add(body)
                 try:
                     result = await producer.send(ProducerMessage("T", body.encode()))
                 except MqtoolError as error:
@@ -189,8 +280,12 @@ class ReplicationScenario:
     def _acknowledge(self, body: str) -> None:
         """Take note of a message that its producer was told is stored; where slaves are waited for one has it."""
         self._acknowledged.add(body)
+        waits = self.is_sync and self.master.role is Role.SYNC_MASTER
+        if waits or not self.has_operator:
+            self._promised.add(body)
         if (
             self.is_sync
+            and not self.has_operator
             and self._chance.random() < _CHECKED
             and not any(body.encode() in slave.last_log for slave in self._with_logs())
         ):
@@ -226,13 +321,23 @@ class ReplicationScenario:
     # Faults
 
     @property
-    def _members(self) -> list[MemberHost]:
-        return [self.master, *self.slaves]
+    def master(self) -> MemberHost:
+        """The member that is the master, or was the last."""
+        self._master = next((one for one in self.members if one.is_up and one.role is not Role.SLAVE), self._master)
+        return self._master
+
+    @property
+    def slaves(self) -> list[MemberHost]:
+        """The others."""
+        master = self.master
+        return [one for one in self.members if one is not master]
 
     async def _disturb(self) -> None:
         chance = self._chance
         faults: list[Callable[[], None]] = [self._kill, self._kill, self._kill_all, self._stop, self._cut, self._divide]
         faults += [self._stall, self._slow, self._kill_names]
+        if self.has_operator:
+            faults += [self._promote, self._promote, self._lose_power, self._lose_power]
         faults = [one for one in faults if chance.random() < 0.6] or [self._kill]
         mean_s = chance.choice([1.0, 3.0, 8.0])
         while True:
@@ -242,11 +347,11 @@ class ReplicationScenario:
             fault()
 
     def _kill(self) -> None:
-        if up := [one for one in self._members if one.is_up]:
+        if up := [one for one in self.members if one.is_up]:
             self._kill_one(self._chance.choice(up))
 
     def _kill_all(self) -> None:
-        for one in self._members:
+        for one in self.members:
             if one.is_up:
                 self._kill_one(one)
 
@@ -259,7 +364,7 @@ class ReplicationScenario:
         self._restarts.append(asyncio.ensure_future(self._start_again(server)))
 
     def _stop(self) -> None:
-        up = [one for one in self._members if one.is_up]
+        up = [one for one in self.members if one.is_up]
         if up:
             self._restarts.append(asyncio.ensure_future(self._stop_and_start(self._chance.choice(up))))
 
@@ -269,7 +374,58 @@ class ReplicationScenario:
 
     async def _start_again(self, server: Server) -> None:
         await asyncio.sleep(self._chance.expovariate(1 / 4))
+        if isinstance(server, MemberHost):
+            await server.may_start.wait()
         await server.start()
+
+    def _lose_power(self) -> None:
+        """Have a machine stop; not one after the other within the time in which all is synced."""
+        up = [one for one in self.members if one.is_up]
+        if len(up) == len(self.members) and self.loop.time() >= self._no_power_before:
+            self._no_power_before = self.loop.time() + 20
+            one = self._chance.choice(up)
+            one.lose_power(self._chance)
+            self._restarts.append(asyncio.ensure_future(self._start_again(one)))
+
+    def _promote(self) -> None:
+        if self._promoting is None or self._promoting.done():
+            self._promoting = asyncio.ensure_future(self._promote_one())
+
+    async def _promote_one(self) -> None:
+        """Promote the slave as an operator does, who sees to it that no dead master comes back as one."""
+        if any(one.is_starting for one in self.members):
+            return
+        old = self.master
+        is_dead = not old.is_up
+        if is_dead:
+            old.may_start.clear()
+        process = self.world.process("operator", "10.5.0.1")
+
+        async def work() -> None:
+            async with AdminClient([self.name_server.address], clock=self.world.clock()) as admin:
+                plan = await plan_promotion(admin, NAME)
+                if plan.master is None and not is_dead:
+                    self.world.note("operator", "the master does not answer: it is left alone")
+                    return
+                await promote(admin, plan, lambda said: self.world.note("operator", said))
+
+        try:
+            await process.start(work())
+        except MqtoolError as error:
+            self.world.note("operator", f"promoting fails: {error}")
+        await self._see_to_one_master(old)
+        old.may_start.set()
+
+    async def _see_to_one_master(self, old: MemberHost) -> None:
+        """End a master in whose place another has come, and have it be a slave; also where promoting has failed."""
+        epochs = {one: one.kept_epoch for one in self.members}
+        newest = max(self.members, key=lambda one: epochs[one])
+        if newest is old or epochs[newest] == epochs[old] or newest.is_kept_slave:
+            return
+        self._ids += 1
+        old.is_to_be_slave(self._ids)
+        if old.is_up and old.role is not Role.SLAVE:
+            self._kill_one(old)
 
     def _cut(self) -> None:
         network, chance = self.world.network, self._chance
@@ -279,7 +435,7 @@ class ReplicationScenario:
 
     def _divide(self) -> None:
         network = self.world.network
-        host = self._chance.choice([*(one.host for one in self._members), self.name_server.host])
+        host = self._chance.choice([*(one.host for one in self.members), self.name_server.host])
         self.world.note("world", f"{host} is cut off")
         network.cut_off.add(host)
 
@@ -290,12 +446,12 @@ class ReplicationScenario:
         self.loop.call_later(self._chance.uniform(1, 15), heal)
 
     def _stall(self) -> None:
-        processes = [one.process for one in self._members if one.is_up]
+        processes = [one.process for one in self.members if one.is_up]
         if processes:
             self.world.stall(self._chance.choice(processes), self._chance.uniform(0.5, 10))
 
     def _slow(self) -> None:
-        hosts, chance = [one.host for one in self._members], self._chance
+        hosts, chance = [one.host for one in self.members], self._chance
         source, target = chance.sample(hosts, 2)
         self.world.network.lines[source, target] = Line(chance.choice([0.05, 0.5]), 0.02, chance.choice([0.0, 0.1]))
 
@@ -326,6 +482,8 @@ class ReplicationScenario:
         for process in self.world.processes:
             if process.stalled is not None and not process.is_dead:
                 self.loop.resume(process)
+        if self._promoting is not None:
+            await self._promoting
         await asyncio.gather(*self._restarts)
         await asyncio.sleep(5)
         self._is_over = True
@@ -335,19 +493,35 @@ class ReplicationScenario:
         """Wait until all is equal and consumed."""
         end = self.loop.time() + SETTLE_S
         while (wrong := self._wrong()) and self.loop.time() < end:
+            await self._cut_by_hand()
             await asyncio.sleep(1)
         if wrong:
             raise ViolationError(f"after {SETTLE_S} s without faults: {wrong}")
         self._check_prefixes()
+        masters = [one.name for one in self.members if one.role is not Role.SLAVE]
+        if len(masters) != 1:
+            raise ViolationError(f"the masters are {masters}")
         log = self.master.log
-        for body in self._acknowledged:
+        for body in sorted(self._promised):
             if body.encode() not in log:
                 raise ViolationError(f"{body[:20]} was acknowledged, and is lost")
+
+    async def _cut_by_hand(self) -> None:
+        """Do what a slave says that has other messages than its master, which it has acknowledged."""
+        for slave in self.slaves:
+            following = slave.rules.following
+            found = re.search(r"--cut-at (\d+)", following.reason)
+            if self.has_operator and slave.is_up and following.status is FollowingStatus.STOPPED and found:
+                await slave.stop()
+                await self._recover(slave.store, STORE_SETTINGS, f"--cut-at={found[1]}")
+                await slave.start()
 
     def _wrong(self) -> str:
         masters = self.master.log
         for slave in self.slaves:
             following = slave.rules.following
+            if self.has_operator and "beyond the end of the master's log" in following.reason:
+                continue  # it has stopped and says so
             if following.status is not FollowingStatus.FOLLOWING:
                 return f"{slave.name} does not follow: {following.status} {following.reason}"
             if slave.log != masters:
@@ -356,14 +530,14 @@ class ReplicationScenario:
                 )
             if (theirs := _queues(slave)) != (ours := _queues(self.master)):
                 return f"{slave.name} has other queues: {theirs} {ours}"
-        missing = self._acknowledged - self._consumed.keys()
+        missing = {body for body in self._sent - self._consumed.keys() if body.encode() in masters}
         return f"{len(missing)} messages are not consumed, such as {min(missing)[:20]}" if missing else ""
 
     async def _end(self) -> None:
-        for server in (*self._members, self.name_server):
+        for server in (*self.members, self.name_server):
             await server.stop()
         config = StoreConfig(STORE_SETTINGS)
-        for member in self._members:
+        for member in self.members:
             found = [one for one in verify_store(StoreReader(member.store, config)) if one.severity > Severity.NOTE]
             if found:
                 raise ViolationError(f"{member.name}: {found[0]}")

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.replication import run_seed
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", [2, 4, 12])
 def test_whatever_a_seed_brings_the_logs_of_a_master_and_its_slaves_are_equal_in_the_end(
     memory_path: Path, seed: int
 ) -> None:

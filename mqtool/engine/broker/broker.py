@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from mqtool.engine.broker.acknowledged import Acknowledged
 from mqtool.engine.broker.acl import AccessControl
 from mqtool.engine.broker.awaited_flushes import AwaitedFlushes
 from mqtool.engine.broker.clients import Clients
@@ -99,6 +100,8 @@ class Broker:
         self.on_stop: list[Callable[[int], None]] = []
         """Who is told the time (ms) when it stops, and has written what he keeps."""
         is_slave = state.role is Role.SLAVE
+        self.acknowledged = Acknowledged(store.root, store.end_offset, was_left=store.was_recovered)
+        self.on_stop.append(lambda _: self.acknowledged.close())
         if is_slave:  # nothing comes of its messages but what comes from its master
             store.take_only_copies()
             store.was_recovered = store.was_mended = False
@@ -112,7 +115,7 @@ class Broker:
         self.topics = topics = Topics(config, settings, now, saves)
         self.groups = groups = SubscriptionGroups(config, now, creates=settings.auto_create_groups, saves=saves)
         self.offsets = offsets = ConsumerOffsets(config, now, saves)
-        if store.was_recovered:
+        if store.was_recovered or is_slave:
             offsets.limit(store)
         self.access = (
             AccessControl(Path(settings.acl_file), now, self.topic_at, saves) if settings.acl_enabled else None
@@ -135,8 +138,8 @@ class Broker:
         self.slaves: Master | None = None
         self.role_changes = RoleChanges(store, state)
         self.delayed = DelayedMessages(store, state, saves, config, now)
-        self.copied_tables = CopiedTables(topics, groups, offsets, self.delayed, self.request_modes)
         self.timers = Timers(store, state, saves, config, now)
+        self.copied_tables = CopiedTables(topics, groups, offsets, self.delayed, self.request_modes, self.timers)
         revive_log = ReviveLog(intake, state, topics, groups, offsets, self.timers, now)
         self.pops = pops = Pops(
             store, state, topics, offsets, revive_log, room, self.figures, saves, self.delete_queues, config, now

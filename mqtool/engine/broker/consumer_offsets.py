@@ -153,12 +153,13 @@ class ConsumerOffsets:
                 self._is_changed = True
 
     def limit(self, store: "MessageStore") -> None:
-        """Set offsets beyond the end of their queue to that: messages that a loss of power took are not read yet."""
+        """Set offsets beyond the end of their queue to that: messages that were lost, or cut, are not read yet."""
         for (topic, _), queues in self._offsets.items():
             for queue_id, offset in queues.items():
                 queue = store.queue(topic, queue_id)
-                if queue is not None and offset > queue.next_offset:
-                    queues[queue_id] = queue.next_offset
+                end = queue.next_offset if queue is not None else 0
+                if offset > end:
+                    queues[queue_id] = end
                     self._is_changed = True
 
     def forget(self, group: str, topic: str, queue_id: int) -> None:

@@ -9,6 +9,7 @@ from mqtool.engine.broker.consumer_offsets import ConsumerOffsets
 from mqtool.engine.broker.delayed import DelayedMessages
 from mqtool.engine.broker.request_modes import RequestModes
 from mqtool.engine.broker.subscription_groups import SubscriptionGroups
+from mqtool.engine.broker.timers import Timers
 from mqtool.engine.broker.topics import Topics
 from mqtool.formats.config_tables import parse_table
 
@@ -23,12 +24,14 @@ class CopiedTables:
         offsets: ConsumerOffsets,
         delayed: DelayedMessages,
         request_modes: RequestModes,
+        timers: Timers,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._delayed = delayed
         self._request_modes = request_modes
+        self._timers = timers
 
     def take_topics(self, body: bytes) -> None:
         """Take over what answers GET_ALL_TOPIC_CONFIG."""
@@ -41,6 +44,10 @@ class CopiedTables:
     def take_delay_offsets(self, body: bytes) -> None:
         """Take over what answers GET_ALL_DELAY_OFFSET."""
         self._delayed.replace(parse_table(body), body)
+
+    def take_timer_check_point(self, body: bytes) -> None:
+        """Take over what answers GET_TIMER_CHECK_POINT."""
+        self._timers.take_check_point(body)
 
     def take_groups(self, body: bytes) -> None:
         """Take over what answers GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""

@@ -84,6 +84,7 @@ class Timers:
         self._done, _, _, _, *self._version = self._load()
         """The due time (ms) up to which all is delivered: RocketMQ's next slot to be read is named by its begin."""
         self._saved = self._done
+        self._copied = b""
         self._has_empty_wheel = False
         self._to_save: tuple[int, int, bytes] | None = None
         """What can be written once the log is on the disk up to an address: that, the time, and the file."""
@@ -311,6 +312,20 @@ class Timers:
     def check_point(self) -> bytes:
         """Return how far delivery has come, as slaves are told it: the first numbers of the file that keeps it."""
         return self._page()[: -len(_REST)]
+
+    def take_check_point(self, body: bytes) -> None:
+        """Keep how far the delivery of a master had come, by what that tells slaves; a slave delivers nothing itself.
+
+        Raises:
+            FormatError: it is none.
+        """
+        size = _CHECK.size - len(_REST)
+        if len(body) < size:
+            raise FormatError("these bytes are no check point of timer messages", len(body))
+        page = body[:size] + _REST
+        if page != self._copied:
+            self._copied = page
+            self._saves.want(self._path, lambda: (page,), lambda _path, data: self._write(data))
 
     def _page(self) -> bytes:
         queue = self._store.queue(TIMER_TOPIC, 0)

@@ -3,7 +3,8 @@
 Where the old master answers and is one of mqtool it stops taking messages, the slave gets the rest, and they swap. A
 master of RocketMQ cannot be told to stop: it has to be stopped by hand before. Nobody is promoted without being asked.
 
-Cost: some requests to each broker of the name, and one for each queue of a group whose offset differs.
+Cost: some requests to each broker of the name, one for each queue of a group whose offset differs, and where the old
+master is dead one for each topic that groups read.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ _CATCH_UP_SECONDS = 30.0
 _COPY_SECONDS = 20.0
 _SWAP_SECONDS = 90.0
 _LOOK_SECONDS = 0.2
+_MAX_GROUPS_TOLD = 20
 _OUR_SETTING = "haDialect"
 """That only brokers of mqtool have."""
 _EPOCH, _STATUS, _END = "replicationEpoch", "replicationStatus", "commitLogMaxOffset"
@@ -38,7 +40,7 @@ class Promotion:
     role: str  # of the new master
     epoch: int
     lag_bytes: int | None  # what the slave lacks, None where no master answers
-    repeats: dict[str, int] = field(default_factory=dict)  # messages by group; none where the two swap
+    repeats: dict[str, int] = field(default_factory=dict)  # messages by group, at most; none where the two swap
     remarks: list[str] = field(default_factory=list)
 
 
@@ -63,7 +65,7 @@ async def plan_promotion(admin: "AdminClient", broker_name: str, slave_id: int |
         )
     epoch = 1 + max(int(one.figures.get(_EPOCH, "0")) for one in told)
     if master is None:
-        return _without_master(slave, epoch)
+        return _without_master(slave, epoch, await _most_repeated(admin, slave.broker.address))
     settings = await admin.ask(master.broker.address, questions.broker_settings())
     if _OUR_SETTING not in settings:
         raise UsageError(
@@ -92,7 +94,24 @@ def _chosen(broker_name: str, told: "list[BrokerFigures]", slave_id: int | None)
     return max(answering, key=lambda one: int(one.figures.get(_END, "0")))
 
 
-def _without_master(slave: "BrokerFigures", epoch: int) -> Promotion:
+async def _most_repeated(admin: "AdminClient", slave: str) -> dict[str, int]:
+    """Return how many messages of a slave lie behind the offsets of each group that it knows: no more are repeated."""
+    offsets = await admin.ask(slave, questions.consumer_offsets())
+    ends: dict[str, dict[int, int]] = {}
+    for topic in sorted({topic for topic, _, _ in offsets}):
+        try:
+            queues = await admin.ask(slave, questions.topic_queues(topic))
+        except RefusedError:  # a topic that is gone, but for its offsets
+            continue
+        ends[topic] = {queue_id: one.max_offset for queue_id, one in queues.items()}
+    repeats: dict[str, int] = {}
+    for (topic, group, queue_id), offset in offsets.items():
+        behind = max(ends.get(topic, {}).get(queue_id, 0) - max(offset, 0), 0)
+        repeats[group] = repeats.get(group, 0) + behind
+    return {group: count for group, count in sorted(repeats.items()) if count}
+
+
+def _without_master(slave: "BrokerFigures", epoch: int, repeats: dict[str, int]) -> Promotion:
     copied = slave.figures.get("replicationCopiedTimestamp", "0")
     remarks = [
         "no master answers: messages that it had and the slave has not are lost, and how many is not known",
@@ -100,7 +119,13 @@ def _without_master(slave: "BrokerFigures", epoch: int) -> Promotion:
         "groups repeat what they have consumed since the slave copied their offsets"
         + (f" ({_time(int(copied))})" if copied != "0" else ", which it never did"),
     ]
-    return Promotion(slave.broker, None, "ASYNC_MASTER", epoch, None, {}, remarks)
+    by_count = sorted(repeats, key=lambda group: -repeats[group])
+    remarks += [f"group {group} repeats {repeats[group]:,} messages at most" for group in by_count[:_MAX_GROUPS_TOLD]]
+    if (more := len(by_count) - _MAX_GROUPS_TOLD) > 0:
+        remarks.append(f"{more:,} more groups repeat fewer each")
+    if not repeats and copied != "0":
+        remarks.append("no group repeats anything: their copied offsets are at the ends of the queues")
+    return Promotion(slave.broker, None, "ASYNC_MASTER", epoch, None, repeats, remarks)
 
 
 def _time(milliseconds: int) -> str:
@@ -112,10 +137,11 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
 
     Raises:
         UnavailableError: the slave does not get the rest in time, and all is as before; or it does not come back as
-            master, though it was told to.
+            master, though it was told to, and the old master takes no messages.
         MqtoolError: a broker refuses, and all is as before.
     """
     slave, master = plan.slave, plan.master
+    become = questions.change_role("become", plan.role, MASTER, plan.epoch)
     if master is not None:
         end = await admin.ask(master.address, questions.change_role("stop"))
         try:
@@ -123,17 +149,42 @@ async def promote(admin: "AdminClient", plan: Promotion, say: Callable[[str], No
             say(f"{slave.address} has all up to {end:,}")
             moved = await _copy_offsets(admin, master.address, slave.address)
             say(f"offsets of groups copied: {moved:,} of them had changed since the slave copied them")
-            await admin.ask(slave.address, questions.change_role("become", plan.role, MASTER, plan.epoch))
         except BaseException:
             await admin.ask(master.address, questions.change_role("go on"))
             raise
+        try:
+            await admin.ask(slave.address, become)
+        except MqtoolError as error:
+            if isinstance(error, RefusedError) or not await _has_become(admin, plan, master.address):
+                await admin.ask(master.address, questions.change_role("go on"))
+                raise
         await admin.ask(master.address, questions.change_role("become", "SLAVE", slave.broker_id, plan.epoch))
     else:
-        await admin.ask(slave.address, questions.change_role("become", plan.role, MASTER, plan.epoch))
+        await admin.ask(slave.address, become)
     await _until_master(admin, slave)
     say(f"{slave.address} is the master of {slave.broker_name}")
     if master is not None:
         say(f"{master.address} is its slave {slave.broker_id}")
+
+
+async def _has_become(admin: "AdminClient", plan: Promotion, master: str) -> bool:
+    """Tell whether a slave took the order to become master, of which no answer came.
+
+    Raises:
+        UnavailableError: it does not tell: the old master must not go on, as there would be two.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _SWAP_SECONDS
+    while True:
+        try:
+            return int((await admin.ask(plan.slave.address, questions.runtime_info())).get(_EPOCH, "0")) >= plan.epoch
+        except UnavailableError:
+            if loop.time() > deadline:
+                raise UnavailableError(
+                    f"{plan.slave.address} was told to become master and answers no more; {master} takes no messages: "
+                    "started again, it finds out which of them is the master"
+                ) from None
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _until_it_has(admin: "AdminClient", address: str, end: int) -> None:

@@ -42,6 +42,7 @@ from mqtool.engine.repair.parts import (
     Span,
     in_order,
     part_size,
+    parts_apart,
     parts_of,
     spans_of,
     walk_part,
@@ -207,7 +208,12 @@ class Rules:
 
 
 def survey(
-    reader: StoreReader, start_offset: int, jobs: int, progress: Progress, tags_in_index: bool = False
+    reader: StoreReader,
+    start_offset: int,
+    jobs: int,
+    progress: Progress,
+    tags_in_index: bool = False,
+    apart_at: int | None = None,
 ) -> Iterator[Piece | Gap]:
     """Yield what the log holds from an address on, in order; records and gaps of each segment.
 
@@ -217,9 +223,12 @@ def survey(
         jobs: threads.
         progress: is told how many bytes are done.
         tags_in_index: also derive the entries by tag.
+        apart_at: address of a record that is not in one piece with those before it.
     """
     log = reader.commit_log
     parts = [part for part in parts_of(log, part_size(_PART, jobs)) if part.segment.start_offset >= start_offset]
+    if apart_at is not None:
+        parts = parts_apart(parts, apart_at)
     total = sum(part.stop - part.start for part in parts)
     forced = reader.config.flag("forceVerifyPropCRC")
     rules = Rules(reader, scan.kernels_for(total), reader.delay_levels, forced, tags_in_index)
@@ -478,7 +487,12 @@ def _light_queues(properties: dict[str, str]) -> Iterator[tuple[str, int]]:
 
 
 def plan_log(
-    reader: StoreReader, pieces: Iterable[Piece | Gap], start_offset: int, cut: bool, batch_topics: set[str]
+    reader: StoreReader,
+    pieces: Iterable[Piece | Gap],
+    start_offset: int,
+    cut: bool,
+    batch_topics: set[str],
+    cut_at: int | None = None,
 ) -> LogPlan:
     """Find the end of the log and bridge the holes before it.
 
@@ -488,8 +502,9 @@ def plan_log(
         start_offset: first byte of the segment to begin with.
         cut: end the log at the first hole.
         batch_topics: that keep several messages in a unit; those of which the records say so are added.
+        cut_at: end it here, where a piece begins.
     """
-    builder = _Builder(reader, start_offset, cut, batch_topics)
+    builder = _Builder(reader, start_offset, cut, batch_topics, cut_at)
     for piece in pieces:
         builder.take(piece)
     return builder.finish()
@@ -516,10 +531,13 @@ def edited_records(reader: StoreReader, pieces: Iterable[Piece | Gap], batch_top
 class _Builder:
     """Takes what a survey yields and makes the plan of it."""
 
-    def __init__(self, reader: StoreReader, start_offset: int, cut: bool, batch_topics: set[str]) -> None:
+    def __init__(
+        self, reader: StoreReader, start_offset: int, cut: bool, batch_topics: set[str], cut_at: int | None = None
+    ) -> None:
         self.reader = reader
         self.log = reader.commit_log
         self.cut = cut
+        self.cut_at = cut_at
         self.batch_topics = batch_topics
         self.plan = LogPlan(start_offset, -1, 0, [])
         self.holes: list[Hole] = []
@@ -546,8 +564,12 @@ class _Builder:
 
     def take(self, piece: Piece | Gap) -> None:
         """Take records or a gap; they come in the order of the log."""
-        self._enter(piece.segment)
         base = piece.segment.start_offset
+        if self.cut_at is not None and base + piece.start >= self.cut_at:
+            if isinstance(piece, Piece) and piece.last_start >= 0:
+                self._cut_off(piece)
+            return
+        self._enter(piece.segment)
         if isinstance(piece, Gap):
             self._hole(base, piece.start_offset, base + piece.end, "no record is there", None)
             self.at = base + piece.end
@@ -567,10 +589,7 @@ class _Builder:
                 )
         self.like, self.like_at = piece.like, base + piece.last_start
         if self.cut and self.holes and self.holes[0].start < base + piece.last_start:
-            if piece.units is not None:
-                self._note_jumps(piece.spans)
-                self.plan.note_cut_off(piece.units, piece.topics)
-            self.plan.is_cut = True
+            self._cut_off(piece)
             return
         if not piece.bad or piece.bad[0].start > piece.start:
             self.plan.starts.append(base + piece.start)
@@ -587,6 +606,13 @@ class _Builder:
         self.plan.end_offset = self.plan.last_start + size
         for span in self._apart(piece):
             self._follow(span)
+
+    def _cut_off(self, piece: Piece) -> None:
+        """Give sound messages up."""
+        if piece.units is not None:
+            self._note_jumps(piece.spans)
+            self.plan.note_cut_off(piece.units, piece.topics)
+        self.plan.is_cut = True
 
     def _apart(self, piece: Piece) -> Iterator[Span]:
         """Yield the offsets of each queue, those of few messages that do not fit one by one.

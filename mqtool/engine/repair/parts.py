@@ -78,6 +78,16 @@ def parts_of(log: CommitLog, size: int) -> Iterator[Part]:
             yield Part(segment, start, min(start + size, segment.size))
 
 
+def parts_apart(parts: list[Part], address: int) -> list[Part]:
+    """Have a stretch begin at an address."""
+    cut: list[Part] = []
+    for part in parts:
+        at = address - part.segment.start_offset
+        is_within = part.start < at < part.stop
+        cut += [dataclasses.replace(part, stop=at), dataclasses.replace(part, start=at)] if is_within else [part]
+    return cut
+
+
 def parts_below(parts: list[Part], end_offset: int) -> list[Part]:
     """Leave out what lies at ``end_offset`` or behind it."""
     cut = [dataclasses.replace(part, stop=min(part.stop, end_offset - part.segment.start_offset)) for part in parts]

@@ -215,12 +215,12 @@ def plan_recover(reader: StoreReader, options: Mapping[str, Any], jobs: int, pro
     Args:
         reader: of the store.
         options: ``mode``: "normal", "abnormal", or None to go by the abort file; ``cut``: end the log at the first
-            damage.
+            damage; ``cut_at``: end it where the message at this address begins.
         jobs: threads.
         progress: is told how many bytes are done.
 
     Raises:
-        UsageError: this store is not mended so.
+        UsageError: this store is not mended so, or no message begins where its log is to end.
         BadDataError: a hole cannot be bridged.
         NotFoundError: there is no log, or segments that it lacks lie in folders that are not named.
     """
@@ -322,10 +322,11 @@ def _looked(
 
     start = first = first_of(log.segments)
     batch_topics = batch_topics_of(reader)
-    cut = bool(options.get("cut"))
+    cut_at = options.get("cut_at")
     look = functools.partial(
         _look,
-        cut=cut,
+        cut=bool(options.get("cut")),
+        cut_at=cut_at,
         jobs=jobs,
         progress=progress,
         begins_sound=begins_sound,
@@ -347,7 +348,25 @@ def _looked(
         if due >= start:
             break
         start = due
+    if cut_at is not None:
+        _check_cut(seen.plan, cut_at)
     return _Looked(seen, back, placement, first, batch_topics, behind)
+
+
+def _check_cut(plan: LogPlan, at: int) -> None:
+    """See that a log ends where it was asked to; a segment may end in a blank record before that.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if plan.last_start < 0:
+        raise UsageError(f"no message lies before {at:,}: nothing of the log would be left")
+    if plan.end_offset > at:
+        raise UsageError(
+            f"no message begins at {at:,}: one begins at {plan.last_start:,} and ends at {plan.end_offset:,}"
+        )
+    if plan.end_offset < at and not plan.is_cut:
+        raise UsageError(f"the log ends at {plan.end_offset:,}, before {at:,}")
 
 
 def _recovery(looked: "_Looked", index_files: "_IndexFiles") -> Recovery:
@@ -436,6 +455,7 @@ def _look(
     reader: StoreReader,
     start: int,
     cut: bool,
+    cut_at: int | None,
     jobs: int,
     progress: Progress,
     begins_sound: Callable[[], object],
@@ -447,8 +467,8 @@ def _look(
     known = len(batch_topics)
     follower = _Follower(reader, tally, index, batch_topics)
     unsound = Unsound(reader.commit_log, start)
-    pieces = unsound.watch(survey(reader, start, jobs, progress, tags))
-    plan = plan_log(reader, follower.watch(pieces, begins_sound), start, cut, batch_topics)
+    pieces = unsound.watch(survey(reader, start, jobs, progress, tags, cut_at))
+    plan = plan_log(reader, follower.watch(pieces, begins_sound), start, cut, batch_topics, cut_at)
     seen = _Seen(reader, start, plan, unsound, tally, index, follower)
     if of_log and seen.is_log_changed:
         return seen

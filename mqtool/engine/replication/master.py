@@ -97,13 +97,15 @@ class _Slave:
 class Master:
     """All slaves of a master; times are in ms.
 
-    ``on_news`` is called when ``tick`` has something to send, ``on_confirmed`` when slaves have acknowledged more.
+    ``on_news`` is called when ``tick`` has something to send, ``on_confirmed`` when slaves have acknowledged more,
+    ``on_acknowledged`` before that with the highest address that one has.
     ``hang_up`` ends a connection, given the reason.
     """
 
     def __init__(self, log_: "LiveLog", settings: MasterSettings) -> None:
         self.on_news: Callable[[], None] = lambda: None
         self.on_confirmed: Callable[[], None] = lambda: None
+        self.on_acknowledged: Callable[[int], None] = lambda offset: None  # noqa: ARG005
         self.hang_up: Callable[[Peer, str], None] = lambda peer, reason: None  # noqa: ARG005
         self._log = log_
         self._slaves: dict[Peer, _Slave] = {}
@@ -280,7 +282,9 @@ class Master:
     def _confirm(self) -> None:
         """Say up to where as many slaves have the log as have to."""
         offsets = sorted((slave.acknowledged for slave in self._slaves.values()), reverse=True)
-        self._highest = max(self._highest, *offsets[:1]) if offsets else self._highest
+        if offsets and offsets[0] > self._highest:
+            self._highest = offsets[0]
+            self.on_acknowledged(self._highest)
         settings, log_ = self._settings, self._log
         required, before = settings.required_slaves, log_.confirmed_offset
         if not required:

@@ -320,12 +320,13 @@ class MessageStore:
         return checksum
 
     def start_of_record(self, at: int) -> int:
-        """Return where the last record begins that is not behind an address; cost: linear in what lies behind it."""
+        """Return where the record, or blank one, begins that holds an address; cost: linear in what lies behind it."""
         count = 16
         while True:
             records = self.last_records(count)
             if len(records) < count or records[0][0] <= at:
-                return max((start for start, _ in records if start <= at), default=self.log.min_offset)
+                start, record = max((one for one in records if one[0] <= at), default=(self.log.min_offset, b""))
+                return start if at < start + len(record) else start + len(record)
             count *= 4
 
     def cut_blank(self, end: int) -> bool:

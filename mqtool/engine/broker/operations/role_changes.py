@@ -21,6 +21,8 @@ class RoleChanges:
 
     def __init__(self, store: "MessageStore", state: BrokerState) -> None:
         self.on_change: Callable[[KeptRole], None] | None = None
+        self.on_cut: Callable[[int, KeptRole], str] | None = None
+        """Takes where the log of this slave is to end, and what it is; returns why that cannot be."""
         self._store = store
         self._state = state
         self._is_changing = False
@@ -60,6 +62,16 @@ class RoleChanges:
             write_role(self._store.root, KeptRole(state.role, state.broker_id, epoch, *state.configured))
             state.epoch = epoch
 
+    def cut(self, at: int) -> str:
+        """Have this slave begin anew without the end of its log, which is set aside; return why that cannot be."""
+        if self._is_changing or self.on_cut is None:
+            return "the role of this broker is just being changed, or cannot be"
+        state = self._state
+        if reason := self.on_cut(at, KeptRole(state.role, state.broker_id, state.epoch, *state.configured)):
+            return reason
+        self._is_changing = True
+        return ""
+
     def become(self, role: Role, broker_id: int, epoch: int) -> int:
         """Have this broker begin anew in another role, and return where its log ends.
 
@@ -85,7 +97,7 @@ class RoleChanges:
             write_role(self._store.root, kept)
         except MqtoolError as error:
             raise RefusedError(Reason.NOT_POSSIBLE, str(error)) from None
-        self._is_changing = True
+        self._is_changing, state.epoch = True, epoch
         self._store.take_only_copies()
         log.warning("this broker becomes %s, id %d, epoch %d", role, broker_id, epoch)
         self.on_change(kept)

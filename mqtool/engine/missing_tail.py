@@ -1,0 +1,130 @@
+"""What a master has lost that its slaves have: it gets that back before it takes messages.
+
+A slave gets bytes as soon as they are written. After a loss of power the log of a master may end before those of its
+slaves, and whatever it stored then would lie where they have other messages: they could not follow it any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING
+
+from mqtool.engine.other_log import NotToldError, OtherLog
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.replication.comparing import COMPARED_RECORDS, Extent, Piece, to_compare
+from mqtool.errors import FormatError, UnavailableError
+from mqtool.formats.bodies import parse_body
+from mqtool.formats.codes import RequestCode
+from mqtool.formats.commit_log import BLANK, BLANK_SIZE, MAGIC_BLANK
+from mqtool.formats.layout import packer_of
+from mqtool.formats.signing import Credentials
+
+if TYPE_CHECKING:
+    from mqtool.engine.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_WAIT_SECONDS = 15.0
+"""How long to wait for a slave: one that has lost its master registers every few seconds."""
+_LOOK_SECONDS = 0.5
+_MAX_BLANK = 64 << 20
+_BLANK = packer_of(BLANK)
+
+
+async def take_missing_tail(
+    store: "MessageStore",
+    slaves: Callable[[], Awaitable[Collection[str]]],
+    credentials: Credentials | None,
+    *,
+    is_short: bool,
+) -> None:
+    """Append what slaves have behind the end of the log of a master; what may be lost is said.
+
+    Args:
+        store: of a master that was not stopped in good order, and takes no messages yet.
+        slaves: returns the addresses of its slaves that are known by now.
+        credentials: by which requests to them are signed.
+        is_short: the log is likely to lack messages: a slave is waited for.
+
+    Raises:
+        WriteError: the disk fails.
+        BadDataError: what a slave has behind that are no messages.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (_WAIT_SECONDS if is_short else 0)
+    begin, answered, failures = store.end_offset, set[str](), dict[str, str]()
+    while True:
+        for address in sorted({*await slaves()} - answered):
+            try:
+                await _take_from(store, address, credentials)
+                answered.add(address)
+            except NotToldError as error:
+                failures[address] = str(error)
+            except UnavailableError as error:
+                if is_short:
+                    failures[address] = str(error)
+        if answered or loop.time() >= deadline:
+            break
+        await asyncio.sleep(_LOOK_SECONDS)
+    if size := store.end_offset - begin:
+        log.warning("%s bytes that were lost here, from %s on, are taken from slaves", f"{size:,}", f"{begin:,}")
+        await asyncio.to_thread(store.flush)
+    for address in sorted(failures.keys() - answered):
+        log.warning(
+            "slave %s: %s; messages that only it has are lost, and it may not follow", address, failures[address]
+        )
+    if is_short and not answered:
+        log.warning(
+            "the log may have lost its end when the machine stopped, and no slave has answered within %.0f s: messages "
+            "that were acknowledged behind %s may be lost, and a slave that has them will not follow",
+            _WAIT_SECONDS,
+            f"{begin:,}",
+        )
+
+
+async def _take_from(store: "MessageStore", address: str, credentials: Credentials | None) -> None:
+    """Append what one slave has behind the end of the log.
+
+    Raises:
+        NotToldError: it does not tell, or has another log.
+        UnavailableError: it cannot be reached.
+        BadDataError: what it has are no messages.
+        WriteError: the disk fails.
+    """
+    client = RemotingClient([address], credentials=credentials)
+    try:
+        slave = OtherLog(client)
+        extent = await _extent_of(slave)
+        end = extent.end_offset
+        if end <= store.end_offset:
+            return
+        pieces = to_compare([Piece(*one) for one in store.last_records(COMPARED_RECORDS)], extent)
+        if not pieces:
+            raise NotToldError("the two have no message in common")
+        for piece in pieces:
+            if await slave.record(piece.physical_offset) != piece.data:
+                raise NotToldError(f"at {piece.physical_offset:,} it has another message")
+        while (at := store.end_offset) < end:
+            data = await slave.record(at) or await _blank(store, slave, at, end)
+            if not data:
+                break
+            store.append_bytes(at, data)
+    finally:
+        await client.close()
+
+
+async def _extent_of(slave: OtherLog) -> Extent:
+    info = await slave.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    try:
+        table = parse_body(info.body)["table"]
+        return Extent(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]), 0)
+    except (FormatError, KeyError, TypeError, ValueError) as error:
+        raise NotToldError("it does not tell the ends of its log") from error
+
+
+async def _blank(store: "MessageStore", slave: OtherLog, at: int, end: int) -> bytes:
+    """Return the unused end of a segment, where a slave has a message in the next; b"" where it has none."""
+    size = store.log.file_size - at % store.log.file_size
+    if not BLANK_SIZE <= size <= _MAX_BLANK or at + size >= end or not await slave.record(at + size):
+        return b""
+    return _BLANK.pack(size, MAGIC_BLANK) + bytes(size - BLANK_SIZE)

@@ -1,0 +1,76 @@
+"""The log of another broker of the same name, asked for by requests: ends, records, checksums.
+
+(Rules: remoting.md 3.8.)
+"""
+
+from mqtool.engine.broker.settings import BrokerSettings
+from mqtool.engine.remoting.client import RemotingClient
+from mqtool.engine.replication.comparing import Blocks
+from mqtool.errors import FormatError, MqtoolError
+from mqtool.formats.bodies import parse_body, parse_cluster_info
+from mqtool.formats.codes import RequestCode, ResponseCode
+from mqtool.formats.headers import LogBlocks, ViewMessage, build_header
+from mqtool.formats.remoting import RemotingCommand
+
+_ASK_MS = 3000
+
+
+class NotToldError(MqtoolError):
+    """A broker does not tell what was asked."""
+
+
+class OtherLog:
+    """Asks one broker; each call raises ``UnavailableError`` where no answer comes."""
+
+    def __init__(self, client: RemotingClient) -> None:
+        self._client = client
+
+    async def ask(self, code: int) -> RemotingCommand:
+        """Return the answer to a request without fields.
+
+        Raises:
+            NotToldError: it is refused.
+        """
+        answer = await self._client.invoke(RemotingCommand(code))
+        if answer.code != ResponseCode.SUCCESS:
+            raise NotToldError(f"it refuses request {code}: {answer.remark}")
+        return answer
+
+    async def record(self, at: int) -> bytes | None:
+        """Return the record that begins at an address, None where none does.
+
+        Raises:
+            NotToldError: it does not tell.
+        """
+        fields = build_header(ViewMessage(at))
+        answer = await self._client.invoke(RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, ext_fields=fields))
+        if answer.code == ResponseCode.SUCCESS:
+            return answer.body
+        if answer.code == ResponseCode.SYSTEM_ERROR and "can not find message" in (answer.remark or ""):
+            return None
+        raise NotToldError(f"it refuses request {RequestCode.VIEW_MESSAGE_BY_ID}: {answer.remark}")
+
+    async def checksums(self, blocks: Blocks) -> list[int]:
+        """Return the checksum of each of some blocks, of a broker of mqtool.
+
+        Raises:
+            NotToldError: it does not tell.
+        """
+        fields = build_header(LogBlocks(*blocks))
+        answer = await self._client.invoke(RemotingCommand(RequestCode.GET_LOG_CHECKSUMS, ext_fields=fields))
+        if answer.code != ResponseCode.SUCCESS:
+            raise NotToldError(f"it refuses request {RequestCode.GET_LOG_CHECKSUMS}: {answer.remark}")
+        try:
+            return [int(one) for one in parse_body(answer.body)["checksums"]]
+        except (FormatError, KeyError, TypeError, ValueError) as error:
+            raise NotToldError("it does not tell checksums of its log") from error
+
+
+async def members(name_server: RemotingClient, settings: BrokerSettings) -> dict[int, str]:
+    """Return the addresses of all brokers of a name, by id, as a name server knows them."""
+    try:
+        answer = await name_server.invoke(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), _ASK_MS)
+        broker = parse_cluster_info(answer.body).brokers.get(settings.broker_name)
+    except MqtoolError:
+        return {}
+    return dict(broker.addresses) if broker and broker.cluster == settings.cluster_name else {}
